@@ -1,6 +1,7 @@
 """What the next run would do to a table's schema, found out from the newest records; nothing is changed."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables.create import schema_of
+from kafka_lake.spark.kept import kept
 
 _PASSES = 4
 
@@ -91,11 +93,9 @@ def preview(spec: TopicTable, connections: Connections, records: int, topic: Top
     sample = read(connections, Plan(ranges, Position(now.identity, now.end), 0), spec.topic)
     topic = topic or spec
     own = connections.catalog.table(topic.identifier)
-    sample = records_of(sample, knowing(topic, own.properties if own else {}), spec, connections).cache()
-    try:
-        return _previewed(spec, connections, sample)
-    finally:
-        sample.unpersist()
+    sample = records_of(sample, knowing(topic, own.properties if own else {}), spec, connections)
+    with ExitStack() as held:
+        return _previewed(spec, connections, kept(sample, held))
 
 
 def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) -> Preview:

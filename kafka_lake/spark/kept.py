@@ -4,8 +4,8 @@ They are in the memory that all sessions of a server share: until they are forgo
 the end of their session.
 """
 
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import DataFrame
@@ -29,12 +29,11 @@ def kept(frame: DataFrame, held: ExitStack, level: StorageLevel = StorageLevel.M
     """
     spark, name = frame.sparkSession, f"kafka_lake_kept_{uuid4().hex}"
     frame.createOrReplaceTempView(name)
-    held.callback(_tried, spark.catalog.dropTempView, name)
-    named = spark.table(name).persist(level)
-    held.callback(_tried, named.unpersist)
-    return named
+    held.callback(_forget, spark, name)
+    return spark.table(name).persist(level)
 
 
-def _tried(forget: Callable[..., object], *arguments: str) -> None:
+def _forget(spark: Any, name: str) -> None:
     with suppress(Exception):
-        forget(*arguments)
+        spark.table(name).unpersist()
+        spark.catalog.dropTempView(name)

@@ -131,6 +131,7 @@ class Batch:
             )
             if arrow is not None:
                 return replace(self._append_files(branch, arrow), release=held.close)
+            held.close()
         else:
             log.info("Topic %s: Spark writes these rows: %s.", spec.topic, doubt)
         topic_id = self.plan.after.identity.topic_id
