@@ -35,5 +35,5 @@ def kept(frame: DataFrame, held: ExitStack, level: StorageLevel = StorageLevel.M
 
 def _forget(spark: Any, name: str) -> None:
     with suppress(Exception):
-        spark.table(name).unpersist()
+        # What is kept of a view goes with it.
         spark.catalog.dropTempView(name)

@@ -115,7 +115,7 @@ class Batch:
         tasks = tasks_of(self.plan, spark)
         if not doubt:
             assert isinstance(self.decoder, Json), "others have no way by Arrow"
-            # Left behind on success, too, by whoever has the batch.
+            # If the batch is staged, it is left by whoever releases that.
             held = undo.enter_context(ExitStack())
             arrow = by_arrow(
                 spec=spec,

@@ -82,9 +82,6 @@ class Frame:
     def persist(self, _: Any) -> "Frame":
         return self
 
-    def unpersist(self) -> None:
-        pass
-
     def limit(self, count: int) -> "Frame":
         return self.derived(lambda records: records[:count])
 
