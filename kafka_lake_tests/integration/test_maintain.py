@@ -6,6 +6,8 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from confluent_kafka import TopicPartition
+from pyiceberg.exceptions import CommitFailedException
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key, table_key
@@ -247,6 +250,62 @@ def test_many_manifests_become_few(
     assert "5 manifests became 1" in sentence(done)
     assert done.after.data_files == done.before.data_files
     see.assert_exactly_once(topic.ledger)
+
+
+class Beside:
+    """Spark, and commits without rows that come while it rewrites the manifests that it has listed."""
+
+    def __init__(self, spark: Any, commit: Callable[[], object]) -> None:
+        self._spark, self._commit, self.asked = spark, commit, 0
+
+    def sql(self, query: str) -> Any:
+        if "rewrite_manifests" not in query:
+            return self._spark.sql(query)
+        self.asked += 1
+        done = threading.Event()
+
+        def commits() -> None:
+            tracker = self._spark.sparkContext.statusTracker()
+            while not done.is_set():
+                if tracker.getActiveJobsIds():
+                    self._commit()
+
+        with ThreadPoolExecutor(1) as pool:
+            committing = pool.submit(commits)
+            try:
+                return self._spark.sql(query)
+            finally:
+                done.set()
+                committing.result()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+
+def test_manifests_that_a_commit_has_dropped_meanwhile_are_looked_at_anew(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first commit after a compaction drops the manifests of all files that it replaced; here while Spark works."""
+    monkeypatch.setattr(planning, "_FEW", 5)
+    monkeypatch.setattr(planning, "_TIMES_TOO_MANY", 1)
+    topic, found = new_topic(2), connections()
+    spec = topic.spec(maintenance=replace(SHARP, compact_every=8, expire_after=None))
+    filled(topic, spec, connections, 8)
+
+    def commit() -> None:
+        table = found.catalog.table(spec.identifier)
+        assert table is not None
+        with suppress(CommitFailedException), table.transaction() as change, change.update_snapshot().merge_append():
+            pass
+
+    beside = Beside(found.spark(), commit)
+    (done,) = maintain(spec, replace(found, spark=lambda: beside))
+    assert beside.asked == 1
+    assert done.planning_after is not None
+    assert done.planning_after.manifests <= 2
+    assert done.after.data_files == 1
+    see = view(spec)
+    assert sorted(see.ids()) == list(range(16))
 
 
 def test_a_table_that_others_have_created_is_maintained_only_if_told_so(

@@ -212,12 +212,9 @@ class _Work:
         return compact(self.tables.spark(), self.tables.catalog, self.table.identifier, own)
 
     def _manifests(self) -> None:
-        table = self.tables.catalog.table(self.table.identifier)
         # Where compaction is switched off, so is this: files stay as they are.
-        if table is None or self.spec.maintenance.compact_every is None:
-            return
-        if planning_of(table, timed=False).has_too_many:
-            rewrite_manifests(self.tables.spark(), self.tables.catalog, self.table.identifier)
+        if self.spec.maintenance.compact_every is not None:
+            rewrite_manifests(self.tables.spark, self.tables.catalog, self.table.identifier)
 
     def _expired(self) -> int:
         table = self.tables.catalog.table(self.table.identifier)
