@@ -104,7 +104,7 @@ def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | 
         channel.set(DefaultChannelBuilder.PARAM_SESSION_ID, session_id)
     session = open_session(channel)
     # Of all operations that this client of the session asks for.
-    session.tag = f"{uuid4()}"
+    session.tag = uuid4().hex
     session.release_session_on_close = not keep
     session.client.set_retry_policies([patience()])
     try:

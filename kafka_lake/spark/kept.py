@@ -8,8 +8,11 @@ from contextlib import ExitStack, suppress
 from typing import Any
 from uuid import uuid4
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.storagelevel import StorageLevel
+
+_PREFIX = "kafka_lake_kept_"
 
 
 def kept(frame: DataFrame, held: ExitStack, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER) -> DataFrame:
@@ -27,7 +30,9 @@ def kept(frame: DataFrame, held: ExitStack, level: StorageLevel = StorageLevel.M
     Returns:
         The frame that is kept; the one that was given would be computed again.
     """
-    spark, name = frame.sparkSession, f"kafka_lake_kept_{uuid4().hex}"
+    spark = frame.sparkSession
+    # A session of this process's own Spark ends with it, and has no tag.
+    name = f"{_PREFIX}{getattr(spark, 'tag', '')}_{uuid4().hex}"
     frame.createOrReplaceTempView(name)
     held.callback(_forget, spark, name)
     return spark.table(name).persist(level)
@@ -37,3 +42,19 @@ def _forget(spark: Any, name: str) -> None:
     with suppress(Exception):
         # What is kept of a view goes with it.
         spark.catalog.dropTempView(name)
+
+
+def forget_all(spark: Any, tag: str) -> None:
+    """Forget every frame that a process has left in a session when it was killed.
+
+    Nothing is raised if they can't be found: they take memory, and nothing else.
+
+    Args:
+        spark: The session.
+        tag: Of the process, in which it had opened the session.
+    """
+    # Those of the session itself are listed with global ones, and no catalog is asked: see
+    # https://spark.apache.org/docs/latest/sql-ref-syntax-aux-show-views.html.
+    with suppress(PySparkException):
+        for each in spark.sql(f"SHOW VIEWS IN spark_catalog.global_temp LIKE '{_PREFIX}{tag}_*'").collect():
+            _forget(spark, each["viewName"])

@@ -38,6 +38,7 @@ from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.session_claims import SessionClaim
 from kafka_lake.spark.settings import PARALLELISM, SNAPSHOT_PROPERTY, local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 from kafka_lake_tests.conftest import Topic, View
@@ -245,12 +246,18 @@ def test_a_kept_session_serves_the_next_process_of_that_name_and_no_other(new_se
     renewed = after.live_session("orders to pizza.orders")
     assert renewed.range(2).count() == 2
     assert of(renewed) not in (kept, of_another)
+    # While a process works in it, it is nobody else's.
+    assert of(new_session().live_session("orders to pizza.orders")) not in (kept, of_another, of(renewed))
+    after.stop()
     assert of(new_session().live_session("orders to pizza.orders")) == of(renewed)
 
 
 def test_what_a_process_asked_of_a_kept_session_ends_with_it_and_nothing_else_does(
-    new_session: NewSession, tmp_path: Path
+    new_session: NewSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As where two machines share it, since their deployments have the same paths; on one, each process has its own."""
+    monkeypatch.setattr("kafka_lake.components.resources.spark.claim_session", lambda *_: SessionClaim(None))
+
     def ask_for_long(resource: SparkResource, name: str) -> int:
         begun = str(tmp_path / name)
 
@@ -260,16 +267,20 @@ def test_what_a_process_asked_of_a_kept_session_ends_with_it_and_nothing_else_do
             time.sleep(0.2)
             return 1
 
-        rows = resource.live_session("orders to pizza.orders").range(0, 60, 1, 1)
+        session = resource.live_session("orders to pizza.orders")
+        sessions.add(session.session_id)
+        rows = session.range(0, 60, 1, 1)
         return int(rows.select(F.udf(slowly, "int")("id").alias("one")).agg(F.sum("one")).collect()[0][0])
 
     mine, other = new_session(), new_session()
+    sessions: set[str] = set()
     with ThreadPoolExecutor(2) as pool:
         ended, going = pool.submit(ask_for_long, mine, "mine"), pool.submit(ask_for_long, other, "other")
         deadline = time.monotonic() + 60
         while not (tmp_path / "mine").exists() or not (tmp_path / "other").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
+        assert len(sessions) == 1
         mine.stop()
         # Its channel may be closed before it is told why, and the session be gone before PySpark asks it for the error.
         with pytest.raises((PySparkException, ValueError), match=r"(?i)cancel|interrupt|closed|no_active_session"):

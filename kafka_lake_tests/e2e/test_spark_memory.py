@@ -1,7 +1,13 @@
 """What a Connect server keeps for a commit it forgets with it, however little it remembers of what it has planned."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -21,14 +27,15 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.kept import kept
 from kafka_lake.spark.settings import local_conf
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
-def kept_by(port: int) -> list[Any]:
-    """Return what a Spark whose UI has that port keeps."""
+def asked(port: int, what: str) -> list[Any]:
+    """Return what the REST API of a Spark tells whose UI has that port."""
     api = f"http://127.0.0.1:{port}/api/v1/applications"
 
     def get(path: str) -> Any:
@@ -36,8 +43,18 @@ def kept_by(port: int) -> list[Any]:
             return json.load(answer)
 
     (application,) = get("")
-    found: list[Any] = get(f"/{application['id']}/storage/rdd")
+    found: list[Any] = get(f"/{application['id']}{what}")
     return found
+
+
+def kept_by(port: int) -> list[Any]:
+    """Return what a Spark whose UI has that port keeps."""
+    return asked(port, "/storage/rdd")
+
+
+def running_in(port: int) -> list[Any]:
+    """Return the jobs that a Spark is working at whose UI has that port."""
+    return asked(port, "/jobs?status=running")
 
 
 @pytest.fixture
@@ -106,3 +123,68 @@ def test_a_server_keeps_nothing_of_commits_that_are_made(
         # No task has written twice.
         folder = Path(see.table.location().removeprefix("file:"))
         assert len(list(folder.rglob("*.parquet"))) == see.table.inspect.all_data_files().num_rows
+
+
+KILLED = """
+import os, signal, sys, threading, time
+from contextlib import ExitStack
+from pathlib import Path
+from pyspark.sql import functions as F
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.spark.kept import kept
+
+session = SparkResource(spark_config={}, catalog=CatalogResource()).live_session("orders to pizza.orders")
+session.range(3).createOrReplaceTempView("somebody_elses")
+assert kept(session.range(5), ExitStack()).count() == 5
+print(session.session_id, flush=True)
+begun = sys.argv[1]
+
+def slowly(number):
+    with open(begun, "a") as told:
+        told.write(f"{number}\\n")
+    time.sleep(0.5)
+    return 1
+
+def die():
+    while not Path(begun).exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+threading.Thread(target=die, daemon=True).start()
+session.range(0, 600, 1, 1).select(F.udf(slowly, "int")("id")).collect()
+"""
+
+
+def test_what_a_process_left_that_was_killed_goes_when_the_next_one_takes_its_session_over(
+    server: tuple[SparkResource, int],
+    catalog_resource: CatalogResource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark, ui = server
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
+    own = {
+        "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
+        "PYICEBERG_CATALOG__LAKE__URI": catalog_resource.properties["uri"],
+        "PYICEBERG_CATALOG__LAKE__WAREHOUSE": catalog_resource.properties["warehouse"],
+    }
+    begun = tmp_path / "begun"
+    command = [sys.executable, "-c", KILLED, str(begun)]
+    done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(kept_by(ui)) == 1
+    # One that lives keeps what is its own.
+    other, held = spark.live_session("refunds to pizza.refunds"), ExitStack()
+    assert kept(other.range(7), held).count() == 7
+    session = spark.live_session("orders to pizza.orders")
+    assert session.session_id == done.stdout.strip()
+    assert len(kept_by(ui)) == 1
+    assert [each.name for each in session.catalog.listTables() if each.isTemporary] == ["somebody_elses"]
+    held.close()
+    assert kept_by(ui) == []
+    deadline = time.monotonic() + 60
+    while running_in(ui):
+        assert time.monotonic() < deadline, "What the process had asked for goes on."
+        time.sleep(0.2)
+    assert len(begun.read_text().splitlines()) < 600

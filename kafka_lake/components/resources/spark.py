@@ -2,9 +2,8 @@
 
 import json
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.metadata import version
-from itertools import count
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -18,8 +17,12 @@ from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.spark.commit_slots import CommitSlots
 from kafka_lake.spark.connect_session import await_port, connect_session, is_here, is_known, refuse_other_file
+from kafka_lake.spark.kept import forget_all
 from kafka_lake.spark.local_session import local_session
+from kafka_lake.spark.session_claims import SessionClaim, claim_session
 from kafka_lake.spark.settings import configured_master, local_cores
+
+_MOST_SESSIONS = 100
 
 
 class SparkResource(LazyPySparkResource):  # type: ignore[misc]
@@ -33,6 +36,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     catalog: CatalogResource
     _own: Any = PrivateAttr(default=None)
     _kept: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _claims: dict[str, SessionClaim] = PrivateAttr(default_factory=dict)
 
     @property
     def spark_session(self) -> Any:
@@ -52,7 +56,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         Args:
             kept: Name of a session that a Connect server keeps when this process ends, with all that it has compiled
                 and loaded, for the next process of this deployment that asks for that name. Only for work that leaves
-                nothing else behind: settings, views and artifacts would stay, too. Empty for a session of one's own.
+                nothing else behind: settings, views and artifacts would stay, too. While a process of this machine has
+                it, others that ask get another one. Empty for a session of one's own.
 
         Raises:
             EngineUnavailableError: If there is a Connect server and it doesn't answer.
@@ -100,9 +105,12 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         for session in kept.values():
             if not session.is_stopped:
                 # What ends with a session of one's own goes on in one that is kept.
-                with suppress(PySparkException):
-                    session.interruptTag(session.tag)
+                _interrupt(session, session.tag)
                 session.stop()
+        claims, self._claims = self._claims, {}
+        for claim in claims.values():
+            claim.note("")
+            claim.release()
         if self._own is not None:
             self._own.stop()
             self._own = None
@@ -111,8 +119,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         remote = environment.SPARK_REMOTE.value()
         if not remote:
             return local_session(self.catalog.open().for_spark(), self.spark_config)
-        ids = (self._kept_id(kept, generation) if kept else None for generation in count())
-        session = next(filter(None, (connect_session(remote, self.spark_config, each) for each in ids)))
+        session = self._kept_session(remote, kept) if kept else connect_session(remote, self.spark_config)
         try:
             catalog = self.catalog.open()
             refuse_other_file(session, remote, catalog.name, catalog.sqlite_address())
@@ -122,11 +129,42 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             raise
         return session
 
+    def _kept_session(self, remote: str, kept: str) -> Any:
+        if kept in self._claims:
+            self._claims.pop(kept).release()
+        for generation in range(_MOST_SESSIONS):
+            session_id = self._kept_id(kept, generation)
+            claim = claim_session(home() / "sessions", session_id)
+            if claim is None:
+                continue
+            with ExitStack() as undo:
+                undo.callback(claim.release)
+                session = connect_session(remote, self.spark_config, session_id)
+                if session is None:
+                    claim.note("")
+                    continue
+                undo.callback(session.stop)
+                if claim.left:
+                    # Its process was killed: nobody waits for what it asked for, or reads what it kept.
+                    _interrupt(session, claim.left)
+                    forget_all(session, claim.left)
+                claim.note(session.tag)
+                undo.pop_all()
+            self._claims[kept] = claim
+            return session
+        return connect_session(remote, self.spark_config)
+
     def _kept_id(self, kept: str, generation: int) -> str:
         # Of this deployment, of this version, and of a session that was set up in the same way. Not of this host: a
         # container that replaces another takes over what that one kept, or a shared server would keep it for nobody.
         deployment = os.environ.get("DAGSTER_HOME") or str(home())
         catalog = self.catalog.open()
         tables = [catalog.name, catalog.type, *map(catalog.address_of, ("uri", "warehouse"))]
-        told = [tables, deployment, version("kafka_lake"), self.spark_config, kept, generation]
+        # Claims are in the folder.
+        told = [tables, deployment, str(home()), version("kafka_lake"), self.spark_config, kept, generation]
         return str(uuid5(NAMESPACE_URL, json.dumps(told, sort_keys=True, default=str)))
+
+
+def _interrupt(session: Any, tag: str) -> None:
+    with suppress(PySparkException):
+        session.interruptTag(tag)
