@@ -86,7 +86,7 @@ def expire(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], limits
     table = catalog.table(identifier)
     if table is None:
         return 0
-    before = len(table.metadata.snapshots)
+    before = {each.snapshot_id for each in table.metadata.snapshots}
     found = expirable(table, limits)
     if found.times:
         keep_losses(table, found.times[-1])
@@ -103,4 +103,5 @@ def expire(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], limits
             )
         ).collect()
     table = catalog.table(identifier)
-    return before - len(table.metadata.snapshots) if table else 0
+    # Others have made new ones meanwhile.
+    return len(before - {each.snapshot_id for each in table.metadata.snapshots}) if table else 0
