@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any
 
 import dagster as dg
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table.snapshots import Operation
 
 from benchmarks.freshness import Case, run_case
@@ -46,10 +46,12 @@ CASES = {
     ),
     "sensor": Case("sensor-driven, no compaction", 1, 6, 2000, maintenance=_OFF),
     "sensor-maintained": Case("sensor-driven, maintained as by default", 1, 6, 2000),
+    "sensor-maintained-old": Case("sensor-driven, maintained, as many snapshots as are kept", 1, 6, 2000),
     "sensor-compacted-often": Case("sensor-driven, one beside it each minute", 1, 6, 2000, maintenance=_OFF),
     "sensor-compacted": Case("sensor-driven, one beside it each 4 minutes", 1, 6, 2000, maintenance=_OFF),
 }
 """Those that compact are compared with the ones before."""
+_SNAPSHOTS_AT_ONCE = 20
 # By seconds between two, far more often than the sensor asks for it: each quarter of an hour.
 _BESIDE = {"sensor-compacted-often": 60.0, "sensor-compacted": 240.0}
 HEADER = (
@@ -123,9 +125,34 @@ def measure(
         case = CASES[name]
         compactor = Compactor(_BESIDE.get(name, 0.0))
         beside = [partial(compactor.work, case)] if name in _BESIDE else []
+        if name == "sensor-maintained-old":
+            beside = [partial(age, case)]
         result = run_case(case, seconds, warm_up, folder / name, tell_user, beside=beside, look=_counts)
         found.append(result | {"compactions_refused": compactor.refused + result["failed_maintenance"]})
     return document("compaction", {"seconds": seconds, "warm_up": warm_up}, cases=found)
+
+
+def age(case: Case, stop: Event) -> None:
+    """Give each table of a deployment as many snapshots as maintenance keeps, as if it had run for hours.
+
+    They are without rows, and few commits, so that they seldom get in the way of runs. Do it before measuring.
+
+    Args:
+        case: Whose tables.
+        stop: Ends it early.
+    """
+    catalog, wanted = CatalogResource().open(), Maintenance().max_snapshots
+    for name in case.names():
+        while not stop.wait(1):
+            table = catalog.table((NAMESPACE, name))
+            if table is None:
+                continue
+            if len(table.metadata.snapshots) >= wanted:
+                break
+            with suppress(CommitFailedException), table.transaction() as change:
+                for _ in range(_SNAPSHOTS_AT_ONCE):
+                    with change.update_snapshot().merge_append():
+                        pass
 
 
 def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
