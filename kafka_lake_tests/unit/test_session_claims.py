@@ -73,6 +73,7 @@ def test_a_note_that_does_not_fit_is_left_out_and_the_session_stays_claimed(tmp_
     claim = claim_session(tmp_path, "orders")
     assert claim is not None
     claim.note("lost")
+    assert claim_session(tmp_path, "orders") is None
     claim.release()
 
 
