@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position
@@ -310,7 +311,13 @@ def noted(
         notes.append(
             ColumnNote(column=c.column, what="not changed", before=c.have, after=c.got, why=f"{c.label}: {instead}")
         )
-    notes += [ColumnNote(column=path, what="not kept", before="", after="", why=said) for path, said in unkept.items()]
+    notes += [
+        ColumnNote(column=path, what="not kept", before="", after="", why=said)
+        for path, said in islice(unkept.items(), _NOTED)
+    ]
+    if len(unkept) > _NOTED:
+        more = f"{len(unkept) - _NOTED} more not kept"
+        notes.append(ColumnNote(column="…", what=more, before="", after="", why=""))
     return (*_done(done), *notes)
 
 

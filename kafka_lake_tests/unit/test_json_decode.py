@@ -4,6 +4,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -108,11 +109,85 @@ def test_white_space_does_not_matter(space: bytes) -> None:
     assert [r["id"] for r in made.rows.to_pylist()] == [0, 1, 1, 1, 2]
 
 
-def test_other_fields_are_left_aside_if_columns_are_declared() -> None:
-    made = decoded([b'{"id": 1, "more": {"a": [1]}, "z": 1, "z": 2, "who": {"age": 2, "b": 3}}'], infer=False)
-    (row,) = made.rows.to_pylist()
-    assert (row["id"], row["who"]) == (1, {"first": None, "age": 2})
-    assert not made.seen
+def test_fields_beside_declared_columns_are_counted() -> None:
+    odd = b'{"id": 1, "more": {"a": [1]}, "z": 1, "z": 2, "who": {"age": 2, "b": 3}}'
+    plain = [
+        b'{"id": %d, "more": [%d], "points": [{"y": 1, "w": {}}, {"w": {}}], "no": null}' % (n, n) for n in range(9)
+    ]
+    for values in ([*plain, odd], [odd, *plain]):
+        made = decoded(values, infer=False)
+        assert sorted(row["id"] for row in made.rows.to_pylist()) == sorted([*range(9), 1])
+        assert made.seen == replace(json_decode.NOTHING, aside={"more": 10, "z": 1, "who.b": 1, "points.element.w": 18})
+
+
+IN_ANY_CASE = (
+    column("vbeln", "string"),
+    column("netwr", "double"),
+    column("item", ("struct", (column("posnr", "long"),))),
+    column("rows", ("list", ("struct", (column("menge", "int"),)))),
+)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("infer", [True, False])
+def test_columns_take_fields_in_another_case(infer: bool, plain: bool) -> None:
+    upper = b'{"VBELN": "%d", "NETWR": 1.5, "ITEM": {"POSNR": %d}, "ROWS": [{"MENGE": %d}, {"MENGE": null}], "X": 1}'
+    decoder = JsonDecoder(IN_ANY_CASE, Rules(infer, any_case=True), plain=plain)
+    for _ in range(3):
+        made = decoder.decode(pa.array([upper % (n, n, n) for n in range(20)], pa.binary()))
+        assert made.rows.to_pylist() == [
+            {"vbeln": str(n), "netwr": 1.5, "item": {"posnr": n}, "rows": [{"menge": n}, {"menge": None}]}
+            for n in range(20)
+        ]
+        assert made.seen.aside == {"X": 20}
+        assert made.seen.news == ({"new": {"X": "int53"}} if infer else {})
+
+
+def test_names_in_another_case_go_the_plain_way_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, parse = [], json_decode.parse_object
+    monkeypatch.setattr(json_decode, "parse_object", lambda content: looked.append(content) or parse(content))
+    decoder = JsonDecoder(IN_ANY_CASE, Rules(any_case=True))
+    values = pa.array([b'{"VBELN": "%d", "ITEM": {"POSNR": %d}, "X": 1}' % (n, n) for n in range(20)], pa.binary())
+    decoder.decode(values)
+    looked.clear()
+    made = decoder.decode(values)
+    assert [(r["vbeln"], r["item"]) for r in made.rows.to_pylist()] == [(str(n), {"posnr": n}) for n in range(20)]
+    assert not looked
+    # Now the column's own name is the one that is looked at.
+    made = decoder.decode(
+        pa.array([b'{"vbeln": "a", "VBELN": "b"}', b'{"vbeln": "c"}', b'{"VBELN": "d"}'], pa.binary())
+    )
+    assert [r["vbeln"] for r in made.rows.to_pylist()] == ["a", "c", "d"]
+    assert made.seen.aside == {"VBELN": 1}
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize(
+    ("value", "expected", "aside"),
+    [
+        (b'{"vbeln": "a", "VBELN": "b"}', "a", {"VBELN": 1}),
+        (b'{"vbeln": null, "VBELN": "b"}', "b", {}),
+        (b'{"VBELN": "a", "Vbeln": "b"}', None, {"VBELN": 1, "Vbeln": 1}),
+        (b'{"VBELN": "a", "Vbeln": null}', "a", {}),
+        (b'{"VBELN": "a", "VBELN": "b"}', "not_json", {}),
+        (b'{"VBELN": "a", "NETWR": "b"}', "wrong_type", {}),
+    ],
+)
+def test_a_name_in_another_case_counts_if_it_is_unique(value: bytes, expected: Any, aside: Any, plain: bool) -> None:
+    decoder = JsonDecoder(IN_ANY_CASE, Rules(any_case=True), plain=plain)
+    for before in (b'{"vbeln": "x"}', b'{"VBELN": "x"}', b'{"Vbeln": "x"}'):
+        decoder.decode(pa.array([before] * 3, pa.binary()))
+        made = decoder.decode(pa.array([value], pa.binary()))
+        assert (made.error_class[0].as_py() or made.rows[0].as_py()["vbeln"]) == expected
+        assert made.seen.aside == aside
+        assert expected != "wrong_type" or made.error_message[0].as_py() == 'Column netwr (double) got "b".'
+
+
+def test_columns_that_differ_in_case_take_their_own_fields() -> None:
+    columns = (column("a", "long"), column("A__2", "long", "A"), column("b", "long", "b", "c"))
+    values = [b'{"a": 1, "A": 2, "B": 3}', b'{"A": 4, "C": 5}']
+    made = decoded(values, columns=columns, any_case=True)
+    assert [list(row.values()) for row in made.rows.to_pylist()] == [[1, 2, 3], [None, 4, 5]]
 
 
 # What a column has of a value: the table of docs/formats.md, by examples. A name alone is an error's class.

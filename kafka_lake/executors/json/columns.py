@@ -5,6 +5,7 @@ feed it and its type as messages show it. A kind is ``("long",)`` and the like, 
 ``("list", kind)``, ``("map", kind)`` with text as keys, or ``("struct", columns)``.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,9 @@ class Rules:
     """What a topic's settings say about its values.
 
     Args:
-        infer: Whether fields without a column are wanted; else they don't matter.
+        infer: Whether fields without a column are wanted; else they are counted.
+        any_case: Whether a field feeds the one column whose field's name differs from its own in case alone, if the
+            object has a value by no name that is closer.
         timestamp_unit: Of numbers in columns of times, one of `UNITS`; None if such numbers are misfits.
         exact_times: Whether digits of a time beyond microseconds make it a misfit; else they are cut and counted.
         max_columns: How many columns the table may have. Of more new fields than that, no more are told apart.
@@ -48,6 +51,29 @@ class Rules:
     timestamp_unit: str | None = None
     exact_times: bool = False
     max_columns: int = 1000
+    any_case: bool = False
+
+
+def spelled(columns: Sequence[Column], names: Mapping[tuple[str, ...], str], path: tuple[str, ...] = ()) -> Any:
+    """Return columns that are fed by other fields.
+
+    Args:
+        columns: The columns.
+        names: The path of a column → the field that feeds it.
+        path: What the columns are below.
+    """
+
+    def kind_of(kind: Any, below: tuple[str, ...]) -> Any:
+        if kind[0] == "struct":
+            return ("struct", spelled(kind[1], names, below))
+        return ("list", kind_of(kind[1], (*below, "element"))) if kind[0] == "list" else kind
+
+    def one(column: Column) -> Column:
+        name, kind, sources, required, shown = column
+        below = (*path, name)
+        return name, kind_of(kind, below), (names[below],) if below in names else sources, required, shown
+
+    return tuple(map(one, columns))
 
 
 def arrow_type(kind: Any) -> Any:

@@ -27,21 +27,54 @@ class Notes:
     """What was seen and is in no column. What belongs to a record that fails is taken back.
 
     Args:
-        found: Fields without a column: the path of the struct that they are in, by columns' names, name and value.
+        found: Fields without a column: the path of the struct that they are in, by columns' names; name; and value, which
+            is None where nothing is inferred.
         cut: Paths of columns whose time lost digits.
+        spelled: Fields that fed a column although their name differs in case: the path of the column, and the name.
     """
 
     found: list[tuple[Path, str, Any]] = field(default_factory=list)
     cut: list[Path] = field(default_factory=list)
+    spelled: list[tuple[Path, str]] = field(default_factory=list)
 
-    def mark(self) -> tuple[int, int]:
+    def mark(self) -> tuple[int, int, int]:
         """Return where the notes are."""
-        return len(self.found), len(self.cut)
+        return len(self.found), len(self.cut), len(self.spelled)
 
-    def back(self, mark: tuple[int, int]) -> None:
+    def back(self, mark: tuple[int, int, int]) -> None:
         """Take back what was noted since."""
-        del self.found[mark[0] :]
-        del self.cut[mark[1] :]
+        found, cut, spelled = mark
+        del self.found[found:]
+        del self.cut[cut:]
+        del self.spelled[spelled:]
+
+
+@dataclass(frozen=True)
+class Takers:
+    """What takes the fields of an object.
+
+    Args:
+        columns: The columns' names, and what the columns are below.
+        by_name: Name of a field → the columns that it feeds, by number, with what converts its values.
+        in_any_case: Name in lower case → the one of those names that it is, if fields may differ from it in case.
+    """
+
+    columns: tuple[str, ...]
+    path: Path
+    by_name: dict[str, list[tuple[int, Convert]]]
+    in_any_case: dict[str, str]
+
+    def named(self, value: dict[str, Any]) -> dict[str, str]:
+        """Return of the fields that have a value: the name in the object → the name that columns know it by.
+
+        A field whose name differs in case counts only if nothing else in the object could be meant.
+        """
+        found = {name: name for name, each in value.items() if each is not None}
+        others: dict[str, list[str]] = {}
+        for name in found:
+            if name not in self.by_name and (known := self.in_any_case.get(name.lower())) and known not in found:
+                others.setdefault(known, []).append(name)
+        return found | {names[0]: known for known, names in others.items() if len(names) == 1}
 
 
 class Converter:
@@ -59,7 +92,7 @@ class Converter:
         self._columns = tuple(columns)
         self._rules = rules
         self.notes = Notes()
-        self._takers = self._by_source(self._columns, ())
+        self._takers = self._takers_of(self._columns, ())
         self._required = [(index, each[0]) for index, each in enumerate(self._columns) if each[3]]
 
     def row(self, value: dict[str, Any]) -> list[Any]:
@@ -70,7 +103,7 @@ class Converter:
             NotJsonError: If a field that is read is there twice.
         """
         row: list[Any] = [None] * len(self._columns)
-        wrong = self._fill(value, row, self._takers, ())
+        wrong = self._fill(value, row, self._takers)
         if wrong:
             raise MisfitError(["struct", wrong], True)
         return row
@@ -81,47 +114,62 @@ class Converter:
 
     def message(self, value: dict[str, Any], wrong: dict[str, Kind]) -> str:
         """Return which columns got what, for an object whose fields don't fit."""
-        said = []
-        for name in sorted(wrong, key=lambda name: self._takers[name][0][0]):
-            kinds = (self._columns[index] for index, _ in self._takers[name])
+        takers, said = self._takers.by_name, []
+        given = {known: name for name, known in self._takers.named(value).items()}
+        for name in sorted(wrong, key=lambda name: takers[name][0][0]):
+            kinds = (self._columns[index] for index, _ in takers[name])
             columns = " or ".join(f"{column[0]} ({column[4]})" for column in kinds)
-            said.append(f"Column {columns} got {shown(dumps(value[name]))}.")
+            said.append(f"Column {columns} got {shown(dumps(value[given[name]]))}.")
         return " ".join(said)
 
-    def _by_source(self, columns: Sequence[Column], path: Path) -> dict[str, list[tuple[int, Convert]]]:
+    def _takers_of(self, columns: Sequence[Column], path: Path) -> Takers:
         takers: dict[str, list[tuple[int, Convert]]] = {}
         for index, (name, kind, sources, _, _) in enumerate(columns):
             convert = self._convert(kind, (*path, name))
             for source in sources:
                 takers.setdefault(source, []).append((index, convert))
-        return takers
+        in_any_case: dict[str, list[str]] = {}
+        for source in takers if self._rules.any_case else ():
+            in_any_case.setdefault(source.lower(), []).append(source)
+        alone = {name: sources[0] for name, sources in in_any_case.items() if len(sources) == 1}
+        return Takers(tuple(each[0] for each in columns), path, takers, alone)
 
-    def _fill(
-        self, value: dict[str, Any], row: list[Any], takers: dict[str, list[tuple[int, Convert]]], path: Path
-    ) -> dict[str, Kind]:
+    def _fill(self, value: dict[str, Any], row: list[Any], takers: Takers) -> dict[str, Kind]:
         """Put an object's fields into a row; return the types of those that don't fit."""
         wrong: dict[str, Kind] = {}
-        infer = self._rules.infer
-        if isinstance(value, Twice) and (bad := value.names if infer else value.names & takers.keys()):
+        infer, by_name = self._rules.infer, takers.by_name
+        named = takers.named(value) if takers.in_any_case else None
+        if isinstance(value, Twice) and (bad := self._read_twice(value, takers)):
             raise twice(bad)
-        for name, each in value.items():
-            mine = takers.get(name)
+        for given, each in value.items():
+            if each is None:
+                continue
+            name = given if named is None else named[given]
+            mine = by_name.get(name)
             if mine is None:
-                if infer and each is not None:
+                if infer:
                     refuse_twice(each)
-                    self.notes.found.append((path, name, each))
-            elif each is not None:
-                try:
-                    index, made = self._taken(each, mine)
-                except MisfitError as error:
-                    wrong[name] = error.kind
-                    continue
-                if row[index] is None:
-                    row[index] = made
-                elif row[index] != made:
-                    # Two fields feed the column since it was renamed, and say different things.
-                    wrong[name] = kind_of(each)
+                self.notes.found.append((takers.path, given, each if infer else None))
+                continue
+            try:
+                index, made = self._taken(each, mine)
+            except MisfitError as error:
+                wrong[name] = error.kind
+                continue
+            if given != name:
+                self.notes.spelled.append(((*takers.path, takers.columns[index]), given))
+            if row[index] is None:
+                row[index] = made
+            elif row[index] != made:
+                # Two fields feed the column since it was renamed, and say different things.
+                wrong[name] = kind_of(each)
         return wrong
+
+    def _read_twice(self, value: Twice, takers: Takers) -> frozenset[str]:
+        """Return the fields that are read and are there twice."""
+        if self._rules.infer:
+            return value.names
+        return frozenset(n for n in value.names if n in takers.by_name or n.lower() in takers.in_any_case)
 
     def _taken(self, value: Any, takers: Sequence[tuple[int, Convert]]) -> tuple[int, Any]:
         """Return which column a value goes to and what it is there: the first that it fits."""
@@ -156,14 +204,14 @@ class Converter:
         return CONVERTERS[name]
 
     def _struct(self, columns: Sequence[Column], path: Path) -> Convert:
-        takers = self._by_source(columns, path)
+        takers = self._takers_of(columns, path)
         names = [each[0] for each in columns]
 
         def convert(value: Any) -> dict[str, Any]:
             if not isinstance(value, dict):
                 raise MisfitError(kind_of(value))
             row: list[Any] = [None] * len(names)
-            wrong = self._fill(value, row, takers, path)
+            wrong = self._fill(value, row, takers)
             if wrong:
                 raise MisfitError(["struct", wrong], True)
             return dict(zip(names, row, strict=True))

@@ -4,7 +4,7 @@ The two agree on every record that the first takes; what it can't take is set ap
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_lake.executors.json.arrays import structs
-from kafka_lake.executors.json.columns import Column, Rules, arrow_type
+from kafka_lake.executors.json.columns import Column, Rules, arrow_type, spelled
 from kafka_lake.executors.json.converter import Converter
 from kafka_lake.executors.json.misfit import MisfitError
 from kafka_lake.executors.json.plain import PlainReader, can_be_plain
@@ -35,6 +35,7 @@ class Seen:
         cut: Path of a column → how many of its times lost digits beyond microseconds.
         empty: Paths of fields that are empty and have no column.
         more: How many other fields without a column there were, in each batch; of those nothing is known.
+        aside: Path of a field without a column → how many values it had.
     """
 
     news: Mapping[str, Any]
@@ -42,25 +43,32 @@ class Seen:
     cut: Mapping[str, int]
     empty: frozenset[str] = frozenset()
     more: int = 0
+    aside: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.news or self.misfits or self.cut or self.empty or self.more)
+        return bool(self.news or self.misfits or self.cut or self.empty or self.more or self.aside)
 
     def data(self) -> dict[str, Any]:
         """Return it as plain data."""
         kept = {"news": self.news, "misfits": self.misfits, "cut": self.cut, "empty": sorted(self.empty)}
-        return {**kept, "more": self.more}
+        return {**kept, "more": self.more, "aside": self.aside}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Seen":
         """Return what `data` gave."""
-        return cls(data["news"], data["misfits"], cut=data["cut"], empty=frozenset(data["empty"]), more=data["more"])
+        kept = {field.name: data[field.name] for field in fields(cls)}
+        return cls(**{**kept, "empty": frozenset(data["empty"])})
 
     def and_(self, later: "Seen") -> "Seen":
         """Return what two batches had together."""
-        cut = {path: self.cut.get(path, 0) + later.cut.get(path, 0) for path in {**self.cut, **later.cut}}
-        news, misfits = merged_news(self.news, later.news), merged(self.misfits, later.misfits)
-        return Seen(news, misfits, cut=cut, empty=self.empty | later.empty, more=self.more + later.more)
+        return Seen(
+            merged_news(self.news, later.news),
+            merged(self.misfits, later.misfits),
+            cut=_added(self.cut, later.cut),
+            empty=self.empty | later.empty,
+            more=self.more + later.more,
+            aside=_added(self.aside, later.aside),
+        )
 
     def within(self, most: int) -> "Seen":
         """Return it with so many new fields, misfits and empty ones at the most; the others are counted.
@@ -68,19 +76,25 @@ class Seen:
         Names may be data, another one in each record: what is told of them must not grow with the records.
         """
         wide, crowded = _news_ends(self.news) > most, ends(self.misfits) > most
-        if not (wide or crowded or len(self.empty) > most):
+        if not (wide or crowded or len(self.empty) > most or len(self.aside) > most):
             return self
-        counts = news_leaves(self.news), leaves(self.misfits), len(self.empty)
+        # What is inferred of a field that is aside tells of it already.
+        counts = news_leaves(self.news), leaves(self.misfits), len(self.empty), 0 if wide else len(self.aside)
         return replace(
             self,
             news=first_news(self.news, most) if wide else self.news,
             misfits=first_leaves(self.misfits, most) if crowded else self.misfits,
             empty=frozenset(sorted(self.empty)[:most]),
+            aside=dict(sorted(self.aside.items())[:most]),
             more=self.more + sum(max(0, count - most) for count in counts),
         )
 
 
 NOTHING = Seen({}, None, {})
+
+
+def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {path: one.get(path, 0) + other.get(path, 0) for path in {**one, **other}}
 
 
 @dataclass(frozen=True)
@@ -161,11 +175,13 @@ class JsonDecoder:
         self, columns: Sequence[Column], rules: Rules, max_bytes: int | None = None, plain: bool = True
     ) -> None:
         self._kind = arrow_type(("struct", tuple(columns)))
+        self._columns, self._rules = tuple(columns), rules
         self._exact = Converter(columns, rules)
         self._max_bytes = max_bytes
         # One more than fit shows that they don't.
         self._most = rules.max_columns + 1
         self._plain = PlainReader(columns, rules) if plain and can_be_plain(columns) else None
+        self._spelled: dict[tuple[str, ...], str] = {}
 
     def decode(self, values: pa.Array) -> Decoded:
         """Decode values.
@@ -181,9 +197,9 @@ class JsonDecoder:
         todo = np.flatnonzero(open_)
         parts: list[pa.StructArray] = []
         places: list[np.ndarray] = []
-        empty: frozenset[str] = frozenset()
+        aside: Mapping[str, int] = {}
         if self._plain is not None and len(todo):
-            taken, fits, empty = self._plain.read(values if len(todo) == len(values) else values.take(pa.array(todo)))
+            taken, fits, aside = self._plain.read(values if len(todo) == len(values) else values.take(pa.array(todo)))
             parts.append(taken)
             places.append(todo[fits])
             todo = todo[~fits]
@@ -198,13 +214,36 @@ class JsonDecoder:
                 said = f"The value has {size[index]} bytes, the limit is {self._max_bytes}."
                 errors[int(index)] = (TOO_LARGE, said)
         made, at = _in_order(parts, places, self._kind)
-        return Decoded(made, at, *_failed(errors, len(values)), self._seen(misfits, empty))
+        return Decoded(made, at, *_failed(errors, len(values)), self._seen(misfits, aside))
 
-    def _seen(self, misfits: Kind, empty: frozenset[str]) -> Seen:
+    def _seen(self, misfits: Kind, plain: Mapping[str, int]) -> Seen:
+        """Return what was in no column, of all values.
+
+        Args:
+            misfits: What didn't fit.
+            plain: What `PlainReader.read` found aside.
+        """
         notes = self._exact.notes
+        aside = {} if self._rules.infer else dict(plain)
+        for path, name, _ in notes.found:
+            below = ".".join((*path, name))
+            aside[below] = aside.get(below, 0) + 1
+        news, empty = self._inferred() if self._rules.infer else ({}, frozenset())
+        cut: dict[str, int] = {}
+        for path in notes.cut:
+            cut[".".join(path)] = cut.get(".".join(path), 0) + 1
+        if notes.spelled:
+            self._respell(dict(notes.spelled))
+        notes.back((0, 0, 0))
+        known = empty | plain.keys() if self._rules.infer else empty
+        return Seen(news, misfits, cut, known, aside=aside).within(self._most)
+
+    def _inferred(self) -> tuple[dict[str, Any], frozenset[str]]:
+        """Return the types of fields without a column, and the paths of those that are empty."""
         news: dict[str, Any] = {}
+        empty: frozenset[str] = frozenset()
         kinds: dict[tuple[tuple[str, ...], str], Kind] = {}
-        for path, name, value in notes.found:
+        for path, name, value in self._exact.notes.found:
             kinds[path, name] = merged_into(kinds.get((path, name)), kind_of(value))
         for (path, name), kind in kinds.items():
             node = news
@@ -213,11 +252,14 @@ class JsonDecoder:
             node.setdefault("new", {})[name] = kind
             below = ".".join((*path, name))
             empty |= {below if not inner else f"{below}.{inner}" for inner in empty_fields(kind)}
-        cut: dict[str, int] = {}
-        for path in notes.cut:
-            cut[".".join(path)] = cut.get(".".join(path), 0) + 1
-        notes.back((0, 0))
-        return Seen(news, misfits, cut, empty).within(self._most)
+        return news, empty
+
+    def _respell(self, found: Mapping[tuple[str, ...], str]) -> None:
+        """Let Arrow's parser look for columns by the names that the last values had, in whatever case."""
+        if self._plain is None or found.items() <= self._spelled.items():
+            return
+        self._spelled |= found
+        self._plain = PlainReader(spelled(self._columns, self._spelled), self._rules)
 
     def _one_by_one(
         self, values: pa.Array, todo: np.ndarray

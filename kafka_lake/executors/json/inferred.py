@@ -51,6 +51,40 @@ def unknown_fields(found: Any, asked: Any) -> Iterator[str]:
                 yield field.name
 
 
+def names_in_other_case(found: Any, asked: Any) -> Iterator[str]:
+    """Yield the names of fields that are more than nothing and differ in case alone from those of a type."""
+    if pa.types.is_list(asked) and pa.types.is_list(found):
+        yield from names_in_other_case(found.value_type, asked.value_type)
+    elif pa.types.is_struct(asked) and pa.types.is_struct(found):
+        kinds = {field.name: field.type for field in asked}
+        lower = {name.lower() for name in kinds}
+        for field in found:
+            if field.name in kinds:
+                yield from names_in_other_case(field.type, kinds[field.name])
+            elif field.name.lower() in lower and not _is_nothing(field.type):
+                yield field.name
+
+
+def values_aside(array: pa.Array, asked: Any, path: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the paths of fields that a type lacks, and how many values each has that are not null.
+
+    Args:
+        array: Structs, or lists of them.
+        asked: The type.
+        path: Where they are.
+    """
+    if pa.types.is_list(asked) and pa.types.is_list(array.type):
+        yield from values_aside(array.flatten(), asked.value_type, f"{path}.element")
+    elif pa.types.is_struct(asked) and pa.types.is_struct(array.type):
+        kinds = {field.name: field.type for field in asked}
+        for field, inner in zip(array.type, array.flatten(), strict=True):
+            below = f"{path}.{field.name}" if path else field.name
+            if field.name in kinds:
+                yield from values_aside(inner, kinds[field.name], below)
+            elif count := len(inner) - inner.null_count:
+                yield below, count
+
+
 def _is_nothing(kind: Any) -> bool:
     if pa.types.is_list(kind):
         return _is_nothing(kind.value_type)

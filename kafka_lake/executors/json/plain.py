@@ -1,7 +1,8 @@
 """The quick way: Arrow's parser reads what plainly fits, and what it can't take, or not for certain, is told apart."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,13 @@ import pyarrow.compute as pc
 from kafka_lake.executors.json.arrays import PLAIN_TIMES, structs
 from kafka_lake.executors.json.arrow_parser import Stop, read_json
 from kafka_lake.executors.json.columns import Column, Rules, arrow_type
-from kafka_lake.executors.json.inferred import only_asked, only_nothing, unknown_fields
+from kafka_lake.executors.json.inferred import (
+    names_in_other_case,
+    only_asked,
+    only_nothing,
+    unknown_fields,
+    values_aside,
+)
 from kafka_lake.executors.json.lines import Block, Lines, fits_a_double
 from kafka_lake.executors.json.parsed_columns import ParsedColumns
 from kafka_lake.executors.json.stop_patterns import SEARCHES, StopPatterns
@@ -61,13 +68,16 @@ class PlainReader:
         self._rules = rules
         self._asked = pa.schema([pa.field(each[2][0], self._parsed_as(each[1])) for each in columns])
         self._kind = arrow_type(("struct", self._columns))
-        self._unexpected = "error" if rules.infer else "ignore"
+        self._unexpected = "error"
         self._doubles = any(_has_double(each[1]) for each in columns)
         self._stops = StopPatterns(self._asked)
         self._converted = ParsedColumns(self._columns, rules)
 
-    def read(self, values: pa.Array) -> tuple[pa.StructArray, np.ndarray, frozenset[str]]:
-        """Return rows for the values that plainly fit, which ones those are, and the paths of empty fields.
+    def read(self, values: pa.Array) -> tuple[pa.StructArray, np.ndarray, Mapping[str, int]]:
+        """Return rows for the values that plainly fit, which ones those are, and the paths of fields without a column.
+
+        Those are the fields that are empty, if others are wanted; else all that aren't, each with how many values it
+        has.
 
         Args:
             values: Binary, none of them null.
@@ -76,7 +86,7 @@ class PlainReader:
         fits = np.zeros(count, dtype=bool)
         text = _text(values)
         if text is None:
-            return self._rows([]), fits, frozenset()
+            return self._rows([]), fits, {}
         objects = _objects(text)
         trimmed = text
         if not objects.all():
@@ -85,10 +95,10 @@ class PlainReader:
         objects &= self._looks_plain(trimmed)
         todo = np.flatnonzero(objects)
         if not len(todo):
-            return self._rows([]), fits, frozenset()
-        found, todo, empty = self._tables(trimmed if len(todo) == count else trimmed.take(pa.array(todo)), todo)
+            return self._rows([]), fits, {}
+        found, todo, aside = self._tables(trimmed if len(todo) == count else trimmed.take(pa.array(todo)), todo)
         if found is None:
-            return self._rows([]), fits, frozenset()
+            return self._rows([]), fits, {}
         columns, good = self._converted.made(found)
         for name, array in zip(self._columns, columns, strict=True):
             if name[3] and array.null_count:
@@ -96,8 +106,11 @@ class PlainReader:
         rows = pa.StructArray.from_arrays(columns, fields=list(self._kind))
         if not good.all():
             rows, todo = rows.filter(pa.array(good)), todo[good]
+            if aside and not self._rules.infer:
+                # What the others have aside is counted where they are looked at alone.
+                aside = self._read(Block(trimmed.take(pa.array(todo))))[2] if len(todo) else {}
         fits[todo] = True
-        return rows, fits, empty
+        return rows, fits, aside
 
     def _rows(self, rows: Sequence[Sequence[Any]]) -> pa.StructArray:
         return structs(rows, self._kind)
@@ -118,7 +131,7 @@ class PlainReader:
         # What is deeper ends the process where Arrow infers its type.
         plain &= lines.opened() <= DEPTH
         plain &= self._stops.look_fit(lines)
-        if self._unexpected == "ignore":
+        if not self._rules.infer:
             for word in (b"NaN", b"Inf"):
                 plain[lines.of(lines.places(word))] = False
         if self._doubles:
@@ -128,10 +141,10 @@ class PlainReader:
                     plain[index] = fits_a_double(lines.around(place))
         return plain
 
-    def _tables(self, text: pa.Array, at: np.ndarray) -> tuple[pa.Table | None, np.ndarray, frozenset[str]]:
+    def _tables(self, text: pa.Array, at: np.ndarray) -> tuple[pa.Table | None, np.ndarray, Mapping[str, int]]:
         """Return a table of the values that Arrow's parser takes, and which ones those are."""
         block = Block(text)
-        table, stop, empty = self._read(block)
+        table, stop, aside = self._read(block)
         tried: set[bytes] = set()
         balanced = False
         while table is None:
@@ -150,18 +163,18 @@ class PlainReader:
             else:
                 break
             if not keep.any():
-                return None, at, empty
+                return None, at, aside
             if not keep.all():
                 text, at = text.filter(pa.array(keep)), at[keep]
                 block = Block(text)
-                table, stop, empty = self._read(block)
+                table, stop, aside = self._read(block)
         if table is not None or stop.row is None:
-            return table, at, empty
+            return table, at, aside
         taken = self._taken(block, stop.row)
         if taken is None:
-            return None, at, empty
-        table, _, empty = self._read(Block(text.filter(pa.array(taken))))
-        return table, at[taken], empty
+            return None, at, aside
+        table, _, aside = self._read(Block(text.filter(pa.array(taken))))
+        return table, at[taken], aside
 
     def _taken(self, block: "Block", row: int) -> np.ndarray | None:
         """Return which values the parser takes, which says where it stops; None if that takes longer than it is worth.
@@ -186,43 +199,55 @@ class PlainReader:
                 return None
         return keep if keep.any() else None
 
-    def _read(self, block: "Block") -> tuple[pa.Table | None, "Stop", frozenset[str]]:
-        """Return one row for each value; or None and what stopped the parser."""
-        if self._unexpected != "infer":
-            table, stop = read_json(block.lines, self._asked, self._unexpected)
-            if table is not None or stop.row is not None or self._unexpected == "ignore":
+    def _read(self, block: "Block") -> tuple[pa.Table | None, "Stop", Mapping[str, int]]:
+        """Return one row for each value; or None and what stopped the parser; and what `read` finds aside."""
+        if self._unexpected == "error":
+            table, stop = read_json(block.lines, self._asked, "error")
+            if table is not None or stop.row is not None:
                 # Each value begins and ends an object, so each has one at least; more are more rows.
-                return (table if table is not None and len(table) == len(block) else None), stop, frozenset()
+                return (table if table is not None and len(table) == len(block) else None), stop, {}
         # Fields that are null or empty wherever they are need no column. To see that costs more: kept in mind.
         return self._inferred(block)
 
-    def _inferred(self, block: "Block") -> tuple[pa.Table | None, "Stop", frozenset[str]]:
-        """Return the rows if fields without a column are null or empty wherever they are; or None, and which are not.
+    def _inferred(self, block: "Block") -> tuple[pa.Table | None, "Stop", Mapping[str, int]]:
+        """Return the rows if no field without a column must be looked at; or None, and which must.
 
         Part by part: what is inferred has each name that occurs, and each value has a place for all of them.
         """
         asked = pa.struct(list(self._asked))
-        tables, empty, unknown, start = [], set[str](), dict[str, None](), 0
+        tables, unknown, start = [], dict[str, None](), 0
+        aside: dict[str, int] = {}
         for part in block.parts(_INFERRED_VALUES, _INFERRED_BYTES):
             table, stop = read_json(part.lines, self._asked, "infer")
             if table is None or len(table) != len(part):
-                return None, stop if stop.row is None else replace(stop, row=start + stop.row), frozenset()
+                return None, stop if stop.row is None else replace(stop, row=start + stop.row), {}
             found = pa.struct(list(table.schema))
-            none_but = only_nothing(found, asked)
-            if none_but is None:
-                unknown |= dict.fromkeys(unknown_fields(found, asked))
-            else:
-                empty |= none_but
-            if len(unknown) + len(empty) > _INFERRED_NAMES or len(table.schema) > len(self._asked) + _INFERRED_NAMES:
+            unknown |= dict.fromkeys(self._looked_at(found, asked))
+            for path, count in self._aside(table, found, asked):
+                aside[path] = aside.get(path, 0) + count
+            if len(unknown) + len(aside) > _INFERRED_NAMES or len(table.schema) > len(self._asked) + _INFERRED_NAMES:
                 # To search for so many costs more than to look at each value alone.
-                return None, Stop(), frozenset()
+                return None, Stop(), {}
             tables.append(table)
             start += len(part)
         if unknown:
-            return None, Stop(unknown=tuple(unknown)), frozenset()
-        if empty or any(len(table.schema) > len(self._asked) for table in tables):
+            return None, Stop(unknown=tuple(unknown)), {}
+        if aside or any(len(table.schema) > len(self._asked) for table in tables):
             self._unexpected = "infer"
-        return pa.concat_tables([only_asked(table, self._asked) for table in tables]), Stop(), frozenset(empty)
+        return pa.concat_tables([only_asked(table, self._asked) for table in tables]), Stop(), aside
+
+    def _looked_at(self, found: Any, asked: Any) -> Iterator[str]:
+        """Yield the names of fields without a column whose values must be looked at alone."""
+        names = unknown_fields(found, asked) if self._rules.infer else ()
+        return chain(names, names_in_other_case(found, asked) if self._rules.any_case else ())
+
+    def _aside(self, table: pa.Table, found: Any, asked: Any) -> Iterable[tuple[str, int]]:
+        """Return the paths of fields that are left aside, and how many values each has."""
+        if found == asked:
+            return ()
+        if not self._rules.infer:
+            return values_aside(table.to_struct_array().combine_chunks(), asked)
+        return ((path, 0) for path in only_nothing(found, asked) or ())
 
 
 def _text(values: pa.Array) -> pa.Array | None:

@@ -99,8 +99,7 @@ class Changes:
         """
         if not self.of_record:
             return self.key
-        names = target.columns.fieldNames()
-        return tuple(next((each for each in names if name in target.feeds(each, each)), name) for name in self.key)
+        return tuple(_column_of(name, target) for name in self.key)
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return what rows tell."""
@@ -198,6 +197,14 @@ class Changes:
             (is_row & (required != ""), NULL_IN_REQUIRED_COLUMN, _said("Required, but null or missing: ", required)),
             (is_row & (order != ""), NO_ORDER, _said("Null or missing, and changes are ordered by it: ", order)),
         ]
+
+
+def _column_of(field: str, target: Target) -> str:
+    """Return the column that a field of a record's key feeds, by the rule for fields of values; else its own name."""
+    feeds = {each: target.feeds(each, each) for each in target.columns.fieldNames()}
+    exact = [name for name, sources in feeds.items() if field in sources]
+    alike = [name for name, sources in feeds.items() if field.lower() in (each.lower() for each in sources)]
+    return exact[0] if exact else alike[0] if target.any_case and len(alike) == 1 else field
 
 
 def _said(before: str, names: Column) -> Column:

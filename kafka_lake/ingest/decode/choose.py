@@ -65,7 +65,7 @@ def _one(
         if ddl is not None:
             # Spark parses what it alone understands.
             connections.spark()
-        declared = None if ddl is None else Target(_parsed(ddl), {}, _renamed(spec))
+        declared = None if ddl is None else Target(_parsed(ddl), {}, _renamed(spec), any_case=True)
         return Json(
             declared=declared,
             infer_timestamps=spec.infer_timestamps,

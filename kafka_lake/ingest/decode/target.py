@@ -27,11 +27,14 @@ class Target:
         sources: Path of a column → name of the field that feeds it, where the two differ. ``element`` and ``value``
             step into lists and maps, as in Iceberg.
         also: Path of a column → further names of fields that feed it: what it was called before a rename.
+        any_case: Whether a field may differ in case from the names that feed a column, if nothing else could be meant:
+            for columns that records have not shown, but somebody declared or made.
     """
 
     columns: T.StructType
     sources: Mapping[str, str] = field(default_factory=lambda: _NONE)
     also: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NONE)
+    any_case: bool = False
 
     def feeds(self, path: str, column: str) -> Sequence[str]:
         """Return the names of the fields that feed a column, the first that is there counts.
@@ -46,7 +49,7 @@ class Target:
         """Return what one column, a struct, shall be made of."""
         kind = self.columns[column].dataType
         assert isinstance(kind, T.StructType)
-        return Target(kind, _under(self.sources, column), _under(self.also, column))
+        return Target(kind, _under(self.sources, column), _under(self.also, column), self.any_case)
 
     def without(self, column: str) -> "Target":
         """Return this target without one of its columns."""

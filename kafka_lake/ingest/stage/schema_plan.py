@@ -67,7 +67,8 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
                     reserved=reserved,
                     adopted=adopted,
                 )
-            ]
+            ],
+            adopted,
         )
     # Apart: a field of the value that has the name of the key's column gets another one.
     values, keys = _incoming(decoder.incoming_values(), spec), _incoming(decoder.incoming_keys())
@@ -84,7 +85,8 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
                 reserved=(),
                 adopted=adopted,
             ),
-        ]
+        ],
+        adopted,
     )
 
 
@@ -175,7 +177,7 @@ def _incoming(schemas: Iterable[tuple[str, T.StructType]], spec: TopicTable | No
     return [Incoming(label, iceberg_columns(fields)) for label, fields in wanted]
 
 
-def _joined(parts: list[Evolution]) -> SchemaPlan:
+def _joined(parts: list[Evolution], adopted: bool) -> SchemaPlan:
     columns = T.StructType([field for part in parts for field in spark_columns(part.columns)])
     sources: dict[str, str] = {}
     also: dict[str, tuple[str, ...]] = {}
@@ -184,7 +186,7 @@ def _joined(parts: list[Evolution]) -> SchemaPlan:
         also |= part.also
     changes = [change for part in parts for change in part.changes]
     return SchemaPlan(
-        target=Target(columns, sources, also),
+        target=Target(columns, sources, also, any_case=adopted),
         renamed=tuple(c for c in changes if c.kind == "renamed"),
         ignored=tuple(c for part in parts for c in part.ignored),
         refused=tuple(c for part in parts for c in part.refused),

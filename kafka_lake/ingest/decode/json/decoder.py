@@ -20,6 +20,7 @@ from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.tasks import told
 
 _HEADERS = "headers"
+_BESIDE = "feeds no column of schema:, and had a value {} times"
 
 
 def decode_json(
@@ -119,7 +120,8 @@ class Json(Nothing):
 
     def work(self, target: Target, max_record_bytes: int | None) -> dict[str, Any]:
         """Return what tasks are told, see `work_of`."""
-        rules = replace(self.rules, infer=self.declared is None)
+        any_case = target.any_case or self.declared is not None
+        rules = replace(self.rules, infer=self.declared is None, any_case=any_case)
         return work_of(target, rules, max_record_bytes, self.plain)
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
@@ -150,7 +152,8 @@ class Json(Nothing):
             said["…"] = f"{seen.more} more fields without a column, counted once in each batch of records"
         known = replace(self, kept_out=tuple(sorted(said.items())))
         if self.declared is not None:
-            return known
+            said |= {path: _BESIDE.format(count) for path, count in seen.aside.items()}
+            return replace(known, kept_out=tuple(sorted(said.items())))
         shown, misfits = self.shown, self.misfits
         if seen.news:
             first, others = grown(target.columns, seen.news, target, prefix="", times=self.infer_timestamps)
