@@ -21,6 +21,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
@@ -432,6 +433,58 @@ def test_a_proto_file_and_what_it_imports(
     see.assert_exactly_once(topic.ledger)
     assert rows_by_id(see) == {1: {"id": 1, "price": {"cents": 250}}}
     assert [name for name, _ in letters(see)] == ["malformed"]
+
+
+def json_object(additional: Any = None, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties}
+    return schema if additional is None else {**schema, "additionalProperties": additional}
+
+
+def evolution_of(report: RunReport) -> list[tuple[str, str, str]]:
+    (finding,) = [f for f in report.findings() if f.check == "schema_evolution"]
+    return [(n.column, n.what, n.why) for n in finding.changes]
+
+
+def test_fields_beside_a_json_schema_are_columns_or_named(
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    client: SchemaRegistryClient,
+    schemas: SchemaRegistry,
+    tmp_path: Path,
+) -> None:
+    number, text = {"type": "integer"}, {"type": "string"}
+    closed = json_object(False, zip=text)
+    topic, schema = new_topic(), json_object(id=number, where=json_object(zip=text), far=closed)
+    schema_id = register(client, topic, schema, "JSON")
+    value = {"id": 1, "where": {"zip": "a", "city": "b"}, "far": {"zip": "c", "moon": 1}, "more": [{"x": 1.5}]}
+    for each in (value, {**value, "id": 2}):
+        topic.send(framed(schema_id, json.dumps(each).encode()))
+    spec = topic.spec(None, format="json_schema")
+    report = ingest(spec, connections(schemas), "run-1")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    row = {**value, "far": {"zip": "c"}}
+    assert rows_by_id(see) == {1: row, 2: {**row, "id": 2}}
+    not_allowed = ("far.moon", "not kept", "isn't in the schema, which allows no other fields, and had a value 2 times")
+    assert [note for note in evolution_of(report) if note[1] == "not kept"] == [not_allowed]
+    # Nothing new: one pass, and the same is said. Then a field that the settings leave out.
+    topic.send(framed(schema_id, json.dumps({**value, "id": 3, "far": {}}).encode()))
+    assert evolution_of(ingest(spec, connections(schemas), "run-2")) == []
+    topic.send(framed(schema_id, json.dumps({**value, "id": 4, "far": {}, "late": True}).encode()))
+    ignoring = topic.spec(None, format="json_schema", evolution="ignore_new")
+    report = ingest(ignoring, connections(schemas), "run-3")
+    assert evolution_of(report) == [("late", "not added", "evolution is ignore_new")]
+    assert rows_by_id(see)[4] == {**row, "id": 4, "far": {"zip": None}}
+
+    # The same by a file, whose other fields have a type.
+    file, topic = tmp_path / "order.json", new_topic()
+    file.write_text(json.dumps(json_object({"type": "number"}, id=number)))
+    topic.send({"id": 1, "n": 1})
+    topic.send({"id": 2, "n": 2.5})
+    spec = topic.spec(None, format="json_schema", schema_file=str(file))
+    ingest(spec, connections(), "run-1")
+    assert rows_by_id(view(spec)) == {1: {"id": 1, "n": 1.0}, 2: {"id": 2, "n": 2.5}}
 
 
 def test_incompatible_versions_are_not_published(

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,12 @@ from jsonschema import Draft202012Validator
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import JsonDecoder
+from kafka_lake.ingest.decode.json.columns import columns_of
 from kafka_lake.ingest.decode.json.json_schema import TYPES, json_schema_type
+from kafka_lake.ingest.decode.json.open_content import OpenContent
+from kafka_lake.ingest.decode.target import Target
 from kafka_lake.kafka.schemas import WriterSchema
 
 INTEGER, STRING, NUMBER = {"type": "integer"}, {"type": "string"}, {"type": "number"}
@@ -239,6 +245,43 @@ def test_descriptions_become_comments() -> None:
 def test_what_is_refused(schema: Any, message: str) -> None:
     with pytest.raises(SchemaNotSupportedError, match=message):
         kind_of(schema)
+
+
+def beside(schemas: Any, value: Any) -> Any:
+    """Return which fields of a value become columns beside a table's, and which a schema doesn't allow."""
+    inner = T.StructType().add("b", "long")
+    target = Target(T.StructType().add("a", "long").add("s", inner).add("l", T.ArrayType(inner)))
+    content = json.dumps(value).encode()
+    seen = JsonDecoder(columns_of(target.columns, target), Rules(infer=True)).decode(pa.array([content])).seen
+    known = OpenContent().knowing(seen, [WriterSchema("JSON", json.dumps(each)) for each in schemas], target)
+    return [each.simpleString() for each in known.shown], [path for path, _ in known.kept_out]
+
+
+OPEN, S = record(a=INTEGER, s=record(b=INTEGER), l={"items": record(b=INTEGER)}), record(b=INTEGER)
+MORE = {"a": 1, "x": "t", "s": {"b": 2, "y": 1}, "l": [{"z": 0.5}, {"z": None}]}
+SHUT = {"additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schemas", "columns", "named"),
+    [
+        ([OPEN], "struct<s:struct<y:bigint>,l:array<struct<z:double>>,x:string>", []),
+        ([{**OPEN, **SHUT}], "struct<s:struct<y:bigint>,l:array<struct<z:double>>>", ["x"]),
+        ([{**OPEN, "unevaluatedProperties": False}], "struct<s:struct<y:bigint>,l:array<struct<z:double>>>", ["x"]),
+        ([record(a=INTEGER, s={**S, **SHUT}, l={"items": {**S, **SHUT}})], "struct<x:string>", ["l.element.z", "s.y"]),
+        ([{**OPEN, **SHUT}, OPEN], "struct<s:struct<y:bigint>,l:array<struct<z:double>>,x:string>", []),
+        ([record(a=INTEGER, s={**S, "additionalProperties": NUMBER}, l=True)],
+         "struct<s:struct<y:double>,l:array<struct<z:double>>,x:string>", []),
+        ([{**record(a=INTEGER, s=S), **SHUT, "patternProperties": {"^x": {"type": "string", "format": "date"}}}],
+         "struct<s:struct<y:bigint>,l:array<struct<z:double>>,x:date>", []),
+        ([{"allOf": [record(a=INTEGER), record(s=S)], "unevaluatedProperties": False}],
+         "struct<s:struct<y:bigint>,l:array<struct<z:double>>>", ["x"]),
+        ([{"oneOf": [{**record(a=INTEGER), **SHUT}, {**record(s=S), **SHUT}]}],
+         "struct<s:struct<y:bigint>,l:array<struct<z:double>>>", ["x"]),
+    ],
+)  # fmt: skip
+def test_fields_beside_a_schema_are_columns_if_it_is_open(schemas: Any, columns: str, named: list[str]) -> None:
+    assert beside(schemas, MORE) == ([columns], named)
 
 
 def test_the_same_schema_in_two_places_is_no_recursion() -> None:

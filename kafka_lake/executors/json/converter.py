@@ -27,8 +27,8 @@ class Notes:
     """What was seen and is in no column. What belongs to a record that fails is taken back.
 
     Args:
-        found: Fields without a column: the path of the struct that they are in, by columns' names; name; and value, which
-            is None where nothing is inferred.
+        found: Fields without a column: the path of the struct that they are in, by columns' names; name; and value,
+            which is None where nothing is inferred.
         cut: Paths of columns whose time lost digits.
         spelled: Fields that fed a column although their name differs in case: the path of the column, and the name.
     """

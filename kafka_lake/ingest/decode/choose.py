@@ -73,9 +73,12 @@ def _one(
             plain=spec.arrow,
             watches=part == "value",
         )
+    # Times are as the schema says, not as settings for JSON without one do.
+    rules = Rules(max_columns=spec.max_columns)
     if file is not None:
-        return FromFile(writer_of(_schema_in(spec, format_, Path(file)), message=spec.message))
-    decoder = Registered(format_, fetch_of(spec, connections, part, format_), part=part)
+        writer = writer_of(_schema_in(spec, format_, Path(file)), message=spec.message)
+        return FromFile(writer, rules, watches=part == "value")
+    decoder = Registered(format_, fetch_of(spec, connections, part, format_), part=part, rules=rules)
     return decoder.remembering(_remembered(state, MARKS[part]))
 
 

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.executors.json.task import OBSERVED
 from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN, TOO_LARGE
 from kafka_lake.ingest.decode.target import Target
 
@@ -163,7 +164,7 @@ def judged(
 
     Args:
         records: Their columns are kept.
-        prepared: The same records with whatever columns the expressions need.
+        prepared: The same records with whatever columns the expressions need; ``observed`` is kept if it is there.
         row: The decoded struct.
         verdicts: The first whose condition holds counts; none is asked of tombstones.
         nulls: Names of required columns that are null, as text; None if none is required.
@@ -182,8 +183,10 @@ def judged(
     for each in every:
         error_class = error_class.when(each.when, each.error_class)
         message = message.when(each.when, F.substring(each.message, 1, MESSAGE))
+    observed = [OBSERVED] if OBSERVED in prepared.columns and OBSERVED not in records.columns else []
     return prepared.select(
         *records.columns,
+        *observed,
         row.alias("decoded"),
         error_class.alias("error_class"),
         (message if messages else none).alias("error_message"),

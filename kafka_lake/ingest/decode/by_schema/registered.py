@@ -10,11 +10,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.task import OBSERVED
 from kafka_lake.ingest.decode import NO_SCHEMA_ID, UNKNOWN_SCHEMA
 from kafka_lake.ingest.decode.by_schema.shares import Share, decoded_shares
 from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE, Writer, writer_of
 from kafka_lake.ingest.decode.decoder import Learned, Verdict
-from kafka_lake.ingest.decode.json.decoder import decode_json
+from kafka_lake.ingest.decode.json.decoder import decode_observed, observed_in
+from kafka_lake.ingest.decode.json.open_content import OpenContent
 from kafka_lake.ingest.decode.protobuf.indexes import index_prefix
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
@@ -52,6 +55,8 @@ class Registered:
         writers: Those known, by id and message prefix (empty but for Protobuf).
         refused: Ids whose values can't be decoded, and why.
         part: Which part of the record these are.
+        rules: The topic's, for JSON.
+        beside: What JSON values have shown beside the fields of their schemas.
     """
 
     format: str
@@ -59,6 +64,8 @@ class Registered:
     writers: Mapping[tuple[int, bytes], Writer] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     part: Part = "value"
+    rules: Rules = field(default_factory=Rules)
+    beside: OpenContent = field(default_factory=OpenContent)
 
     @property
     def fixed(self) -> Target | None:
@@ -66,8 +73,9 @@ class Registered:
         return None
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
-        """Return the schemas known, the oldest first."""
-        return [(writer.label, writer.fields) for _, writer in sorted(self.writers.items(), key=lambda each: each[0])]
+        """Return the schemas known, the oldest first, and what values have beside them."""
+        known = [(writer.label, writer.fields) for _, writer in sorted(self.writers.items(), key=lambda each: each[0])]
+        return [*known, *(("the records", each) for each in self.beside.shown)]
 
     def decode(
         self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
@@ -75,16 +83,13 @@ class Registered:
         """Add the three columns of every decoder's result to records."""
         value = F.col("value")
         frame = records.withColumn(_ID, schema_id(value)).withColumn(_WHOLE, value)
-        json_ids = sorted({id_ for (id_, _), writer in self.writers.items() if writer.schema.kind == "JSON"})
+        json_ids = self._json_ids()
         began = F.concat(F.lit("The value begins with 0x"), F.hex(F.substring(value, 1, _HEADER)), F.lit("."))
         why = F.when(is_glue(value), written_by_glue(value)).otherwise(began)
         verdicts = [Verdict(F.col(_ID).isNull(), F.lit(NO_SCHEMA_ID), why)]
         if json_ids:
-            payload = F.substring(value, _HEADER + 1, _REST)
-            if max_record_bytes is not None:
-                payload = F.when(F.octet_length(value) <= max_record_bytes, payload)
             mine = F.col(_ID).isin(json_ids)
-            parsed = decode_json(frame.withColumn("value", F.when(mine, payload)), target)
+            parsed = decode_observed(self._of_json(frame, max_record_bytes), target, self._rules(target))
             frame = parsed.withColumn(_JSON, F.struct("decoded", "error_class", "error_message"))
             frame = frame.drop("decoded", "error_class", "error_message").withColumn("value", F.col(_WHOLE))
             failed = mine & F.col(_JSON).getField("error_class").isNotNull()
@@ -113,16 +118,23 @@ class Registered:
             schema_id(value).isNotNull() & ~any_of(list(mine.values())) & ~schema_id(value).isin(list(self.refused))
         )
         return [
+            *([F.count(OBSERVED).alias(OBSERVED)] if self._watches() else []),
             F.count_if(strange).alias(f"{self.part}_strangers"),
             *(F.count_if(is_mine).alias(self._metric(key)) for key, is_mine in mine.items()),
         ]
 
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
-        """Return a decoder that knows the schemas of the ids that were strange in a pass."""
-        if not counts[f"{self.part}_strangers"]:
-            return None
-        wiser = self.look(records)
-        return Learned(wiser, again=set(wiser.writers) != set(self.writers))
+        """Return a decoder that knows the schemas of the ids that were strange in a pass, and what is beside them."""
+        wiser = self.look(records) if counts[f"{self.part}_strangers"] else self
+        if set(wiser.writers) != set(self.writers):
+            return Learned(wiser, again=True)
+        if self._watches() and counts.get(OBSERVED):
+            seen = observed_in(wiser._of_json(records), target, wiser._rules(target))
+            schemas = [writer.schema for writer in wiser.writers.values() if writer.schema.kind == "JSON"]
+            wiser = replace(wiser, beside=wiser.beside.knowing(seen, schemas, target))
+        elif wiser.beside.kept_out:
+            wiser = replace(wiser, beside=wiser.beside.forgetting())
+        return None if wiser is self else Learned(wiser, again=False)
 
     def look(self, records: DataFrame) -> "Registered":
         """Return a decoder that knows the schemas of all ids in the records, in a pass of its own.
@@ -192,8 +204,26 @@ class Registered:
         return {label: count for label, count in found.items() if count}
 
     def unkept(self) -> Mapping[str, str]:
-        """Return nothing."""
-        return {}
+        """Return what was in JSON values and is in no column: path → what is said of it."""
+        return dict(self.beside.kept_out)
+
+    def _json_ids(self) -> list[int]:
+        return sorted({id_ for (id_, _), writer in self.writers.items() if writer.schema.kind == "JSON"})
+
+    def _watches(self) -> bool:
+        """Return whether decoded values tell what they have beside the fields of their schemas; keys don't."""
+        return self.part == "value" and bool(self._json_ids())
+
+    def _of_json(self, records: DataFrame, max_record_bytes: int | None = None) -> DataFrame:
+        """Return records whose value is the JSON behind the id; null if it is none, or too large."""
+        value = F.col("value")
+        mine = schema_id(value).isin(self._json_ids())
+        if max_record_bytes is not None:
+            mine = mine & (F.octet_length(value) <= max_record_bytes)
+        return records.withColumn("value", F.when(mine, F.substring(value, _HEADER + 1, _REST)))
+
+    def _rules(self, target: Target) -> Rules:
+        return replace(self.rules, infer=True, any_case=target.any_case)
 
     def _keys(self) -> list[tuple[int, bytes]]:
         return sorted(self.writers)

@@ -44,8 +44,28 @@ def decode_json(
         The records with three more columns, one row for each, none lost.
     """
     target = columns if isinstance(columns, Target) else Target(columns)
-    work = work_of(target, rules or Rules(), max_record_bytes, plain)
-    return _decoded(records, target, work).drop(OBSERVED)
+    return decode_observed(records, target, rules or Rules(), max_record_bytes, plain).drop(OBSERVED)
+
+
+def decode_observed(
+    records: DataFrame, target: Target, rules: Rules, max_record_bytes: int | None = None, plain: bool = True
+) -> DataFrame:
+    """Add the columns that `decode_json` adds, and ``observed``, which `observed_in` reads; see there for arguments."""
+    return _decoded(records, target, work_of(target, rules, max_record_bytes, plain))
+
+
+def observed_in(records: DataFrame, target: Target, rules: Rules) -> Seen:
+    """Return what records have that no column takes, in a pass of its own."""
+    return loaded(_observed(records, work_of(target, rules, None)), rules)
+
+
+def said_of(seen: Seen) -> dict[str, str]:
+    """Return what is said of values and fields that are in no column: path → the sentence."""
+    said = {path: f"{count} times had digits beyond microseconds, which were cut" for path, count in seen.cut.items()}
+    said |= dict.fromkeys(seen.empty, "has no column yet: it was empty, [] or {}, wherever it was")
+    if seen.more:
+        said["…"] = f"{seen.more} more fields without a column, counted once in each batch of records"
+    return said
 
 
 def work_of(target: Target, rules: Rules, max_record_bytes: int | None, plain: bool = True) -> dict[str, Any]:
@@ -144,12 +164,7 @@ class Json(Nothing):
         return Learned(self._knowing(loaded(observed, self.rules), target), again=False)
 
     def _knowing(self, seen: Seen, target: Target) -> "Json":
-        said = {
-            path: f"{count} times had digits beyond microseconds, which were cut" for path, count in seen.cut.items()
-        }
-        said |= dict.fromkeys(seen.empty, "has no column yet: it was empty, [] or {}, wherever it was")
-        if seen.more:
-            said["…"] = f"{seen.more} more fields without a column, counted once in each batch of records"
+        said = said_of(seen)
         known = replace(self, kept_out=tuple(sorted(said.items())))
         if self.declared is not None:
             said |= {path: _BESIDE.format(count) for path, count in seen.aside.items()}

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError
-from kafka_lake.ingest.decode.json.json_schema_combine import ANY, NULL, both_of, either_of, settled
+from kafka_lake.ingest.decode.json.json_schema_combine import ANY, NULL, Record, both_of, either_of, settled
 from kafka_lake.ingest.decode.json.json_schema_documents import Documents, SchemaError, base_of, parsed_schema
 from kafka_lake.kafka.schemas import WriterSchema
 
@@ -86,6 +86,15 @@ def json_schema_type(schema: WriterSchema) -> T.DataType:
         schema: Its references are found by the names that it uses for them, also relative to its ``$id``.
 
     Raises:
+        SchemaNotSupportedError: As `json_schema_content`.
+    """
+    return settled(json_schema_content(schema))
+
+
+def json_schema_content(schema: WriterSchema) -> T.DataType:
+    """Return what a schema's values may have, `Record` for objects with fields; `settled` makes a table's type of it.
+
+    Raises:
         SchemaNotSupportedError: If it contains itself, refers to what isn't there, or is no JSON Schema.
     """
     try:
@@ -94,7 +103,7 @@ def json_schema_type(schema: WriterSchema) -> T.DataType:
         documents.add(root, documents.base)
         for name, text in schema.references.items():
             documents.add(parsed_schema(text), name)
-        return settled(_type(documents, root, documents.base, path="", above=()))
+        return _type(documents, root, documents.base, path="", above=())
     except SchemaError as error:
         label = f"{schema.label[0].upper()}{schema.label[1:]}"
         raise SchemaNotSupportedError(f"{label} can't be read: {error}.", _REMEDY) from error
@@ -121,6 +130,8 @@ def _type(documents: Documents, schema: Any, base: str, path: str, above: tuple[
         kind = both_of(kind, part(each))
     for branches in _alternatives(schema):
         kind = reduce(either_of, [both_of(kind, part(each)) for each in branches])
+    if isinstance(kind, Record) and "unevaluatedProperties" in schema:
+        return Record(kind, _rest(schema, "unevaluatedProperties", part))
     return kind
 
 
@@ -193,12 +204,22 @@ def _decimal(parameters: dict[str, Any]) -> T.DataType:
 
 def _object(schema: dict[str, Any], part: _Part) -> T.DataType:
     if properties := _dict(schema, "properties"):
-        return T.StructType([_field(name, each, part) for name, each in sorted(properties.items(), key=_connect_index)])
+        fields = [_field(name, each, part) for name, each in sorted(properties.items(), key=_connect_index)]
+        return Record(fields, _rest(schema, "additionalProperties", part))
     values, rest = list(_dict(schema, "patternProperties").values()), schema.get("additionalProperties")
     if (rest is True or isinstance(rest, dict)) and (values or rest not in (True, {})):
         values.append(rest)
     kinds = [part(each, "value") for each in values]
     return T.MapType(T.StringType(), reduce(either_of, kinds)) if kinds else ANY
+
+
+def _rest(schema: dict[str, Any], key: str, part: _Part) -> T.DataType | None:
+    """Return the type of fields beside those of ``properties``; None if the schema allows no others."""
+    others = list(_dict(schema, "patternProperties").values())
+    if (rest := schema.get(key, True)) is not False:
+        others.append(rest)
+    kinds = [part(each, "value") for each in others]
+    return reduce(either_of, kinds) if kinds else None
 
 
 def _connect_index(named: tuple[str, Any]) -> int:

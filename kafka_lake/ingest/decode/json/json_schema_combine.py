@@ -1,6 +1,7 @@
 """Types of JSON Schemas combined: what values of both have, and what values of either have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 
 from pyspark.sql import types as T
 
@@ -12,6 +13,19 @@ _NUMBERS = (*_WHOLE, T.DecimalType, *_BINARY)
 _STRINGS = (T.TimestampType, T.DateType, T.StringType)
 
 
+class Record(T.StructType):  # type: ignore[misc]
+    """Objects, and what they may have beside their fields.
+
+    Args:
+        fields: Their fields.
+        rest: The type of other fields' values; None if the schema allows no other fields.
+    """
+
+    def __init__(self, fields: Iterable[T.StructField], rest: T.DataType | None) -> None:
+        super().__init__(list(fields))
+        self.rest = rest
+
+
 def both_of(one: T.DataType, other: T.DataType) -> T.DataType:
     """Return the type of values that have both types; of two that exclude each other, any."""
     if one == other or ANY in (one, other):
@@ -21,6 +35,9 @@ def both_of(one: T.DataType, other: T.DataType) -> T.DataType:
     for family in (_NUMBERS, _STRINGS):
         if isinstance(one, family) and isinstance(other, family):
             return min(one, other, key=lambda kind: family.index(type(kind)))
+    if isinstance(one, Record) and isinstance(other, Record):
+        rest = None if one.rest is None or other.rest is None else both_of(one.rest, other.rest)
+        return Record(_fields(one, other, both_of), rest)
     return _inside(one, other, both_of)
 
 
@@ -34,6 +51,9 @@ def either_of(one: T.DataType, other: T.DataType) -> T.DataType:
         return T.DoubleType()
     if isinstance(one, _STRINGS) and isinstance(other, _STRINGS):
         return T.StringType()
+    if isinstance(one, Record) and isinstance(other, Record):
+        rests = [each.rest for each in (one, other) if each.rest is not None]
+        return Record(_fields(one, other, either_of), reduce(either_of, rests) if rests else None)
     return _inside(one, other, either_of)
 
 
@@ -42,15 +62,19 @@ def _inside(one: T.DataType, other: T.DataType, combine: Callable[[T.DataType, T
         return T.ArrayType(combine(one.elementType, other.elementType))
     if isinstance(one, T.MapType) and isinstance(other, T.MapType):
         return T.MapType(T.StringType(), combine(one.valueType, other.valueType))
-    if not (isinstance(one, T.StructType) and isinstance(other, T.StructType)):
-        return ANY
+    return ANY
+
+
+def _fields(
+    one: Record, other: Record, combine: Callable[[T.DataType, T.DataType], T.DataType]
+) -> Iterable[T.StructField]:
     fields = {field.name: field for field in one}
     for field in other:
         if twin := fields.get(field.name):
             kind = combine(twin.dataType, field.dataType)
             field = T.StructField(field.name, kind, metadata=twin.metadata or field.metadata)
         fields[field.name] = field
-    return T.StructType(list(fields.values()))
+    return fields.values()
 
 
 def settled(kind: T.DataType) -> T.DataType:
