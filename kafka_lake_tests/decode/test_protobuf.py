@@ -251,7 +251,9 @@ def test_the_prefix_is_cut_as_serializers_write_it(frame: Callable[..., DataFram
 
     header, payload = b"\x00\x00\x00\x00\x07", b"\x08\x01"
     good = [(0,), (1,), (0, 0), (1, 0), (63,), (63, 62, 61), tuple(range(20)), (0,) * 63]
-    odd = [b"", b"\x02", b"\x04\x00", b"\x01\x00", b"\x02\x01", b"\x80\x01", b"\x02\x80\x01", framed(64)]
+    good += [(64,), (8_191, 0, 8_192), (2**31 - 1, 2), (100,) * 63]
+    odd = [b"", b"\x02", b"\x04\x00", b"\x01\x00", b"\x02\x01", b"\x80\x01", b"\x02\x81\x01", b"\x02\x80"]
+    odd += [b"\x02\x80\x80\x80\x80\x80\x01", b"\x04\x80\x01\x80"]
     bad = [*[header + each for each in odd], b"", b"\x00", None]
     rows = frame([*[header + framed(*each) + payload for each in good], header + framed(5), *bad])
     found = collected(rows.select("id", index_prefix(F.col("value")).alias("prefix")))

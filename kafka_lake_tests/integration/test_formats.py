@@ -487,6 +487,35 @@ def test_fields_beside_a_json_schema_are_columns_or_named(
     assert rows_by_id(view(spec)) == {1: {"id": 1, "n": 1.0}, 2: {"id": 2, "n": 2.5}}
 
 
+def test_protobuf_columns_are_those_of_messages_in_the_topic(
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    client: SchemaRegistryClient,
+    schemas: SchemaRegistry,
+) -> None:
+    """A key's message may stand before that of the values, with the same fields of other types."""
+    topic = new_topic()
+    rest = " ".join(f"message M{n} {{ int32 n{n} = 1; }}" for n in range(2, 65))
+    text = f'syntax = "proto3"; package p; message Key {{ string id = 1; }} message Order {{ int64 id = 1; }} {rest}'
+    schema_id = register(client, topic, text, "PROTOBUF")
+    topic.send(framed(schema_id, b"\x02\x02" + b"\x08\x07"))
+    spec = topic.spec(None, format="protobuf")
+    ingest(spec, connections(schemas), "run-1")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert (letters(see), rows_by_id(see)) == ([], {7: {"id": 7}})
+    # The message at index 64, whose number takes two bytes; and one that the schema doesn't have.
+    topic.send(framed(schema_id, b"\x02\x80\x01" + b"\x08\x09"))
+    topic.send(framed(schema_id, b"\x02\x82\x01" + b"\x08\x09"))
+    for run in ("run-2", "run-3"):
+        ingest(spec, connections(schemas), run)
+    see.assert_exactly_once(topic.ledger)
+    assert rows_by_id(see) == {7: {"id": 7, "n64": None}, None: {"id": None, "n64": 9}}
+    ((name, said),) = letters(see)
+    assert (name, "no message at index [65]" in said) == ("unknown_schema", True)
+
+
 def test_incompatible_versions_are_not_published(
     new_topic: NewTopic,
     connections: NewConnections,

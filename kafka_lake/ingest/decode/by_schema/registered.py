@@ -14,7 +14,7 @@ from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.task import OBSERVED
 from kafka_lake.ingest.decode import NO_SCHEMA_ID, UNKNOWN_SCHEMA
 from kafka_lake.ingest.decode.by_schema.shares import Share, decoded_shares
-from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE, Writer, writer_of
+from kafka_lake.ingest.decode.by_schema.writer import Writer, writer_of
 from kafka_lake.ingest.decode.decoder import Learned, Verdict
 from kafka_lake.ingest.decode.json.decoder import decode_observed, observed_in
 from kafka_lake.ingest.decode.json.open_content import OpenContent
@@ -53,7 +53,8 @@ class Registered:
         fetch: Gives the schema of an id; raises `UnknownSchemaError` if there is none, and other errors if the
             registry doesn't answer.
         writers: Those known, by id and message prefix (empty but for Protobuf).
-        refused: Ids whose values can't be decoded, and why.
+        refused: Ids whose values can't be decoded, and why; with a message's prefix if it is that one alone.
+        protobuf: Ids of Protobuf schemas, of which a writer is known only for the messages that values have named.
         part: Which part of the record these are.
         rules: The topic's, for JSON.
         beside: What JSON values have shown beside the fields of their schemas.
@@ -62,7 +63,8 @@ class Registered:
     format: str
     fetch: Callable[[int], WriterSchema]
     writers: Mapping[tuple[int, bytes], Writer] = field(default_factory=lambda: MappingProxyType({}))
-    refused: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    refused: Mapping[tuple[int, bytes], str] = field(default_factory=lambda: MappingProxyType({}))
+    protobuf: frozenset[int] = frozenset()
     part: Part = "value"
     rules: Rules = field(default_factory=Rules)
     beside: OpenContent = field(default_factory=OpenContent)
@@ -114,9 +116,8 @@ class Registered:
         """Return how many values each schema has written, and how many are of none that is known."""
         value = F.col(self.part)
         mine = {key: self._is(key, value) for key in self.writers}
-        strange = (
-            schema_id(value).isNotNull() & ~any_of(list(mine.values())) & ~schema_id(value).isin(list(self.refused))
-        )
+        refused = [self._is(key, value) for key in self.refused]
+        strange = schema_id(value).isNotNull() & ~any_of([*mine.values(), *refused])
         return [
             *([F.count(OBSERVED).alias(OBSERVED)] if self._watches() else []),
             F.count_if(strange).alias(f"{self.part}_strangers"),
@@ -147,7 +148,7 @@ class Registered:
         counted = records.select(ids).filter(F.col("id").isNotNull()).groupBy("id").count()
         found = [row["id"] for row in counted.orderBy(F.desc("count"), "id").limit(_LOOKED_UP).collect()]
         wiser = self.known(sorted(set(found) - {id_ for id_, _ in self.writers}))
-        protobuf = sorted({id_ for (id_, prefix) in wiser.writers if prefix})
+        protobuf = sorted(wiser.protobuf & set(found))
         if not protobuf:
             return wiser
         prefixes = records.filter(schema_id(value).isin(protobuf)).select(ids, index_prefix(value).alias("prefix"))
@@ -160,25 +161,30 @@ class Registered:
 
         Args:
             ids: Schema ids.
-            messages: Schema ids and the prefixes of further Protobuf messages in them.
+            messages: Ids of Protobuf schemas, each with the prefix that names a message in it.
 
         Raises:
             RegistryError: If the registry doesn't answer.
         """
-        writers, refused = dict(self.writers), dict(self.refused)
+        writers, refused, protobuf = dict(self.writers), dict(self.refused), set(self.protobuf)
         expected = SCHEMA_TYPES.get(self.format)
-        for id_, prefix in [*((id_, ROOT_MESSAGE) for id_ in ids), *messages]:
+        for key in [*((id_, b"") for id_ in ids), *messages]:
+            id_, prefix = key
             try:
                 schema = self.fetch(id_)
                 if expected and schema.kind != expected:
-                    refused[id_] = f"{schema.label} is {schema.kind}, the topic's format is {self.format}"
+                    refused[key] = f"{schema.label} is {schema.kind}, the topic's format is {self.format}"
                     continue
-                writers[id_, prefix if schema.kind == "PROTOBUF" else b""] = writer_of(schema, prefix)
+                if schema.kind == "PROTOBUF":
+                    protobuf.add(id_)
+                # Of a schema with several messages, those count that values name.
+                if schema.kind != "PROTOBUF" or prefix:
+                    writers[key] = writer_of(schema, prefix)
             except UnknownSchemaError:
-                refused[id_] = f"the registry has no schema id {id_}"
+                refused[key] = f"the registry has no schema id {id_}"
             except SchemaNotSupportedError as error:
-                refused[id_] = str(error)
-        return replace(self, writers=writers, refused=refused)
+                refused[key] = str(error)
+        return replace(self, writers=writers, refused=refused, protobuf=frozenset(protobuf))
 
     def marks(self) -> Mapping[str, str]:
         """Return the ids, for the snapshot's summary."""
@@ -243,8 +249,10 @@ class Registered:
 
     def _why(self) -> Column:
         why = F.concat(F.lit("Schema id "), F.col(_ID).cast("string"), F.lit(" names no message that is known."))
-        for id_, reason in self.refused.items():
-            why = F.when(F.col(_ID) == id_, F.lit(f"{reason[0].upper()}{reason[1:].rstrip('.')}.")).otherwise(why)
+        for key, reason in self.refused.items():
+            why = F.when(
+                self._is(key, F.col("value")), F.lit(f"{reason[0].upper()}{reason[1:].rstrip('.')}.")
+            ).otherwise(why)
         return why
 
 
