@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from kafka_lake.common.errors import ConfigurationError, RegistryError
+from kafka_lake.common.errors import ConfigurationError, RegistryError, TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
@@ -485,6 +485,51 @@ def test_fields_beside_a_json_schema_are_columns_or_named(
     spec = topic.spec(None, format="json_schema", schema_file=str(file))
     ingest(spec, connections(), "run-1")
     assert rows_by_id(view(spec)) == {1: {"id": 1, "n": 1.0}, 2: {"id": 2, "n": 2.5}}
+
+
+def test_types_within_themselves_are_columns_then_text(
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    client: SchemaRegistryClient,
+    schemas: SchemaRegistry,
+) -> None:
+    """A tree by each kind of schema, in one topic: the same two columns, and text from the second level on."""
+    topic = new_topic()
+    tree = order(("id", "long"), ("parts", {"type": "array", "items": "shop.Order"}))
+    object_ = {"type": "object", "properties": {
+        "id": {"type": "integer"}, "parts": {"type": "array", "items": {"$ref": "#"}}
+    }}  # fmt: skip
+    proto = 'syntax = "proto3"; message Tree { int64 id = 1; repeated Tree parts = 2; }'
+    value = {"id": 1, "parts": [{"id": 10, "parts": [{"id": 100, "parts": []}]}, {"id": 11, "parts": []}]}
+    first = register(client, topic, tree)
+    topic.send(framed(first, avro(tree, value)))
+    topic.send(framed(first, avro(tree, value)[:-1]))
+    topic.send(framed(register(client, topic, object_, "JSON", "json"), json.dumps({**value, "id": 2}).encode()))
+    inner = b"\x08\x0a\x12\x02\x08\x64"
+    leaf = b"\x08\x0b"
+    parts = b"".join(b"\x12" + bytes([len(each)]) + each for each in (inner, leaf))
+    topic.send(framed(register(client, topic, proto, "PROTOBUF", "proto"), b"\x00\x08\x03" + parts))
+    spec = topic.spec(None, format="confluent")
+    ingest(spec, connections(schemas), "run-1")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    rows = rows_by_id(see)
+    assert {number: [json.loads(each) for each in row["parts"]] for number, row in rows.items()} == dict.fromkeys(
+        (1, 2, 3), value["parts"]
+    )
+    assert [name for name, _ in letters(see)] == ["malformed"]
+
+
+def test_a_schema_that_no_table_can_have_is_named_with_its_reason(
+    new_topic: NewTopic, connections: NewConnections, client: SchemaRegistryClient, schemas: SchemaRegistry
+) -> None:
+    topic = new_topic()
+    schema_id = register(client, topic, order(("id", "long"), ("nothing", {"type": "array", "items": "null"})))
+    topic.send(framed(schema_id, b"\x02\x00"))
+    why = rf"Avro: schema id {schema_id}, nothing: the type is an array whose elements take no bytes\."
+    with pytest.raises(TableError, match=f"no columns to make a table of. {why}"):
+        ingest(topic.spec(None, format="avro"), connections(schemas), "run-1")
 
 
 def test_protobuf_columns_are_those_of_messages_in_the_topic(

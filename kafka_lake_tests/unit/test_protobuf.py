@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import pickle
 import re
 import subprocess
@@ -534,9 +535,10 @@ def test_field_names_that_mean_something_to_python() -> None:
 @pytest.mark.parametrize(
     ("body", "message_"),
     [
-        ("message M { M next = 1; }", "next is a shop.M within a shop.M"),
-        ("message M { A a = 1; } message A { map<string, B> b = 1; } message B { repeated A a = 1; }",
-         "a.b.value.a is a shop.A within a shop.A"),
+        (
+            "".join(f"message M{n} {{ {' '.join(f'M{m} m{m} = {m + 1};' for m in range(9))} }}\n" for n in range(9)),
+            r"it has more than 20,000 messages within messages, as m",
+        ),
         ("message M {}", "message shop.M has no fields"),
         (
             "message M { In in = 1; message In { google.protobuf.Timestamp at = 1; int32 at__nanos = 2; } }",
@@ -551,6 +553,55 @@ def test_field_names_that_mean_something_to_python() -> None:
 def test_schemas_that_no_table_can_have(body: str, message_: str) -> None:
     with pytest.raises(SchemaNotSupportedError, match=f"^Schema id 7 can't be read: {message_}.*\\. Take the topic"):
         message(proto3(body))
+
+
+ANY_VALUE = """
+message M { string name = 1; AnyValue body = 2; }
+message AnyValue { oneof value { string s = 1; bool b = 2; int64 i = 3; double d = 4; ArrayValue array_value = 5;
+  KeyValueList kvlist_value = 6; bytes y = 7; } }
+message ArrayValue { repeated AnyValue values = 1; }
+message KeyValueList { repeated KeyValue values = 1; }
+message KeyValue { string key = 1; AnyValue value = 2; Color color = 3; float f = 4; map<bool, uint64> big = 5;
+  google.protobuf.Timestamp at = 6; google.protobuf.Duration took = 7; google.protobuf.Int32Value w = 8; Nothing no = 9;
+  google.protobuf.Struct any = 10; optional int32 maybe = 11; }
+"""
+
+
+def test_messages_within_themselves_are_text() -> None:
+    """OpenTelemetry's values: columns where they are first, JSON from the second AnyValue on."""
+    described = message(proto3(OTHERS + ANY_VALUE), name="M")
+    pairs = (
+        "key:string,value:string,color:string,f:float,big:map<boolean,decimal(20,0)>,at:timestamp,at__nanos:int,"
+        "took:decimal(21,9),w:int,no:boolean,any:string,maybe:int"
+    )
+    assert columns(described) == (
+        "name:string,body:struct<s:string,b:boolean,i:bigint,d:double,array_value:struct<values:array<string>>,"
+        f"kvlist_value:struct<values:array<struct<{pairs}>>>,y:binary>"
+    )
+    assert columns(message(proto3("message M { M next = 1; map<int32, M> more = 2; }"))) == (
+        "next:string,more:map<int,string>"
+    )
+    made = writer(described)(name="n")
+    first = made.body.kvlist_value.values.add(key="a")
+    pair = first.value.kvlist_value.values.add(key="ä", color=1, f=0.1)
+    pair.big[True] = 2**64 - 1
+    pair.at.FromNanoseconds(1_500_000_001)
+    pair.took.FromMilliseconds(-1500)
+    pair.w.value = 0
+    pair.no.SetInParent()
+    pair.any["x"] = [1, None]
+    pair.value.array_value.values.add(d=math.inf)
+    pair.value.array_value.values.add(y=b"\x00\xff")
+    (row,) = decoded(described, made)
+    assert json.loads(row["body"]["kvlist_value"]["values"][0]["value"]) == {"kvlist_value": {"values": [{
+        "key": "ä", "value": {"array_value": {"values": [{"d": "Infinity"}, {"y": "AP8="}]}}, "color": "BLUE", "f": 0.1,
+        "big": {"true": 2**64 - 1}, "at": "1970-01-01T00:00:01.500000001Z", "took": "-1.500000000", "w": 0, "no": {},
+        "any": {"x": [1, None]},
+    }]}}  # fmt: skip
+    del pair.value.array_value.values[:]
+    pair.at.seconds = 2**40
+    (bad,) = outcomes(described, made)
+    assert "no time of the years 1 to 9999" in bad["error"]
 
 
 def test_nesting_has_an_end() -> None:

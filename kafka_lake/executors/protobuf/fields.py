@@ -10,15 +10,19 @@ import pyarrow as pa
 from google.protobuf import empty_pb2, message_factory  # type: ignore[import-untyped]
 from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
 
+from kafka_lake.executors.protobuf.message_text import message_text
 from kafka_lake.executors.protobuf.model import Columns, Files, UnsupportedTypeError, Values, each_as, list_of
 from kafka_lake.executors.protobuf.scalars import scalar_values
-from kafka_lake.executors.protobuf.well_known import SECONDS, confluent_decimal, json_text, seconds_of, timestamps
+from kafka_lake.executors.protobuf.well_known import (
+    SECONDS,
+    WRAPPERS,
+    confluent_decimal,
+    json_text,
+    seconds_of,
+    timestamps,
+)
 
-_WRAPPERS = {
-    f"google.protobuf.{name}Value"
-    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-}
-_DEPTH = 100
+_DEPTH, _MAX_PARTS = 100, 20_000
 
 # By the class, since a message may have a field of that name.
 _has = empty_pb2.Empty.HasField
@@ -38,7 +42,11 @@ def struct_of(files: Files, descriptor: Descriptor, path: str, above: tuple[str,
     """
     name = descriptor.full_name
     if name in above:
-        raise UnsupportedTypeError(f"{path} is a {name} within a {name}: no table has a type that contains itself")
+        # No table has a type that contains itself.
+        return each_as(pa.string(), lambda value: message_text(files, value, path))
+    files.parts.append(path)
+    if len(files.parts) > _MAX_PARTS:
+        raise UnsupportedTypeError(f"it has more than {_MAX_PARTS:,} messages within messages, as {path}")
     if len(above) == _DEPTH:
         raise UnsupportedTypeError(f"{path} lies {_DEPTH} messages deep, where no parser goes")
     if not descriptor.fields:
@@ -140,7 +148,7 @@ def _values(files: Files, field: FieldDescriptor, path: str, above: tuple[str, .
             return each_as(list_of(pa.string()), lambda value: value.paths[:])
         case "confluent.type.Decimal":
             return confluent_decimal(files, field, path)
-        case name if name in _WRAPPERS:
+        case name if name in WRAPPERS:
             inner = scalar_values(files, message.fields_by_name["value"], path)
             return Values(inner.types, lambda values: inner.arrays([None if v is None else v.value for v in values]))
         case _:

@@ -1,7 +1,7 @@
 """How values of messages become arrays: what the readers of fields have in common."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -36,10 +36,17 @@ class Columns:
 
 @dataclass(frozen=True)
 class Files:
-    """The messages of a schema; enum fields are int32 in them, and have their values' names here, by number."""
+    """The messages of a schema; enum fields are int32 in them, and have their values' names here, by number.
+
+    Args:
+        pool: The messages.
+        enums: Full name of a field → its values' names.
+        parts: Paths of the messages that have been looked at; it grows.
+    """
 
     pool: Any
     enums: dict[str, dict[int, str]]
+    parts: list[str] = field(default_factory=list)
 
 
 def list_of(kind: pa.DataType) -> pa.DataType:

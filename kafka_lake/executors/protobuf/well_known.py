@@ -1,6 +1,7 @@
 """Messages that a table has a type for: timestamps, durations, JSON and decimals."""
 
 import json
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -11,6 +12,10 @@ from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-un
 
 from kafka_lake.executors.protobuf.model import Files, Values, each_as, exact_decimal, refuse_outside
 
+WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
 NANOS = "__nanos"
 """Beside a column ``at`` of timestamps, ``at__nanos`` holds what a microsecond is too coarse for."""
 _MICROS = pa.timestamp("us", tz="UTC")
@@ -38,6 +43,18 @@ def timestamps(path: str) -> Values:
     return Values({"": _MICROS, NANOS: pa.int32()}, arrays)
 
 
+def time_text(value: Any, path: str) -> str:
+    """Return a timestamp as text of ISO 8601, with all its digits.
+
+    Raises:
+        ValueError: If it is none of the years 1 to 9999.
+    """
+    if not (_TIMES[0] <= value.seconds <= _TIMES[1] and 0 <= value.nanos < _SECOND_IN_NANOS):
+        raise ValueError(f"Field {path} is no time of the years 1 to 9999: {value.seconds} seconds")
+    whole = (datetime(1970, 1, 1) + timedelta(seconds=value.seconds)).isoformat()
+    return f"{whole}{f'.{value.nanos:09}'.rstrip('0').rstrip('.')}Z"
+
+
 def seconds_of(value: Any, path: str) -> Decimal:
     """Return a duration in seconds, exactly.
 
@@ -57,22 +74,21 @@ def json_text(value: Any, path: str) -> str:
         ValueError: If a number in it is not finite.
     """
     try:
-        return json.dumps(
-            _json_value(value), ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
-        )
+        return json.dumps(json_value(value), ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     except ValueError:
         raise ValueError(f"Field {path} holds a number that isn't finite, which JSON can't write") from None
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
+    """Return a Struct, Value or ListValue as Python's JSON has it."""
     name = value.DESCRIPTOR.name
     if name == "Struct":
-        return {key: _json_value(each) for key, each in value.fields.items()}
+        return {key: json_value(each) for key, each in value.fields.items()}
     if name == "ListValue":
-        return [_json_value(each) for each in value.values]
+        return [json_value(each) for each in value.values]
     kind = value.WhichOneof("kind")
     if kind in ("struct_value", "list_value"):
-        return _json_value(getattr(value, kind))
+        return json_value(getattr(value, kind))
     if kind == "number_value":
         number = value.number_value
         whole = number.is_integer() and abs(number) < _EXACT_IN_DOUBLE and str(number) != "-0.0"
@@ -84,7 +100,7 @@ def confluent_decimal(files: Files, field: FieldDescriptor, path: str) -> Values
     """Return Confluent's decimal as the type that its field declares, as text if it declares none."""
     declared = _declared_decimal(files, field)
     if declared is None:
-        return each_as(pa.string(), lambda value: str(exact_decimal(_unscaled(value, path), value.scale)))
+        return each_as(pa.string(), lambda value: decimal_text(value, path))
     precision, scale = declared
 
     def convert(value: Any) -> Decimal:
@@ -99,6 +115,15 @@ def confluent_decimal(files: Files, field: FieldDescriptor, path: str) -> Values
         return exact_decimal(number, scale)
 
     return each_as(pa.decimal128(precision, scale), convert)
+
+
+def decimal_text(value: Any, path: str) -> str:
+    """Return Confluent's decimal as text, with all its digits.
+
+    Raises:
+        ValueError: If it is too long.
+    """
+    return str(exact_decimal(_unscaled(value, path), value.scale))
 
 
 def _unscaled(value: Any, path: str) -> int:

@@ -48,7 +48,7 @@ def refuse_incompatible(context: Context, before: Decoder, after: Decoder) -> No
 
 def _problems(context: Context, before: Decoder, after: Decoder) -> list[str]:
     spec, registry = context.spec, context.connections.registry
-    old, new = _values(before), _values(after)
+    old, new = registered_values(before), registered_values(after)
     if spec.compatibility == "none" or old is None or new is None or registry is None:
         return []
     known = [writer.schema for _, writer in sorted(old.writers.items(), key=lambda each: each[0])]
@@ -101,7 +101,8 @@ def avro_problems(before: WriterSchema, after: WriterSchema, asked: Compatibilit
     return problems
 
 
-def _values(decoder: Decoder) -> Registered | None:
+def registered_values(decoder: Decoder) -> Registered | None:
+    """Return what decodes values by the schemas of a registry; None if nothing does."""
     part = decoder.rows if isinstance(decoder, Changes) else decoder
     part = part.value if isinstance(part, Keyed) else part
     if isinstance(part, Envelopes):

@@ -19,6 +19,7 @@ from kafka_lake.ingest.decode.key_columns import KEYED, keyed_property
 from kafka_lake.ingest.decode.rows import change_columns, row_type, rows_of
 from kafka_lake.ingest.decode.target import Target, documented
 from kafka_lake.ingest.decoding import SchemaPlan
+from kafka_lake.ingest.stage.compatibility import registered_values
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.stage.variant_table import (
     append_nothing,
@@ -34,6 +35,8 @@ from kafka_lake.lake.tables.create import ensure_table, schema_of
 from kafka_lake.lake.tables.layout_update import evolve_layout
 from kafka_lake.lake.tables.schema_update import apply_changes
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
+
+_REASONS = 3
 
 
 def create_table(spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool = False) -> None:
@@ -62,7 +65,7 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
         # A table that begins at the latest offset must hold its position before there are records; columns follow.
         raise TableError(
             f"Topic {spec.topic}: no record of the {records.count()} looked at shows a field by format {spec.format} "
-            "that isn't null, so there are no columns to make a table of.",
+            f"that isn't null, so there are no columns to make a table of.{_why_none(decoder)}",
             "Check format:, declare the columns with schema: or schema_file:, or wait for other records.",
         )
     kind = row_columns(spec, decoder, records, want.target)
@@ -83,6 +86,13 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
         renames=spec.renames,
         begin=lambda: append_nothing(connections, spec.identifier),
     )
+
+
+def _why_none(decoder: Decoder) -> str:
+    """Return in a sentence why schemas of the records can't be read; empty if none is like that."""
+    known = registered_values(decoder)
+    reasons = list(dict.fromkeys(known.refused.values())) if known else []
+    return "".join(f" {reason[0].upper()}{reason[1:].rstrip('.')}." for reason in reasons[:_REASONS])
 
 
 def _keyed_properties(spec: TopicTable, decoder: Decoder) -> Mapping[str, str]:

@@ -13,11 +13,15 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
+from kafka_lake import executors
 from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.executors.avro.recursion import rewriter
 from kafka_lake.ingest.decode.avro.schema_reader import REMEDY, SchemaReader
 from kafka_lake.ingest.decode.avro.value import Value, avro_field
 from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.spark.compat.by_value import send_by_value
 
+send_by_value(executors)
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _END = bytes.fromhex("f4a3db95f4f4e4f05c")
 # The same as an Avro long. No end of a payload and beginning of this number make up this number.
@@ -35,7 +39,7 @@ def avro_type(schema: WriterSchema) -> T.DataType:
         A StructType for a record, and for a union of several types; the type itself of any other root.
 
     Raises:
-        SchemaNotSupportedError: If the schema is invalid, contains itself, or has nothing that could be a column.
+        SchemaNotSupportedError: If the schema is invalid, or has nothing that could be a column.
     """
     return _value_of(schema)[0].type
 
@@ -62,7 +66,9 @@ def decode_avro(payload: Column, schema: WriterSchema, *, field: str | None = No
     Raises:
         SchemaNotSupportedError: As `avro_type`.
     """
-    value, size = _value_of(schema)
+    value, reader = _value_of(schema)
+    if reader.is_recursive:
+        payload = F.arrow_udf(rewriter(inlined(schema)), T.BinaryType())(payload)
     framed = {
         "type": "record",
         "name": "framed",
@@ -79,7 +85,7 @@ def decode_avro(payload: Column, schema: WriterSchema, *, field: str | None = No
         made = value.built(frame.getField("value"))
         return made if field is None else F.struct(made.alias(field))
 
-    if value.loops or size > _MANY_TYPES:
+    if value.loops or reader.count > _MANY_TYPES:
         # Each mention of `decoded` has a decoder of its own until Spark finds out that they are the same; and the
         # arguments of each function with a lambda are evaluated apart. Bound to a variable, there is one.
         good = F.filter(F.array(decoded), whole)
@@ -99,10 +105,10 @@ def inlined(schema: WriterSchema) -> str:
     return json.dumps(reader.inline(reader.text, "", set()))
 
 
-def _value_of(schema: WriterSchema) -> tuple[Value, int]:
-    """Return how a schema's values are read, and how many types it has."""
+def _value_of(schema: WriterSchema) -> tuple[Value, SchemaReader]:
+    """Return how a schema's values are read, and what has read the schema."""
     try:
         reader = SchemaReader(schema)
-        return reader.root(), reader.count
+        return reader.root(), reader
     except RecursionError:
         raise SchemaNotSupportedError(f"Avro: {schema.label} is nested too deeply.", REMEDY) from None

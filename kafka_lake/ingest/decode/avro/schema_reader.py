@@ -40,13 +40,19 @@ REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or l
 
 
 class SchemaReader:
-    """Reads a schema once; refuses what can't be columns."""
+    """Reads a schema once; refuses what can't be columns.
+
+    Attributes:
+        count: How many types it has.
+        is_recursive: Whether a type contains itself; it is read as text there, which `executors.avro` writes.
+    """
 
     def __init__(self, schema: WriterSchema) -> None:
         self.label = schema.label
         self.named: dict[str, tuple[Mapping[str, Any], str]] = {}
         self.open: list[str] = []
         self.count = 0
+        self.is_recursive = False
         for name, text in schema.references.items():
             self._define(self._parsed(text, f" refers to {name}, which"), "")
         self.text = self._parsed(schema.text, "")
@@ -159,7 +165,8 @@ class SchemaReader:
     def _definition(self, node: Mapping[str, Any], namespace: str, path: tuple[str, ...]) -> Value:
         full = full_name(node, namespace)
         if full in self.open:
-            raise self._error(path, f"{full} contains itself")
+            self.is_recursive = True
+            return Value("string", T.StringType())
         name = f"t{self.count}"
         if node["type"] == "enum":
             return self._enum(node, name, path)

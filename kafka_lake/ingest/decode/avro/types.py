@@ -37,7 +37,8 @@ TYPES: tuple[tuple[str, str, str, str, str], ...] = (
     ("union of several", "", "struct<…>", "struct<…>",
      "A field for each type, named by it: `int`, `map`, a record's, enum's or fixed's name without its namespace, "
      "and with it where that is ambiguous. One of them is set."),
-    ("a type that contains itself", "", "", "", "Refused."),
+    ("a type that contains itself", "", "string", "string",
+     "Columns where it is first, JSON text within itself: bytes as base64, decimals as text, times by ISO 8601."),
 )  # fmt: skip
 """What each Avro type becomes: Avro type, logical type, Spark type, Iceberg type, what else there is to know.
 

@@ -1,7 +1,7 @@
 """JSON Schema to Spark types: which columns the records have. Pure; Spark's own JSON functions decode by them.
 
-What a table's types can't say becomes JSON text in a string column, so that nothing is lost; only schemas that contain
-themselves are refused. Of the drafts 4 to 2020-12, those keywords count that bear on types.
+What a table's types can't say becomes JSON text in a string column, so that nothing is lost: so does a schema within
+itself. Of the drafts 4 to 2020-12, those keywords count that bear on types.
 """
 
 import re
@@ -69,7 +69,7 @@ TYPES: tuple[tuple[str, str, str], ...] = (
 )
 """Schemas, the types that they become, and what else is to be known."""
 _REFERENCES = ("$ref", "$recursiveRef", "$dynamicRef")
-_DEPTH = 64
+_DEPTH, _MAX_PARTS = 64, 20_000
 _REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
 _DECIMAL_DIGITS = 38
 _OBJECT = {"properties", "patternProperties", "additionalProperties"}
@@ -95,7 +95,7 @@ def json_schema_content(schema: WriterSchema) -> T.DataType:
     """Return what a schema's values may have, `Record` for objects with fields; `settled` makes a table's type of it.
 
     Raises:
-        SchemaNotSupportedError: If it contains itself, refers to what isn't there, or is no JSON Schema.
+        SchemaNotSupportedError: If it refers to what isn't there, is too large, or is no JSON Schema.
     """
     try:
         root = parsed_schema(schema.text)
@@ -113,7 +113,11 @@ def _type(documents: Documents, schema: Any, base: str, path: str, above: tuple[
     if not isinstance(schema, dict):
         return ANY
     if id(schema) in above:
-        raise SchemaError(f"{path or 'a value'} contains itself, and no table has such a type")
+        # Within itself it is JSON text.
+        return ANY
+    documents.count += 1
+    if documents.count > _MAX_PARTS:
+        raise SchemaError(f"it has more than {_MAX_PARTS:,} parts, with what it refers to written out")
     if len(above) == _DEPTH:
         raise SchemaError(f"{path} lies more than {_DEPTH} schemas deep")
     base, above = base_of(schema, base), (*above, id(schema))

@@ -32,10 +32,14 @@ class Documents:
 
     Args:
         base: The URI of the schema whose type is asked for, empty if it has none.
+
+    Attributes:
+        count: How many parts have been read.
     """
 
     def __init__(self, base: str) -> None:
         self.base = base
+        self.count = 0
         self._by_uri: dict[str, tuple[Any, str]] = {}
 
     def add(self, document: Any, name: str) -> None:

@@ -62,7 +62,11 @@ RULES: tuple[tuple[str, str], ...] = (
     ("proto3 `optional`, `oneof`, proto2 `optional`", "Null where it is unset, also where proto2 declares a default."),
     ("proto2 `required`", "A record that lacks it is a dead letter."),
     ("names", "As in the .proto file."),
-    ("a message that contains itself", "Refused, the field is named; Struct, Value and ListValue are JSON text."),
+    (
+        "a message that contains itself",
+        "Columns where it is first, JSON text within itself: fields by name, bytes as base64, decimals and durations "
+        "as text, times by ISO 8601. What isn't set is left out.",
+    ),
     ("a record's message without fields", "Refused: a table has columns."),
     ("unknown fields, extensions", "No columns: the schema that the record names doesn't have them."),
     ("unknown numbers of a closed enum", "As those of an open one, their digits."),

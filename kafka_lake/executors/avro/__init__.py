@@ -1,0 +1,1 @@
+"""Avro values of types that contain themselves, which no column has."""
