@@ -87,6 +87,8 @@ def run(request: Request, out: Console, err: Console) -> bool:
             found += discover(topics, specs, connections=connections, count=request.sample, on_topic=on_topic)
     if not request.as_json:
         out.print(*discovered_blocks(found, whole=bool(request.topics)))
+        if not found:
+            out.print("There are no topics yet." if not left_out else "There are no other topics yet.")
         if left_out:
             out.print(
                 f"{left_out} internal {'topic is' if left_out == 1 else 'topics are'} left out; --all shows them."
@@ -170,6 +172,8 @@ def _add_guess(grid: Table, part: str, guess: Guess, whole: bool) -> None:
 
 def _notes(found: Discovered) -> list[str]:
     notes = []
+    if envelope := found.value.envelope:
+        notes.append(f"changes of rows; write: upsert with envelope: {envelope} makes a table of the current rows")
     if times := times_of(found.value):
         notes.append(f"text that is a time: {escape(printable(', '.join(times)))}; infer_timestamps makes it one")
     if found.tombstones:

@@ -241,7 +241,7 @@ def document(found: Discovered) -> str:
     parts = [
         _comment(_explanation(found)) + _dumped({"type": "kafka_lake.KafkaTopicTable"}),
         _dumped({"attributes": attributes}),
-        *_times(found.value),
+        *(_maps(found.value) or _times(found.value)),
         *(_comment([what], "  ") + _dumped(settings, "  # ") for what, settings in _suggestions(found)),
     ]
     return "\n".join(parts)
@@ -271,10 +271,23 @@ def _times(value: Guess) -> Iterator[str]:
         yield _comment([why], "  ") + _dumped({"infer_timestamps": True}, "  ")
 
 
+def _maps(value: Guess) -> list[str]:
+    """Return the declaration of columns some of which are maps that no inference makes."""
+    maps = [path for column in value.columns for path in column.maps]
+    if value.format != "json" or not maps or not (declaration := _declaration(value.columns)):
+        return []
+    why = f"Names of fields look like data: {', '.join(maps)}. Without schema: each name would be a column."
+    return [_comment([why], "  ") + _dumped({"schema": declaration}, "  ")]
+
+
 def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
     """Give what else may be set: in words, and as settings."""
     value, key = found.value, found.key
-    if value.format == "json" and (declaration := _declaration(value.columns)):
+    if value.envelope:
+        why = f"For the current rows of the source's table instead of their changes, as {value.envelope} writes them:"
+        yield why, {"write": "upsert", "envelope": value.envelope}
+        return
+    if value.format == "json" and not _maps(value) and (declaration := _declaration(value.columns)):
         instead = ", infer_timestamps among them" if times_of(value) else ""
         yield f"For columns as declared, instead of inferred from the records{instead}:", {"schema": declaration}
     if key.format == "json" and (declaration := _declaration(key.columns)):

@@ -3,18 +3,19 @@
 For people who decide what to configure; no run depends on it.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from kafka_lake.common.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.discovery.json_columns import Column, columns_of, ddl, json_value
 from kafka_lake.ingest.decode.by_schema.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, Part
 from kafka_lake.ingest.decode.by_schema.writer import writer_of
 from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
-from kafka_lake.ingest.topic_table import Format
+from kafka_lake.ingest.topic_table import Envelope, Format
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
 
@@ -46,12 +47,14 @@ class Guess:
         evidence: Why, in one clause: ``20 of 20 sampled values are JSON objects``.
         columns: What a table would have of them; none for formats whose content isn't looked into.
         remarks: What to know or do beside that, in sentences.
+        envelope: How they wrap changes of a source's rows, as the setting ``envelope`` calls it; empty if they don't.
     """
 
     format: Format | None
     evidence: str
     columns: tuple[Column, ...] = ()
     remarks: tuple[str, ...] = ()
+    envelope: Envelope | Literal[""] = ""
 
 
 @dataclass
@@ -150,7 +153,9 @@ def _written(
             for one in fields:
                 columns.setdefault(one.name.lower(), Column(one.name, ddl(one.dataType)))
     format_ = _FORMATS[kinds[0]] if len(kinds) == 1 else "confluent"
-    return Guess(format_, _told(nouns, part), tuple(columns.values()), tuple(remarks))
+    wrap = format_ == "avro" and part == "value" and all(_is_debezium(schema) for schema in known.values())
+    envelope: Envelope | Literal[""] = "debezium" if wrap else ""
+    return Guess(format_, _told(nouns, part), tuple(columns.values()), tuple(remarks), envelope)
 
 
 def _last(ids: Sequence[int | None], schema_id: int) -> int:
@@ -188,8 +193,11 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
     others = len(contents) - nouns[_OBJECTS]
     # Nothing else looks like a JSON object by chance. What isn't one, truncated records for instance, is set apart.
     if others < nouns[_OBJECTS]:
-        columns = columns_of(value for value in values if isinstance(value, dict))
-        return Guess("json", evidence, columns, _strays(others, part))
+        objects = [value for value in values if isinstance(value, dict)]
+        columns = columns_of(objects)
+        envelopes = {_envelope(each) for each in objects} if part == "value" else set()
+        envelope = envelopes.pop() if len(envelopes) == 1 else ""
+        return Guess("json", evidence, columns, (*_strays(others, part), *_data(columns)), envelope)
     if nouns[_ARRAYS] == len(contents) and part == "value":
         return Guess("string", evidence, remarks=("format: variant would keep them as what they are.",))
     if _few(nouns[_BINARY], contents):
@@ -197,6 +205,30 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
     sizes = {len(content) for content in contents}
     alike = len(nouns) == 1 and len(contents) > 1 and len(sizes) == 1
     return Guess("bytes", f"{evidence}, {sizes.pop()} bytes each" if alike else evidence)
+
+
+def _data(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Return the remark on fields whose names look like data."""
+    maps = [path for column in columns for path in column.maps]
+    return (f"Names of fields look like data, so that one map holds them: {', '.join(maps)}.",) if maps else ()
+
+
+def _envelope(value: Mapping[str, Any]) -> Envelope | Literal[""]:
+    """Return how an object wraps a change of a row; empty if it doesn't."""
+    payload = value.get("payload")
+    names = (payload if isinstance(payload, dict) and "schema" in value else value).keys()
+    if {"op", "source"} <= names and {"before", "after"} & names:
+        return "debezium"
+    if not {"database", "table", "type", "data"} <= names:
+        return ""
+    return "canal" if isinstance(value["data"], list) or "isDdl" in names else "maxwell"
+
+
+def _is_debezium(schema: WriterSchema) -> bool:
+    parsed = json.loads(schema.text)
+    fields = parsed.get("fields") if isinstance(parsed, dict) else None
+    names = {each.get("name") for each in fields or () if isinstance(each, dict)}
+    return {"before", "after", "source", "op"} <= names
 
 
 def _is_glue(content: bytes) -> bool:

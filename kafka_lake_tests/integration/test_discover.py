@@ -4,7 +4,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from google.protobuf import wrappers_pb2
 from typer.testing import Result
 
 import kafka_lake.cli.discover
+import kafka_lake.cli.project
 from kafka_lake.discovery.discover import Discovered, discover, topics_of
 from kafka_lake.discovery.json_columns import Column
 from kafka_lake.ingest.connections import Connections
@@ -316,6 +317,17 @@ def cli(monkeypatch: pytest.MonkeyPatch, command_line: Callable[..., Result]) ->
         return command_line([], "discover", *arguments, answer=answers)
 
     return run
+
+
+def test_a_cluster_without_topics_is_said_to_have_none(
+    connections: NewConnections, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mock = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
+    server = next(iter(mock.list_topics(timeout=10).brokers.values()))
+    empty = replace(connections(), cluster=KafkaCluster({"bootstrap.servers": f"{server.host}:{server.port}"}))
+    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", lambda *_, **__: nullcontext(empty))
+    assert cli().output.strip() == "There are no topics yet."
+    assert cli("--json").stdout.strip() == "[]"
 
 
 def test_topics_are_listed_and_the_chosen_written(

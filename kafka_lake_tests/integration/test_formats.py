@@ -412,17 +412,25 @@ def test_a_schema_file_serves_as_well_as_a_registry(
 def test_a_proto_file_and_what_it_imports(
     new_topic: NewTopic, connections: NewConnections, view: NewView, tmp_path: Path
 ) -> None:
-    (tmp_path / "money.proto").write_text('syntax = "proto3"; package p; message Money { int64 cents = 1; }')
-    file = tmp_path / "order.proto"
+    """By names from the folder that all of them are in; a file beside them that none imports is left alone."""
+    folder = tmp_path / "p"
+    (folder / "parts").mkdir(parents=True)
+    money = (
+        'syntax = "proto3"; package p; import "p/parts/unit.proto"; message Money { int64 cents = 1; Unit unit = 2; }'
+    )
+    (folder / "money.proto").write_text(money)
+    (folder / "parts" / "unit.proto").write_text('syntax = "proto3"; package p; message Unit { string name = 1; }')
+    (folder / "broken.proto").write_bytes(b"\xff")
+    file = folder / "order.proto"
     file.write_text(
-        'syntax = "proto3"; package p; import "money.proto"; message Other { int32 x = 1; } '
+        'syntax = "proto3"; package p; import "p/money.proto"; message Other { int32 x = 1; } '
         "message Order { int64 id = 1; Money price = 2; }"
     )
-    money = descriptor_pb2.FileDescriptorProto(name="money.proto", package="p", syntax="proto3")
-    field = money.message_type.add(name="Money").field.add(name="cents", number=1)
+    described = descriptor_pb2.FileDescriptorProto(name="money.proto", package="p", syntax="proto3")
+    field = described.message_type.add(name="Money").field.add(name="cents", number=1)
     field.type, field.label = field.TYPE_INT64, field.LABEL_OPTIONAL
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(money)
+    pool.Add(described)
     made = message_factory.GetMessageClass(pool.FindMessageTypeByName("p.Money"))(cents=250).SerializeToString()
     topic = new_topic()
     topic.send(b"\x08\x01\x12" + bytes([len(made)]) + made)
@@ -431,7 +439,7 @@ def test_a_proto_file_and_what_it_imports(
     ingest(spec, connections(), "run-1")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
-    assert rows_by_id(see) == {1: {"id": 1, "price": {"cents": 250}}}
+    assert rows_by_id(see) == {1: {"id": 1, "price": {"cents": 250, "unit": None}}}
     assert [name for name, _ in letters(see)] == ["malformed"]
 
 

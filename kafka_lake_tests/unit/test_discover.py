@@ -46,8 +46,12 @@ KNOWN = {
     8: WriterSchema("AVRO", json.dumps(LATER), id=8),
     9: WriterSchema("PROTOBUF", PROTO, id=9),
     10: WriterSchema("JSON", '{"type": "object", "properties": {"total": {"type": "number"}}}', id=10),
-    11: WriterSchema("AVRO", '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": "Node"}]}', id=11),
-}
+    11: WriterSchema("AVRO", '{"type": "array", "items": "null"}', id=11),
+    12: WriterSchema("AVRO", json.dumps({"type": "record", "name": "Envelope", "fields": [
+        {"name": "before", "type": ["null", {**ORDER, "name": "Value"}]}, {"name": "after", "type": ["null", "Value"]},
+        {"name": "op", "type": "string"}, {"name": "source", "type": {**ORDER, "name": "Source"}},
+    ]}), id=12),
+}  # fmt: skip
 
 
 def framed(number: int, payload: bytes = b"\x02") -> bytes:
@@ -377,6 +381,58 @@ def test_a_document_is_accepted_by_dagster_as_it_is_and_with_each_suggestion() -
         with sandbox.load_component_and_build_defs(planned.path.parent) as (component, _):
             assert isinstance(component, KafkaTopicTable)
             assert component.topic_table().identifier == tuple(planned.table.split("."))
+
+
+DEBEZIUM = {"before": None, "after": {"id": 1}, "op": "c", "source": {"connector": "mysql"}, "ts_ms": 1}
+MAXWELL = {"database": "d", "table": "t", "type": "insert", "ts": 1, "data": {"id": 1}}
+CANAL = {"database": "d", "table": "t", "type": "INSERT", "isDdl": False, "data": [{"id": "1"}], "pkNames": ["id"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "envelope"),
+    [
+        ([DEBEZIUM] * 2, "debezium"),
+        ([{"schema": {"type": "struct"}, "payload": DEBEZIUM}], "debezium"),
+        ([MAXWELL], "maxwell"),
+        ([CANAL], "canal"),
+        ([DEBEZIUM, {"id": 1}], ""),
+        ([{"op": "c", "after": {}}], ""),
+    ],
+)
+def test_envelopes_of_changes_suggest_upserts(values: list[Any], envelope: str) -> None:
+    found = Discovered("t", value=guess([json.dumps(each).encode() for each in values], "value", ALONE))
+    assert found.value.envelope == envelope
+    assert (f"write: upsert with envelope: {envelope} makes" in " ".join(shown(found).split())) is bool(envelope)
+    assert loads(document(found)).write == "append"
+    if envelope:
+        (suggested,) = [loads(each) for each in uncommented(document(found))]
+        assert (suggested.write, suggested.envelope) == ("upsert", envelope)
+
+
+def test_debeziums_avro_suggests_upserts() -> None:
+    found = Discovered("t", value=guess([framed(12)], "value", known()))
+    (suggested,) = [loads(each) for each in uncommented(document(found))]
+    assert (suggested.format, suggested.write, suggested.envelope) == ("avro", "upsert", "debezium")
+
+
+def test_names_that_are_data_are_declared_as_maps() -> None:
+    def record(n: int) -> bytes:
+        by_user = {f"user_{n}": {"score": n}, f"user_{n + 1}": {"score": 0}}
+        days = {f"2026-01-{day:02}": {f"{n:032x}": True} for day in (n, n + 1)}
+        address = {"line1": "a", "line2": "b"}
+        return json.dumps({"id": n, "at": "2026-01-02T03:04:05Z", "s": {"by user": by_user}, "days": days,
+                           "address": address}).encode()  # fmt: skip
+
+    found = Discovered("t", value=guess([record(n) for n in range(1, 11)], "value", ALONE))
+    text = document(found)
+    declared = loads(text)
+    assert declared.columns == (
+        "id bigint, at timestamp, s struct<`by user`:map<string,struct<score:bigint>>>, "
+        "days map<string,map<string,boolean>>, address struct<line1:string,line2:string>"
+    )
+    assert not declared.infer_timestamps
+    assert "# Names of fields look like data: s.by user, days, days.value. Without schema:" in text
+    assert "Names of fields look like data, so that one map holds them" in shown(found)
 
 
 def test_times_are_proposed_only_where_text_is_one_in_every_record() -> None:

@@ -18,6 +18,7 @@ from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.key_columns import key_columns
+from kafka_lake.ingest.decode.protobuf.schema import imports_of
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.text import Plain
 from kafka_lake.ingest.topic_table import Format, TopicTable
@@ -137,10 +138,26 @@ def _schema_in(spec: TopicTable, format_: Format, file: Path) -> WriterSchema:
         )
     try:
         text = file.read_text(encoding="utf-8")
-        # What a .proto imports stands beside it.
-        others = {p.name: p.read_text(encoding="utf-8") for p in file.parent.glob("*.proto") if p != file}
+        others = _imported_by(text, file) if format_ == "protobuf" else {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"Topic {spec.topic}: schema file {file} can't be read: {error}.", "Mend schema_file: in the topic's YAML."
         ) from error
-    return WriterSchema(SCHEMA_TYPES[format_], text, others if format_ == "protobuf" else {})
+    return WriterSchema(SCHEMA_TYPES[format_], text, others)
+
+
+def _imported_by(text: str, file: Path) -> dict[str, str]:
+    """Return the files that a .proto imports, and what those import, by the names that they are imported by.
+
+    A name counts from the file's folder, or from one that this is in: protoc is called in any of them.
+    """
+    found: dict[str, str] = {}
+    rest = imports_of(text)
+    folders = [file.absolute().parent, *file.absolute().parent.parents]
+    while rest:
+        name = rest.pop()
+        path = next((path for folder in folders if (path := folder / name).is_file()), None)
+        if name not in found and path is not None:
+            found[name] = path.read_text(encoding="utf-8")
+            rest += imports_of(found[name])
+    return found

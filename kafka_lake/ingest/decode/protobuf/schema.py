@@ -79,6 +79,11 @@ def message_of(schema: WriterSchema, indexes: Sequence[int] = (0,), name: str | 
     return ProtobufMessage(files, found)
 
 
+def imports_of(text: str) -> list[str]:
+    """Return the names of the files that a .proto text imports, those alone that are within a folder."""
+    return [name for name in _IMPORT.findall(text) if _FILE.fullmatch(name)]
+
+
 def _capital(label: str) -> str:
     return f"{label[0].upper()}{label[1:]}"
 
