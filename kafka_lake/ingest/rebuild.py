@@ -20,10 +20,12 @@ from kafka_lake.lake.positions import (
     TableState,
     adopted_position,
     ancestors,
+    follows_another,
     has_origin,
     head_of,
     summary_of,
 )
+from kafka_lake.lake.totals import totals_of
 
 _OURS = "kafka-lake."
 
@@ -100,16 +102,16 @@ def may_have_begun(table: Table) -> bool:
     been = {entry.snapshot_id for entry in table.metadata.snapshot_log}
     if any(POSITION in summary_of(snapshots[each]) for each in been & snapshots.keys()):
         return True
-    return _expired(table) and _has_properties_of_ours(table)
+    return _may_have_expired(table)
 
 
-def _expired(table: Table) -> bool:
+def _may_have_expired(table: Table) -> bool:
+    """Return whether a snapshot of ours may have been in the history of ``main``, and has expired."""
+    if (totals := totals_of(table)) is not None and totals.commits:
+        return True
     oldest = deque(ancestors(table, head_of(table)), maxlen=1)
-    return any(each.parent_snapshot_id is not None for each in oldest)
-
-
-def _has_properties_of_ours(table: Table) -> bool:
-    return any(key.startswith(_OURS) for key in table.properties)
+    has_properties_of_ours = any(key.startswith(_OURS) for key in table.properties)
+    return has_properties_of_ours and any(follows_another(each) for each in oldest)
 
 
 def _origins(table: Table) -> set[str]:
@@ -124,7 +126,7 @@ def _may_have_commits_of_ours(spec: TopicTable, table: Table) -> bool:
         return True
     if any(key.startswith(_OURS) for s in table.metadata.snapshots for key in summary_of(s)):
         return True
-    return _expired(table) and _has_properties_of_ours(table)
+    return _may_have_expired(table)
 
 
 def _same_topic(topic: str | None, topic_id: str | None, now: Watermarks) -> bool:

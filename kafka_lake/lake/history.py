@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.common.offsets import Position
-from kafka_lake.lake.positions import POSITION, ancestors, head_of, summary_of
+from kafka_lake.lake.positions import POSITION, ancestors, follows_another, head_of, summary_of
 from kafka_lake.lake.schema import Change, changes
 
 _CUT_OFF = "Older snapshots have expired: what the schema was before is not known, nor when it became this."
@@ -53,7 +53,7 @@ def schema_history(table: Table) -> list[SchemaVersion]:
         if snapshot.schema_id not in schemas:
             continue
         schema = schemas[snapshot.schema_id]
-        notes = [_CUT_OFF] if not found and _had_others_before(snapshot) else []
+        notes = [_CUT_OFF] if not found and follows_another(snapshot) else []
         differences = _differences(before, schema)
         if not differences:
             continue
@@ -89,11 +89,6 @@ def _differences(before: Schema, after: Schema) -> tuple[Change, ...]:
     found = changes(before, after)
     # The columns of a table that is just being made are no danger to anyone, required or not.
     return tuple(found if before.fields else (replace(change, kind="added") for change in found))
-
-
-def _had_others_before(snapshot: Snapshot) -> bool:
-    # Some engines take a parent that expires out of its child, so the sequence number has to tell.
-    return snapshot.parent_snapshot_id is not None or (snapshot.sequence_number or 0) > 1
 
 
 def _time(milliseconds: int) -> datetime:

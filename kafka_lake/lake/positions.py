@@ -67,6 +67,15 @@ def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:
         snapshot_id = snapshot.parent_snapshot_id
 
 
+def follows_another(snapshot: Snapshot) -> bool:
+    """Return whether a snapshot was committed to a table that had one before, which may have expired since.
+
+    The parent alone doesn't show it: PyIceberg takes a parent that expires out of its child. Snapshots of format
+    version 1 have no sequence number, and show nothing after that.
+    """
+    return snapshot.parent_snapshot_id is not None or (snapshot.sequence_number or 0) > 1
+
+
 def head_of(table: Table, branch: str = "main") -> int | None:
     """Return the snapshot id that a branch points to; None if there is no such branch."""
     ref = table.metadata.refs.get(branch)

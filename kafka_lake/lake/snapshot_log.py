@@ -19,6 +19,7 @@ from kafka_lake.lake.positions import (
     RESET,
     RUN_ID,
     ancestors,
+    follows_another,
     head_of,
     summary_of,
 )
@@ -121,8 +122,7 @@ def snapshot_log(table: Table) -> list[LoggedCommit]:
 def oldest_are_gone(table: Table) -> bool:
     """Return whether ``main`` has had older snapshots, which have expired."""
     history = list(ancestors(table, head_of(table)))
-    # Some engines take a parent that expires out of its child, so the sequence number has to tell.
-    return bool(history) and (history[-1].parent_snapshot_id is not None or (history[-1].sequence_number or 0) > 1)
+    return bool(history) and follows_another(history[-1])
 
 
 def _entry(snapshot: Snapshot) -> _Entry:
@@ -232,7 +232,7 @@ def _what(entry: _Entry, before: Position | None, whole: _Entry | None) -> tuple
         return ("replay, of records or of dead letters" if same else "append"), True
     if operation is Operation.REPLACE:
         return ("compaction" if int(summary.get("deleted-data-files", 0)) else "rewrite"), None
-    if entry.snapshot.parent_snapshot_id is None and not _total(summary, (*_ROWS_ADDED, *_ROWS_DELETED)):
+    if not follows_another(entry.snapshot) and not _total(summary, (*_ROWS_ADDED, *_ROWS_DELETED)):
         return "table created", None
     return (operation.value if operation else "unknown"), False
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
 
 from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.ingest.connections import Connections
@@ -136,6 +137,40 @@ def test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_aga
     reset(spec, connections(), "run-3", "0:1")
     ingest(spec, connections(), "run-4")
     assert view(spec).ids() == [1]
+
+
+def test_deleted_rows_and_expiry_by_pyiceberg_stop_start_latest(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyIceberg takes the parent out of the oldest snapshot that it leaves, which cached metadata still have."""
+    monkeypatch.setenv("KAFKA_LAKE_METADATA_CACHE", "off")
+    topic = new_topic()
+    topic.send_ids([0])
+    spec = topic.spec(start="latest")
+    ingest(spec, connections(), "run-1")
+    topic.send_ids([1])
+    ingest(spec, connections(), "run-2")
+    table = view(spec).table
+    table.delete()
+    only_the_head_stays(table)
+    assert view(spec).position() == {}
+    topic.send_ids([2, 3])
+    with pytest.raises(TableError, match="carries a position in topic") as caught:
+        ingest(spec, connections(), "run-3")
+    assert f"kafka-lake reset {topic.name}" in str(caught.value)
+    assert view(spec).position() == {}
+    reset(spec, connections(), "run-4", "0:2")
+    ingest(spec, connections(), "run-5")
+    assert view(spec).ids() == [2, 3]
+
+
+def only_the_head_stays(table: Table) -> None:
+    """Expire all other snapshots as PyIceberg does it."""
+    head = head_of(table.refresh())
+    older = [each.snapshot_id for each in table.metadata.snapshots if each.snapshot_id != head]
+    table.maintenance.expire_snapshots().by_ids(older).commit()
+    table.refresh()
+    assert [each.parent_snapshot_id for each in table.metadata.snapshots] == [None]
 
 
 def test_a_first_run_that_died_with_its_first_position_staged_is_completed_by_the_next(

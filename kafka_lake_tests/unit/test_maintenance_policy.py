@@ -149,6 +149,8 @@ def test_commits_are_counted_though_their_snapshots_have_expired() -> None:
     assert commits_since_compaction(never) == 9
     del never.metadata.snapshots[:7]
     assert commits_since_compaction(never) == 9, "by sequence numbers"
+    never.metadata.snapshots[0].parent_snapshot_id = None
+    assert commits_since_compaction(never) == 9, "as after an expiry by PyIceberg"
     found_nothing = table_of(*[OURS] * 9, **{COMPACTED: "7"})
     assert commits_since_compaction(found_nothing) == 2
     by_others = table_of(*[OURS] * 5, COMPACTION, OURS, (Operation.REPLACE, {"manifests-replaced": "3"}), OURS)

@@ -108,6 +108,20 @@ def test_letters_of_a_commit_that_never_was_are_due(tables):
     )
 
 
+@pytest.mark.parametrize("keeps_parent", [True, False])
+def test_letters_of_an_expired_commit_are_not_due(keeps_parent, tables):
+    """PyIceberg takes a parent that expires out of its child."""
+    first = tables.append("table")
+    tables.append("letters", staged_with=first)
+    tables.append("table")
+    table = tables.load("table")
+    newest = table.metadata.snapshots[-1]
+    if not keeps_parent:
+        newest = newest.model_copy(update={"parent_snapshot_id": None})
+    table.metadata = table.metadata.model_copy(update={"snapshots": [newest]})
+    assert unreconciled(read_state(table), read_state(tables.load("letters"))) is None
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_letters_come_back_where_the_table_was_rolled_back_beyond_what_reconciled_them(told, tables):
     first = tables.append("table")

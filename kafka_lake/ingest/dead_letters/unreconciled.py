@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
 
-from kafka_lake.lake.positions import TableState, ancestors, summary_of
+from kafka_lake.lake.positions import TableState, ancestors, follows_another, summary_of
 
 UNRECONCILED = "kafka-lake.unsettled"
 RECONCILED = "kafka-lake.settled"
@@ -56,7 +56,7 @@ def unreconciled(table: TableState, dead_letters: TableState) -> Unreconciled | 
     marks = {f"{mark}@{_text(numbers[s.snapshot_id])}": s for s in history if (mark := summary_of(s).get(UNRECONCILED))}
     now = _text(numbers[history[0].snapshot_id]) if history else "0"
     # What is older than all that is known of the table was published with a snapshot that has expired since.
-    known_since = history[-1].timestamp_ms if history and history[-1].parent_snapshot_id is not None else 0
+    known_since = history[-1].timestamp_ms if history and follows_another(history[-1]) else 0
     reconciled, stale, restore = _NEVER, list[int](), None
     undone = ""
     for snapshot in ancestors(dead_letters.table, dead_letters.head):

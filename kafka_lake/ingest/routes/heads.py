@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.context import Context
-from kafka_lake.lake.positions import POSITION, ancestors, head_of, summary_of
+from kafka_lake.lake.positions import POSITION, ancestors, follows_another, head_of, summary_of
 
 HEADS = "kafka-lake.route-heads"
 """In a snapshot of the topic's own table: by table of a route, its newest snapshot that has a position, as JSON."""
@@ -72,7 +72,7 @@ def _lost(table: Table | None, recorded: int) -> str:
     if snapshot is None or any(each.snapshot_id == recorded for each in history):
         return ""
     # Where snapshots between have expired, the history ends before it comes to the recorded one.
-    reaches = history[-1].parent_snapshot_id is None or any(
+    reaches = not follows_another(history[-1]) or any(
         (each.sequence_number or 0) < (snapshot.sequence_number or 0) for each in history
     )
     return f"was set back to before its snapshot {recorded}" if reaches else ""

@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from kafka_lake.lake.author import KIND, MOVE_FILES
 from kafka_lake.lake.maintenance.leftovers import holders
 from kafka_lake.lake.maintenance.tiered import tiered_of
-from kafka_lake.lake.positions import ADOPTED_AT, RESUMED_FROM, ancestors, head_of, summary_of
+from kafka_lake.lake.positions import ADOPTED_AT, RESUMED_FROM, ancestors, follows_another, head_of, summary_of
 from kafka_lake.lake.tables.properties import LAYOUT
 
 COMPACTED = "kafka-lake.compacted"
@@ -90,7 +90,7 @@ def commits_since_compaction(table: Table | None) -> int:
     ours = table.properties.get(COMPACTED, "")
     last, now = max(by_others, int(ours) if ours.isdigit() else 0), history[0].sequence_number or 0
     # A head that was rolled back to before it has no compaction.
-    if 0 < last <= now or (now and not last and history[-1].parent_snapshot_id is not None):
+    if 0 < last <= now or (now and not last and follows_another(history[-1])):
         return now - last
     return sum(
         bool(summary_of(each).keys() & RESUMED_FROM) for each in takewhile(lambda each: not compacts(each), history)
