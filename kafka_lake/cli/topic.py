@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.record_times import is_time
 
 app = typer.Typer(no_args_is_help=True, help="Create, fill and show topics, to try kafka_lake with your own records.")
 
@@ -132,12 +133,14 @@ def records_table(topic: str, records: Sequence[Any]) -> Table:
             Text("none", "dim") if content is None else Text(printable(content.decode(errors="replace")))
             for content in (each.key, each.value)
         ]
-        shown.add_row(str(each.partition), f"{each.offset:,}", _time(each) or "", *texts)
+        time = _time(each) or ("" if each.timestamp_ms == -1 else f"{each.timestamp_ms} ms")
+        shown.add_row(str(each.partition), f"{each.offset:,}", time, *texts)
     return shown
 
 
 def _time(record: Any) -> str | None:
-    if record.timestamp_ms < 0:
+    """Return a record's Kafka timestamp, ISO 8601; None if it is no time."""
+    if not is_time(record.timestamp_ms):
         return None
     return datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
 

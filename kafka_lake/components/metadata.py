@@ -75,6 +75,8 @@ def figures_metadata(figures: Figures) -> dict[str, Any]:
         "duration_seconds": round(figures.seconds, 3),
         "records_per_second": round(figures.records / max(figures.seconds, 1e-9)),
     }
+    if figures.untimed:
+        metadata["records_without_timestamp"] = figures.untimed
     if ages := figures.waited:
         metadata |= {
             "age_of_oldest_record_seconds": round(ages.oldest, 3),

@@ -14,6 +14,8 @@ _PLACES, _MOST_PLACES, _FEWEST_PLACES = 256, 16, 2
 _ROUNDS = 4
 # What comes may be larger than what was seen, so much that nothing less is worth another look.
 _MARGIN = 64
+# This process has them in memory.
+_BY_CLIENT = 64 << 20
 
 
 class ByteLimit:
@@ -38,6 +40,8 @@ class ByteLimit:
         """
         spec, connections = self._context.spec, self._context.connections
         limit = spec.max_bytes_per_commit
+        if todo.by_client:
+            limit = min(limit or _BY_CLIENT, _BY_CLIENT)
         if limit is None or not can_be_parted(todo) or self._surely_fits(todo, limit):
             return todo
 

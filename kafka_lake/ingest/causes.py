@@ -83,6 +83,7 @@ _LASTING_CAUSE = re.compile(
     r"|OutOfMemoryError|ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|UnsupportedClassVersionError"
     r"|UnsupportedFileSystemException|Unable to load region from any of the providers"
     r"|common\.config\.ConfigException|api\.python\.PythonException|stopped SparkContext|SparkContext was shut down"
+    r"|java\.lang\.ArithmeticException"
     # The standard's classes for data, user code, syntax and missing features; P0 is the query's own raise_error.
     r"|SQLSTATE: (?:22|38|39|42|0A|P0)"
 )
@@ -117,6 +118,8 @@ _RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(
 
 _LOST_RANGE = re.compile(r"Could not read records in offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
 _LOST = re.compile(r"failOnDataLoss to false\.\s+Reason:\s*([^\n]+)|(OffsetOutOfRangeException[^\n]*)")
+
+_OVERFLOW = re.compile(r"java\.lang\.ArithmeticException: long overflow")
 
 _SECRETS = (
     (re.compile(r"(://)[^/\s:@]*:[^/\s@]+@"), r"\1***@"),
@@ -204,6 +207,14 @@ def kafka_data_loss(error: BaseException) -> str | None:
     if found := _LOST.search(text):
         return clipped(found[1] or found[2], LINE_LENGTH)
     return None
+
+
+def may_be_a_record_time(error: BaseException) -> bool:
+    """Tell whether a record's Kafka timestamp may be the reason why Spark's Kafka source can't read a batch.
+
+    It makes microseconds of the milliseconds of each record, whatever columns are asked for, and that overflows.
+    """
+    return bool(_OVERFLOW.search(java_text(error) or ""))
 
 
 def java_text(error: BaseException) -> str | None:

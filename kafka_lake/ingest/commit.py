@@ -35,6 +35,7 @@ class Commit:
         ignored: Records that no route took, and no table has.
         without_table: Records whose value has no table, and that go as ``otherwise`` says.
         refused: Why the table took none of the records, which are dead letters for that; empty if it took them.
+        untimed: Records read whose Kafka timestamp is null in the table, since it is no time.
         sides: What the same commit has in the tables of routes, by namespace and name.
     """
 
@@ -58,6 +59,7 @@ class Commit:
     ignored: int = 0
     without_table: int = 0
     refused: str = ""
+    untimed: int = 0
     sides: Mapping[tuple[str, str], "Commit"] = field(default_factory=dict)
 
     @property

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import Position
+from kafka_lake.common.record_times import without_time
 from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
@@ -252,7 +253,10 @@ def _report(context: Context, shares: Shares, published: Published) -> Commit:
     without_table = shares.values.records if shares.values else 0
     if shares.values is not None and without_table:
         context.observer.warn(shares.values.told(context.spec))
-    return replace(_commit_of(shares.plan, published), ignored=shares.ignored, sides=sides, without_table=without_table)
+    own = _commit_of(shares.plan, published)
+    if untimed := sum(each.untimed for each in (own, *sides.values())):
+        context.observer.warn(f"Topic {context.spec.topic}: {without_time(untimed)}.")
+    return replace(own, ignored=shares.ignored, sides=sides, without_table=without_table)
 
 
 def _commit_of(todo: Plan, published: Published) -> Commit:
@@ -276,4 +280,5 @@ def _commit_of(todo: Plan, published: Published) -> Commit:
         bytes_read=staged.bytes_read,
         elsewhere=todo.elsewhere,
         refused=todo.share.refused if todo.share else "",
+        untimed=staged.untimed,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.ingest.audit import noted
+from kafka_lake.ingest.causes import may_be_a_record_time
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
@@ -90,9 +91,18 @@ def preview(spec: TopicTable, connections: Connections, records: int, topic: Top
     ranges = newest(now, records)
     if not ranges:
         return Preview(records=0, tombstones=0, classes=(), schemas={}, notes=())
-    sample = read(connections, Plan(ranges, Position(now.identity, now.end), 0), spec.topic)
-    topic = topic or spec
+    topic, todo = topic or spec, Plan(ranges, Position(now.identity, now.end), 0)
+    try:
+        return _of_records(todo, topic, spec, connections)
+    except Exception as error:
+        if not may_be_a_record_time(error):
+            raise
+        return _of_records(replace(todo, by_client=True), topic, spec, connections)
+
+
+def _of_records(todo: Plan, topic: TopicTable, spec: TopicTable, connections: Connections) -> Preview:
     own = connections.catalog.table(topic.identifier)
+    sample = read(connections, todo, spec.topic)
     sample = records_of(sample, knowing(topic, own.properties if own else {}), spec, connections)
     with ExitStack() as held:
         return _previewed(spec, connections, kept(sample, held))

@@ -1,4 +1,4 @@
-"""Read: exactly the planned offsets, through Spark's own Kafka source."""
+"""Read: exactly the planned offsets, through Spark's own Kafka source where that can read them."""
 
 import json
 
@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.kafka.read_ranges import read_ranges
 
 RECORDS_A_SPLIT = 100_000
 
@@ -29,9 +30,15 @@ def read(connections: Connections, plan: Plan, topic: str) -> DataFrame:
         topic: The topic's name.
 
     Returns:
-        A lazy frame; times outside of the years 0001 to 9999, which no reader of a table holds, are null. Evaluating it
-        fails if an offset in the ranges is gone (``failOnDataLoss``).
+        A lazy frame; timestamps outside of the years 1970 to 9999 are null. Evaluating it fails if an offset in the
+        ranges is gone (``failOnDataLoss``).
+
+    Raises:
+        KafkaError: If this process reads the records, and the brokers don't give them all.
     """
+    if plan.by_client:
+        records = read_ranges(connections.cluster, topic, plan.ranges)
+        return connections.frames.from_arrow(connections.spark(), records)
     options = {**_TUNED, **connections.kafka_options}
     if max((len(r) for r in plan.ranges), default=0) > RECORDS_A_SPLIT:
         # Spark cuts ranges in proportion to their length: no core waits for the one long partition.

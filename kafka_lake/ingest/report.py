@@ -41,6 +41,7 @@ class Figures:
         seconds: How long it took.
         waited: How old the records were when they were published.
         bytes_read: Of the keys, values and headers of the records.
+        untimed: Records read whose Kafka timestamp is null in the table.
     """
 
     commits: int = 0
@@ -54,6 +55,7 @@ class Figures:
     seconds: float = 0.0
     waited: Waited | None = None
     bytes_read: int = 0
+    untimed: int = 0
 
     def plus(self, other: "Figures") -> "Figures":
         """Return the figures of both together."""
@@ -69,6 +71,7 @@ class Figures:
             seconds=self.seconds + other.seconds,
             waited=self.waited.merged(other.waited) if self.waited and other.waited else self.waited or other.waited,
             bytes_read=self.bytes_read + other.bytes_read,
+            untimed=self.untimed + other.untimed,
         )
 
 
@@ -122,7 +125,7 @@ class RunReport:
 
     def figures(self) -> Figures:
         """Return what was done, in numbers."""
-        sums = ("records", "rows", "dead_letters", "tombstones", "invisible", "files", "size", "bytes_read")
+        sums = ("records", "rows", "dead_letters", "tombstones", "invisible", "files", "size", "bytes_read", "untimed")
         totals = {name: self.total(name) for name in sums}
         return Figures(commits=len(self.commits), seconds=self.seconds, waited=self.waited(), **totals)
 

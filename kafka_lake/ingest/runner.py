@@ -12,7 +12,13 @@ from kafka_lake.common.errors import KafkaError, KafkaLakeError, PublishRefusedE
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.byte_limit import ByteLimit
-from kafka_lake.ingest.causes import headline, is_transient, kafka_data_loss, may_be_a_record
+from kafka_lake.ingest.causes import (
+    headline,
+    is_transient,
+    kafka_data_loss,
+    may_be_a_record,
+    may_be_a_record_time,
+)
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.isolate import Search
@@ -233,8 +239,16 @@ class Runner:
 
     def _search_on(self, plan: Plan, error: Exception) -> None:
         spec, message = self.context.spec, headline(error)
-        self._search = self._search.failed(plan, message)
         first = next(r for r in plan.ranges if len(r))
+        if may_be_a_record_time(error) and not plan.by_client:
+            self._search = self._search.unreadable(plan)
+            self.context.observer.warn(
+                f"Topic {spec.topic}: Spark can't read one of {plan.records_at_most} records from partition "
+                f"{first.partition} offset {first.start} on: its Kafka timestamp is too large or too small. This "
+                f"process reads the next {self._search.limit} instead."
+            )
+            return
+        self._search = self._search.failed(plan, message)
         where = f"Topic {spec.topic}: the record at partition {first.partition} offset {first.start}"
         if self._search.found is None:
             where = f"Topic {spec.topic}: one of {plan.records_at_most} records from partition {first.partition}"

@@ -151,7 +151,8 @@ class KafkaCluster(KafkaClient):
         Args:
             topic: The topic's name.
             partitions: Partition numbers.
-            timestamp_ms: Milliseconds since the epoch, compared with the records' timestamps.
+            timestamp_ms: Milliseconds since the epoch, compared with the records' timestamps; 0 if it is less, since
+                Kafka's protocol means something else by negative ones.
 
         Returns:
             Offsets; None where every record is older.
@@ -160,7 +161,7 @@ class KafkaCluster(KafkaClient):
             KafkaError: If the brokers don't answer.
         """
         members = [TopicPartition(topic, p) for p in partitions]
-        futures = self._ask_offsets(members, OffsetSpec.for_timestamp(timestamp_ms))
+        futures = self._ask_offsets(members, OffsetSpec.for_timestamp(max(timestamp_ms, 0)))
         found = self._told_offsets(futures)[topic] if members else {}
         for offset in found.values():
             if isinstance(offset, KafkaLakeError):

@@ -6,10 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, TopicPartition
 
 from kafka_lake.common.offsets import Position, Watermarks, in_topic, lag
+from kafka_lake.common.record_times import is_time
 from kafka_lake.kafka.cluster import KafkaCluster
 
 _SETTINGS: Mapping[str, Any] = {
@@ -86,8 +87,8 @@ def arrival_times(cluster: KafkaCluster, places: Collection[Place], seconds: flo
             place = left[of]
             error = message.error()
             if error is None:
-                kind, at = message.timestamp()
-                if kind != TIMESTAMP_NOT_AVAILABLE:
+                _, at = message.timestamp()
+                if is_time(at):
                     found[place] = at / 1000
             elif error.code() == ClientError._PARTITION_EOF:
                 found[place] = None

@@ -39,7 +39,7 @@ class Record:
     Args:
         partition: Number of its partition.
         offset: Where it is in it.
-        timestamp_ms: Milliseconds since the epoch; -1 if it has no time.
+        timestamp_ms: Milliseconds since the epoch, whatever its producer gave; -1 if it has no time.
         key: Its key, None for none.
         value: Its value; None makes it a tombstone.
         size: Bytes of key, value and headers.

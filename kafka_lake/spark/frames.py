@@ -10,11 +10,12 @@ from functools import reduce
 from operator import and_
 from typing import Any, Protocol
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.executors.json.columns import FIRST_MICROS, LAST_MICROS
+from kafka_lake.common.record_times import LAST_MS
 
 OFFSET = ("topic_id", "partition", "offset")
 """What names a record, as long as its log isn't cut off and written again."""
@@ -34,7 +35,10 @@ class Frames(Protocol):
         """Return how far apart offsets must be to be looked for in two places."""
 
     def from_kafka(self, spark: Any, options: Mapping[str, str]) -> DataFrame:
-        """Return the records that Spark's Kafka source gives for options; times that no table holds are null."""
+        """Return the records that Spark's Kafka source gives for options; timestamps that are no time are null."""
+
+    def from_arrow(self, spark: Any, records: pa.Table) -> DataFrame:
+        """Return records that were read without Spark, in the same columns."""
 
     def keys(self, rows: DataFrame, names: Sequence[str] = RECORD, column: str | None = None) -> DataFrame:
         """Return what names the records of rows or dead letters."""
@@ -94,8 +98,13 @@ class SparkFrames:
     def from_kafka(self, spark: Any, options: Mapping[str, str]) -> DataFrame:
         """Return records; evaluating them fails as the options say."""
         frame: DataFrame = spark.read.format("kafka").options(**options).load()
-        micros = F.unix_micros("timestamp")
-        return frame.withColumn("timestamp", F.when(micros.between(FIRST_MICROS, LAST_MICROS), F.col("timestamp")))
+        is_time = F.unix_micros("timestamp").between(0, LAST_MS * 1000)
+        return frame.withColumn("timestamp", F.when(is_time, F.col("timestamp")))
+
+    def from_arrow(self, spark: Any, records: pa.Table) -> DataFrame:
+        """Give them to Spark."""
+        frame: DataFrame = spark.createDataFrame(records)
+        return frame
 
     def keys(self, rows: DataFrame, names: Sequence[str] = RECORD, column: str | None = None) -> DataFrame:
         """Select the names."""

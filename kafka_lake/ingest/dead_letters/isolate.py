@@ -13,6 +13,7 @@ from kafka_lake.ingest.plan.model import Plan, chunk, part
 
 _GROWTH = 8
 _FAILED_IN_A_ROW = 10
+_BY_CLIENT = 20_000
 
 
 class EveryRecordFailsError(KafkaLakeError):
@@ -50,6 +51,7 @@ class Search:
         found: The record that was found, until it is a dead letter.
         in_a_row: How many were found one after the other, without a record between them that is a row.
         failed_alone: Whether the record that comes next has failed alone already; once may be the systems' fault.
+        by_client: Whether this process reads the next commit's records, since Spark's Kafka source failed at one.
     """
 
     limit: int | None = None
@@ -57,6 +59,7 @@ class Search:
     found: Undecodable | None = None
     in_a_row: int = 0
     failed_alone: bool = False
+    by_client: bool = False
 
     def next(self, plan: Plan) -> Plan:
         """Return the part of a planned commit to make next: the record that was found, or as much as the limit allows.
@@ -67,6 +70,8 @@ class Search:
         >>> half.ranges, half.after.offsets, half.remaining
         ((OffsetRange(partition=0, start=5, end=10),), {0: 10}, 5)
         """
+        if self.by_client:
+            plan = replace(plan, by_client=True)
         if self.found is not None:
             for each in plan.ranges:
                 if (each.partition, each.start) == (self.found.partition, self.found.offset) and len(each):
@@ -99,7 +104,18 @@ class Search:
             )
         alone = next(r for r in plan.ranges if len(r))
         found = Undecodable(alone.partition, alone.start, message)
-        return Search(1, 0, found, self.in_a_row + 1)
+        return Search(1, 0, found, self.in_a_row + 1, by_client=self.by_client)
+
+    def unreadable(self, plan: Plan) -> "Search":
+        """Return the search after Spark's Kafka source failed at a record: this process reads the next records.
+
+        There may be one such record or nothing else, so Spark is asked again after that, for more and more.
+
+        Args:
+            plan: What was to be committed; at least one offset.
+        """
+        limit = min(plan.records_at_most, _BY_CLIENT)
+        return replace(self, limit=limit, suspects=limit, by_client=True)
 
     def done(self, plan: Plan, rows: int) -> "Search":
         """Return the search after a commit.
@@ -109,7 +125,7 @@ class Search:
             rows: How many rows it added.
         """
         if self.limit is None or plan.undecodable is not None:
-            return replace(self, found=None, failed_alone=False)
+            return replace(self, found=None, failed_alone=False, by_client=False)
         left = max(self.suspects - plan.records_at_most, 0)
         # What failed once and works in parts failed for a reason that is gone.
         limit = self.limit if left else self.limit * _GROWTH

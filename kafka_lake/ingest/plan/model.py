@@ -45,6 +45,7 @@ class Plan:
         undecodable: Why the records of this commit become dead letters without being decoded; None for all others.
         adopted_from: Who has filled an adopted table, and how many rows it has; None for all others.
         share: What of the records is for the table; None for all of them.
+        by_client: Whether this process reads the records, since Spark's Kafka source fails at one of them.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -57,6 +58,7 @@ class Plan:
     undecodable: str | None = None
     adopted_from: tuple[str, int] | None = None
     share: Share | None = None
+    by_client: bool = False
 
     @property
     def records_at_most(self) -> int:

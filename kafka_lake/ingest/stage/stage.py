@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.common.offsets import losses_to_json
+from kafka_lake.common.record_times import without_time
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import UNRECONCILED
 from kafka_lake.ingest.decode import TABLE_REFUSED, UNDECODABLE, UNROUTED
@@ -98,7 +99,7 @@ def stage(
                 failed = replace(failed, table=leave_out_expired(context, plan, failed.table))
         undo.pop_all()
         held.callback(rows.batch.release)
-    counts = rows.batch.counts
+    counts, untimed = rows.batch.counts, int(rows.batch.counts.get("untimed", 0))
     return Staged(
         primary=primary,
         dead_letters=failed.table,
@@ -119,7 +120,8 @@ def stage(
         history=counts.get(HISTORY),
         keyed=counts.get(KEYED),
         rules=verdict.results,
-        unkept={**_unkept(context.spec, rows.decoder), **_untimed(context.spec, counts.get("untimed", 0))},
+        unkept={**_unkept(context.spec, rows.decoder), **_untimed(context.spec, untimed)},
+        untimed=untimed,
     )
 
 
@@ -316,4 +318,4 @@ def _untimed(spec: TopicTable, count: int) -> dict[str, str]:
     if not count:
         return {}
     where = f"{spec.metadata_column}.timestamp" if spec.metadata_column else "Kafka's timestamp"
-    return {where: f"{count} records have a Kafka timestamp outside of the years 0001 to 9999, which is null here"}
+    return {where: without_time(count)}

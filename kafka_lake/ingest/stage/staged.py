@@ -83,6 +83,7 @@ class Staged:
         history: The history, None for a table without one.
         keyed: What became of the changes; None for a table that is appended to.
         rules: What the topic's rules found.
+        untimed: How many of the records have no Kafka timestamp, or one that is no time.
     """
 
     primary: StagedTable
@@ -105,6 +106,7 @@ class Staged:
     history: StagedTable | None = None
     keyed: KeyedBatch | None = None
     rules: tuple[RuleResult, ...] = ()
+    untimed: int = 0
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""

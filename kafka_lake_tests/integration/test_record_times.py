@@ -1,0 +1,84 @@
+"""Kafka timestamps that no table holds: their records become rows, and nothing fails because of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from kafka_lake.common.offsets import OffsetRange, Position
+from kafka_lake.components.metadata import figures_metadata
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.read import read
+from kafka_lake.ingest.run import ingest, replay
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.transactions import await_transactions
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewConnections = Callable[[], Connections]
+NewView = Callable[[TopicTable], View]
+
+GOOD = 1_767_323_045_123
+# By id of the record. The third and those after it overflow where Spark makes microseconds of milliseconds.
+STAMPS = [GOOD, GOOD * 1000, GOOD * 1_000_000, 2**63 - 1, -(2**63), -(10**15), -2, 253_402_300_800_000]
+WIDE = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+
+
+@pytest.mark.parametrize("settings", [{"arrow": True}, {"arrow": False}, {"write": "upsert", "key": ("id",)}])
+def test_records_with_impossible_times_become_rows(
+    settings: dict[str, Any], new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2, **WIDE)
+    for number, stamp in enumerate(STAMPS):
+        topic.send({"id": number}, timestamp_ms=stamp)
+    topic.send(b"junk", timestamp_ms=GOOD * 1_000_000)
+    topic.send({"id": 100}, 1, timestamp_ms=GOOD)
+    spec = topic.spec(**settings)
+    said: list[str] = []
+    report = ingest(spec, connections(), "run-1", observer=Observer(warn=said.append))
+    assert (report.total("records"), report.total("untimed"), report.total("dead_letters")) == (10, 8, 1)
+    assert figures_metadata(report.figures())["records_without_timestamp"] == 8
+    (told,) = [line for line in said if "null" in line]
+    assert told.startswith(f"Topic {topic.name}: 8 records have no Kafka timestamp, or one outside of the years 1970")
+    times = {row["id"]: row["_kafka"]["timestamp"] for row in view(spec).rows()}
+    assert {number for number, time in times.items() if time is not None} == {0, 100}
+    assert times.keys() == {*range(len(STAMPS)), 100}
+    assert times[0].timestamp() == GOOD / 1000
+    (letter,) = view(spec).dead_letters()
+    assert (letter["timestamp"], letter["value"]) == (None, b"junk")
+    # Nothing is missing after what has been read in another way, and nothing is twice after a replay.
+    topic.send({"id": 101}, timestamp_ms=GOOD)
+    ingest(spec, connections(), "run-2")
+    if spec.write == "append":
+        replay(spec, connections(), "run-3", Extent())
+    view(spec).assert_exactly_once(topic.ledger)
+    assert len(view(spec).dead_letters()) == 1
+
+
+def test_the_client_reads_what_spark_reads(new_topic: NewTopic, connections: NewConnections, broker: Any) -> None:
+    topic = new_topic(2)
+    topic.send(b"\x00\xff", key=b"k", headers=[("h", b"\xff"), ("h", b""), ("none", None)], timestamp_ms=GOOD)
+    topic.send(None, 1, key=b"", timestamp_ms=1)
+    topic.send(b"", 1, timestamp_ms=-1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic.name})
+    producer.init_transactions(20)
+    for aborted in (False, True):
+        producer.begin_transaction()
+        producer.produce(topic.name, f"aborted: {aborted}", partition=0, timestamp=GOOD)
+        producer.abort_transaction(20) if aborted else producer.commit_transaction(20)
+    await_transactions(broker.bootstrap_servers, {topic.name: 2})
+    now = connections().cluster.watermarks_of(topic.name)
+    ends = [OffsetRange(p, 0, now.end[p]) for p in now.partitions]
+    for ranges in (ends, [OffsetRange(0, 1, 2), OffsetRange(1, 0, 1)], [OffsetRange(0, now.end[0] - 1, now.end[0])]):
+        plan = Plan(tuple(ranges), Position(now.identity, now.end), 0)
+        frames = [read(connections(), each, topic.name) for each in (plan, replace(plan, by_client=True))]
+        assert frames[0].dtypes == frames[1].dtypes
+        by_spark, by_client = (sorted(map(str, frame.collect())) for frame in frames)
+        assert by_client == by_spark
