@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,10 +18,11 @@ from kafka_lake.common.offsets import (
     losses_from_json,
     losses_to_json,
 )
+from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.plan.append import backlog, opening, plan
 from kafka_lake.ingest.plan.changes import replacement, resetting
 from kafka_lake.ingest.plan.identity import unsure, untold
-from kafka_lake.ingest.plan.model import Plan, chunk, position_only
+from kafka_lake.ingest.plan.model import Plan, chunk, part, position_only
 from kafka_lake.ingest.plan.start import is_time, offsets_of, start_offsets, start_timestamp_ms
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -323,6 +325,29 @@ def test_of_a_replacement_only_what_the_table_has_is_read_again():
     first, second = replacement(AT, NOW, [OffsetRange(0, 2, 6)], 3, False)
     assert first == Plan((OffsetRange(0, 2, 5),), AT, 1, "replace", (OffsetRange(0, 2, 5),))
     assert second == Plan((OffsetRange(0, 5, 6),), AT, 0, "replace", (OffsetRange(0, 5, 6),))
+
+
+def test_part_of_a_plan_leaves_other_partitions_unread():
+    ranges = (OffsetRange(0, 3, 9), OffsetRange(1, 5, 6), OffsetRange(2, 0, 4))
+    whole = Plan(ranges, Position(ME, {0: 9, 1: 6, 2: 4, 3: 7}), 2)
+    some = part(whole, (OffsetRange(0, 3, 5), OffsetRange(2, 0, 4)))
+    assert some.after.offsets == {0: 5, 1: 5, 2: 4, 3: 7}
+    assert (some.ranges, some.remaining, some.deletes) == ((OffsetRange(0, 3, 5), OffsetRange(2, 0, 4)), 7, ())
+
+
+def test_latest_stays_where_a_run_found_it_first():
+    """Until the first commit there is no position, and what comes meanwhile must not be skipped."""
+    spec, said = TopicTable("pizzas", "pizza", "orders", start="latest"), []
+    connections = SimpleNamespace(cluster=None)
+    job = Append(SimpleNamespace(spec=spec, connections=connections, observer=SimpleNamespace(warn=said.append)))
+
+    def planned(now):
+        return job.plan(SimpleNamespace(now=now, validated=lambda *_: now), None)
+
+    assert planned(Watermarks(ME, {0: 0}, {0: 5}, {0: 1})).after.offsets == {0: 5}
+    assert "begins at {0: 5}" in said[-1]
+    assert planned(Watermarks(ME, {0: 0}, {0: 9}, {0: 1})).ranges == (OffsetRange(0, 5, 9),)
+    assert planned(Watermarks(ME, {0: 7}, {0: 9}, {0: 1})).ranges == (OffsetRange(0, 7, 9),), "retention was faster"
 
 
 def test_a_table_that_begins_at_the_latest_offset_is_opened_by_a_commit_without_rows():
