@@ -1,5 +1,6 @@
 """Kafka timestamps that no table holds: their records become rows, and nothing fails because of them."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,14 +9,17 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_lake.common.offsets import OffsetRange, Position
+from kafka_lake.components.freshness import freshness
 from kafka_lake.components.metadata import figures_metadata
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.oldest import arrival_times, unread
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.transactions import await_transactions
 
@@ -82,3 +86,30 @@ def test_the_client_reads_what_spark_reads(new_topic: NewTopic, connections: New
         assert frames[0].dtypes == frames[1].dtypes
         by_spark, by_client = (sorted(map(str, frame.collect())) for frame in frames)
         assert by_client == by_spark
+
+
+def test_looks_at_impossible_times_show_what_is_there(
+    new_topic: NewTopic, connections: NewConnections, command_line: Callable[..., Any], tmp_path: Any
+) -> None:
+    topic, cluster = new_topic(3, **WIDE), connections().cluster
+    for number, stamp in enumerate(STAMPS):
+        topic.send({"id": number}, number % 2, timestamp_ms=stamp)
+    topic.send({"id": 8}, 2, timestamp_ms=GOOD)
+    spec = topic.spec(max_age="5m")
+    lines = command_line([spec], "topic", "tail", topic.name, "--json").output.splitlines()
+    told = {json.loads(each["value"])["id"]: each["timestamp"] for each in map(json.loads, lines)}
+    assert told == {
+        **dict.fromkeys(range(1, 8)),
+        0: "2026-01-02T03:04:05.123+00:00",
+        8: "2026-01-02T03:04:05.123+00:00",
+    }
+    assert str(GOOD * 1_000_000) in command_line([spec], "topic", "tail", topic.name).output
+    assert command_line([spec], "discover", topic.name, "--json").exit_code == 0
+    # Whose oldest unread record has no time, nobody can say how old it is.
+    now = cluster.watermarks_of(topic.name)
+    places = {each.partition: each for each in unread(now, Position(now.identity, {0: 1, 1: 0, 2: 0})).values()}
+    assert arrival_times(cluster, places.values(), 10) == {places[2]: GOOD / 1000}
+    assert freshness([spec], cluster, connections().catalog) == []
+    assert cluster.offsets_at(topic.name, [2], -1) == {2: 0}
+    seen = preview(spec, connections(), 100)
+    assert (seen.records, seen.refused) == (9, "")

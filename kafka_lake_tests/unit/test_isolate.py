@@ -1,6 +1,7 @@
 """The search for the record that breaks its batch: how often it asks, what it leaves out, and what is no record's."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -11,7 +12,7 @@ from pyspark.errors import AnalysisException, PythonException
 
 from kafka_lake.common import errors
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
-from kafka_lake.ingest.causes import headline, may_be_a_record
+from kafka_lake.ingest.causes import headline, is_transient, may_be_a_record, may_be_a_record_time
 from kafka_lake.ingest.dead_letters.isolate import EveryRecordFailsError, Search
 from kafka_lake.ingest.plan.append import plan
 from kafka_lake.ingest.plan.model import Plan, can_be_parted, position_only
@@ -144,6 +145,36 @@ def test_what_a_record_may_have_done(error: Exception) -> None:
 )
 def test_what_no_record_has_done(error: Exception) -> None:
     assert not may_be_a_record(error)
+
+
+@pytest.mark.parametrize("said", [py4j, lambda text: connect("org.apache.spark.SparkException", text)])
+def test_a_time_that_overflows_may_be_a_record_s(said: Any) -> None:
+    error = said("Job aborted due to stage failure: Task 0 in stage 3.0: java.lang.ArithmeticException: long overflow")
+    assert may_be_a_record(error)
+    assert may_be_a_record_time(error)
+    assert not is_transient(error), "it fails each time"
+    other = said("org.apache.spark.SparkArithmeticException: [ARITHMETIC_OVERFLOW] long overflow. SQLSTATE: 22003")
+    assert not may_be_a_record_time(other)
+
+
+def test_unreadable_records_are_read_by_the_client() -> None:
+    whole = Plan((OffsetRange(0, 0, 1_000_000),), Position(ME, {0: 1_000_000}), 0)
+    found = Search().unreadable(whole)
+    first = found.next(whole)
+    assert (first.by_client, first.ranges) == (True, (OffsetRange(0, 0, 20_000),))
+    # Spark is asked again then, for more and more.
+    later = found.done(first, 20_000).next(whole)
+    assert (later.by_client, later.records_at_most) == (False, 160_000)
+
+
+def test_a_bad_record_among_unreadable_ones_is_set_apart() -> None:
+    two = Plan((OffsetRange(0, 0, 2),), Position(ME, {0: 2}), 0)
+    found = Search().unreadable(two)
+    for _ in range(3):
+        found = found.failed(found.next(two), "no")
+    alone = found.next(two)
+    assert (alone.undecodable, alone.by_client, alone.ranges) == ("no", True, (OffsetRange(0, 0, 1),))
+    assert not found.done(alone, 0).next(two).by_client
 
 
 def test_what_a_python_worker_raised_is_the_first_line() -> None:
