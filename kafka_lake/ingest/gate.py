@@ -56,6 +56,11 @@ class GateFailedError(AuditFailedError):
         super().__init__(message, said)
         self.findings, self.table = findings, table
 
+    @property
+    def is_about_counts(self) -> bool:
+        """Return whether all that is wrong is how many records were read, and how many were staged."""
+        return {each.check for each in self.findings if each.refuses} == {"row_count"}
+
 
 class _OvertakenError(PublishRefusedError):
     """Others moved ``main`` after the commit was staged, which is still there."""

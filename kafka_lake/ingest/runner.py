@@ -8,7 +8,7 @@ from dataclasses import replace
 from pyspark.errors import AnalysisException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from kafka_lake.common.errors import KafkaError, KafkaLakeError, PublishRefusedError
+from kafka_lake.common.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.byte_limit import ByteLimit
@@ -22,6 +22,7 @@ from kafka_lake.ingest.causes import (
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.isolate import Search
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.maintenance.clean import sweep
@@ -169,12 +170,12 @@ class Runner:
         return commit
 
     def _patiently(self) -> Done | None:
-        """Plan again where others were faster, or Kafka lost what was planned; try again what passes."""
+        """Plan again where others were faster, or Kafka lost or compacted what was planned; try again what passes."""
         context = self.context
         retrying = Retrying(
             stop=stop_after_attempt(_ATTEMPTS),
             wait=short_pauses(context.connections.retry),
-            retry=retry_if_exception(lambda error: isinstance(error, PublishRefusedError) or _lost(error) is not None),
+            retry=retry_if_exception(self._wants_another_plan),
             before_sleep=self._tell_refusal,
             sleep=self._pause,
             reraise=True,
@@ -201,12 +202,35 @@ class Runner:
             raise outcome.error
         return outcome.done
 
+    def _wants_another_plan(self, error: BaseException) -> bool:
+        return isinstance(error, PublishRefusedError) or _lost(error) is not None or self._may_be_compacted(error)
+
+    def _may_be_compacted(self, error: BaseException | None) -> bool:
+        """Return whether two readings of the same offsets may have differed: Kafka compacts logs at any time.
+
+        A transform that doesn't give one row for one row differs as well, and does so at each attempt.
+        """
+        if not isinstance(error, AuditFailedError) or (
+            isinstance(error, GateFailedError) and not error.is_about_counts
+        ):
+            return False
+        spec = self.context.spec
+        if not any(each.transform for each in spec.tables):
+            return True
+        return "compact" in self.context.connections.cluster.cleanup_policies([spec.topic]).get(spec.topic, "")
+
     def _tell_refusal(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         warn = self.context.observer.warn
         if isinstance(error, PublishRefusedError):
             self.context.effort.refused += 1
             warn(f"{error} Planning again from the new position ({state.attempt_number} of {_ATTEMPTS}).")
+            return
+        if isinstance(error, AuditFailedError):
+            warn(
+                f"{error.message} Kafka compacts the log at any time, and may have done so between two readings of the "
+                f"same offsets. Planning again ({state.attempt_number} of {_ATTEMPTS})."
+            )
             return
         # The plan knows what that means for this topic, and says which offsets are concerned.
         warn(f"Topic {self.context.spec.topic}: Kafka lost records after the plan was made: {_lost(error)}")
