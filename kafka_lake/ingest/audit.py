@@ -11,7 +11,7 @@ from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.finding import ColumnNote, Finding
+from kafka_lake.ingest.finding import NOT_KEPT, ColumnNote, Finding
 from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rule_finding import rule_finding
@@ -312,7 +312,7 @@ def noted(
             ColumnNote(column=c.column, what="not changed", before=c.have, after=c.got, why=f"{c.label}: {instead}")
         )
     notes += [
-        ColumnNote(column=path, what="not kept", before="", after="", why=said)
+        ColumnNote(column=path, what=NOT_KEPT, before="", after="", why=said)
         for path, said in islice(unkept.items(), _NOTED)
     ]
     if len(unkept) > _NOTED:

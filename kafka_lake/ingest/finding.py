@@ -9,6 +9,8 @@ from kafka_lake.ingest.rule import RULE_CHECK
 CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
 # The others tell what happened, and don't keep a commit from being published.
 GATES = frozenset(CHECKS) - {"data_loss"}
+NOT_KEPT = "not kept"
+"""What a note says of a column that lacks something of the records' values."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.log_format import RUNS, with_fields
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.commit import Commit
+from kafka_lake.ingest.finding import NOT_KEPT
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.sentence import sentence
@@ -22,6 +23,7 @@ log = logging.getLogger(RUNS)
 log.addHandler(logging.NullHandler())
 _REMEDY = "docs/operations.md, #{}, says what to do; Dagster's page of the run has the whole trace."
 _STAYS = "what the run has committed; the next run continues there."
+_MOST_NOTES = 10
 
 
 @dataclass
@@ -57,6 +59,8 @@ class RunLog:
             }
             told = f"committed snapshot {commit.snapshot}: {commit.rows} rows, {commit.dead_letters} dead letters"
             self._tell(logging.INFO, told, {"step": "committed", "seconds": self._took(), **facts})
+            for note in _altered(commit):
+                self._tell(logging.INFO, note, {})
             observer.on_commit(commit, plan)
 
         def warn(line: str) -> None:
@@ -92,3 +96,11 @@ class RunLog:
         fields = {**place, "table": self.table, "run": self.run_id, **facts}
         line = f"{of}, run {self.run_id[:8]}: {told}{took}"
         log.log(level, "%s", line, extra=with_fields(fields), exc_info=trace)
+
+
+def _altered(commit: Commit) -> list[str]:
+    """Return which columns lack something of the records' values, and why: a line each, of some columns at most."""
+    findings = (finding for each in commit.every for finding in each.findings)
+    notes = (note for finding in findings for note in finding.changes if note.what == NOT_KEPT)
+    lines = [f"column {note.column}: {note.why}" for note in notes]
+    return lines if len(lines) <= _MOST_NOTES else [*lines[:_MOST_NOTES], f"and {len(lines) - _MOST_NOTES} more columns"]

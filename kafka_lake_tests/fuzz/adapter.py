@@ -28,6 +28,7 @@ def outcomes(
         lambda path, _: _names(done.seen.news, path) or ".".join(path) in done.seen.empty,
         lambda path: ".".join(path) in done.seen.cut,
         infer,
+        lambda path: ".".join(path) in done.seen.rounded,
     )
     rows, classes = instants(done.rows).to_pylist(maps_as_pydicts=None), done.error_class.to_pylist()
     for content, row, error_class in zip(contents, rows, classes, strict=True):

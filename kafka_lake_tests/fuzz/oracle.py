@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
+from math import isfinite
 from typing import Any
 
 LEVELS = 64
@@ -71,12 +72,14 @@ class Reported:
     Args:
         names: Tells whether it names a field without a column, by its path and value.
         cut: Tells whether it says that times of a column lost digits, by its path.
+        rounded: Tells whether it says that numbers of a column were rounded, by its path.
         all_fields: Whether fields without a column matter; those that a schema leaves out don't.
     """
 
     names: Callable[[tuple[str, ...], Any], bool] = lambda path, value: False
     cut: Callable[[tuple[str, ...]], bool] = lambda path: False
     all_fields: bool = True
+    rounded: Callable[[tuple[str, ...]], bool] = lambda path: False
 
 
 class Doubled(dict[str, Any]):
@@ -201,7 +204,7 @@ def image(value: Any, kind: Any) -> Any:
     """Return what a column of a simple type must hold of a value.
 
     Raises:
-        MisfitError: If it can't hold it unchanged.
+        MisfitError: If it can't hold it, at most rounded to the nearest double or float.
     """
     made = _image(value, kind)
     if made is None:
@@ -233,7 +236,7 @@ def _image(value: Any, kind: Any) -> Any:
             (near,) = struct.unpack("f", struct.pack("f", near))
         except OverflowError:
             return None
-    return near if same(value, near, name) else None
+    return near if isfinite(near) else None
 
 
 def same(number: str, stored: float, kind: str) -> bool:
@@ -411,6 +414,8 @@ def _value(value: Any, kind: Any, stored: Any, reported: Reported, path: Path) -
         return [f"{path!r} ({kind}) holds {shown(stored)} of {shown(value)}"]
     if name in ("timestamp", "timestamp_ntz") and _is_cut(value) and not reported.cut(path):
         return [f"{path!r} ({kind}) lost digits of {shown(value)}, and no report says so"]
+    if name in ("double", "float") and not same(value, right, name) and not reported.rounded(path):
+        return [f"{path!r} ({kind}) holds {shown(value)} rounded, and no report says so"]
     return []
 
 

@@ -72,7 +72,7 @@ def test_every_value_is_in_the_table_or_in_a_dead_letter(
     see, made = view(spec), connections()
     declared = settings["schema"] is not None
     # What is empty has no column before it has a type, and a declared schema says what matters.
-    reported = Reported(lambda path, value: empty(value), lambda path: True, all_fields=not declared)
+    reported = Reported(lambda path, value: empty(value), lambda path: True, not declared, lambda path: True)
     before: set[tuple[int, int]] = set()
     for number, count in enumerate(BATCHES):
         contents = [make(SEED, index) for index in range(start, start + count)]

@@ -66,7 +66,7 @@ TRUTHS: list[tuple[bytes, Row | Letter]] = [
     (b'{"da":"2026-01-02Z"}', row(da=date(2026, 1, 2))),
     (b'{"da":"2026-01-02z"}', Letter("wrong_type")),
     (b'{"m":{"":1},"li":[1,null]}', row(m=[("", 1.0)], li=[1, None])),
-    (b'{"d":9007199254740993}', Letter("wrong_type")),
+    (b'{"d":1e400}', Letter("wrong_type")),
     (b'{"l":1,"l":2}', Letter("not_json")),
     (b'{"unknown":1}', row()),
 ]  # fmt: skip
@@ -103,9 +103,12 @@ def test_what_is_lost_altered_moved_or_refused_is_found(
 
 
 def test_what_is_named_is_not_lost() -> None:
-    named = Reported(lambda path, _: path == ("new",), lambda path: path == ("ts",))
-    at = b'{"new":1,"ts":"2026-01-02T03:04:05.123456789Z"}'
-    assert judge(at, DECLARED, row(ts=NOON), named) == []
+    named = Reported(
+        lambda path, _: path == ("new",), lambda path: path == ("ts",), rounded=lambda path: path == ("d",)
+    )
+    at = b'{"new":1,"ts":"2026-01-02T03:04:05.123456789Z","d":9007199254740993}'
+    assert judge(at, DECLARED, row(ts=NOON, d=2.0**53), named) == []
+    assert judge(at, DECLARED, row(ts=NOON, d=2.0**53 - 1), named) != []
 
 
 def test_the_generator_repeats_itself_and_makes_all_kinds() -> None:

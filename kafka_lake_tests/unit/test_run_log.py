@@ -13,6 +13,7 @@ from kafka_lake.cli.main import app
 from kafka_lake.common.errors import ConfigurationError, KafkaError
 from kafka_lake.common.log_format import log_to
 from kafka_lake.ingest.commit import Commit
+from kafka_lake.ingest.finding import NOT_KEPT, ColumnNote, Finding
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.run_log import RunLog
@@ -37,7 +38,10 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], list[str]
 
 def committed() -> tuple[Commit, Plan]:
     commit: Any = object.__new__(Commit)
-    for name, value in {"snapshot": 42, "rows": 5, "dead_letters": 1, "records": 7, "tombstones": 1}.items():
+    numbers = {"snapshot": 42, "rows": 5, "dead_letters": 1, "records": 7, "tombstones": 1}
+    notes = tuple(ColumnNote(f"c{n}", NOT_KEPT, "", "", "2 numbers were rounded") for n in range(12))
+    findings = (Finding("schema_evolution", (), {}, (ColumnNote("n", "added", "", "long"), *notes)),)
+    for name, value in {**numbers, "findings": findings, "sides": {}}.items():
         object.__setattr__(commit, name, value)
     plan: Any = type("APlan", (), {"remaining": 0})()
     return commit, plan
@@ -55,7 +59,10 @@ def test_each_step_is_a_line_of_json_with_topic_run_and_snapshot(lines: Callable
     observer.warn("main moved")
     found = [json.loads(line) for line in lines("json")]
     assert told == ["planned", commit, "main moved"], "who else looks on is told too"
-    assert [each["level"] for each in found] == ["INFO", "INFO", "WARNING"]
+    assert [each["level"] for each in found] == ["INFO"] * 13 + ["WARNING"]
+    lines_about_columns = [each["message"].partition(": ")[2] for each in found[2:-1]]
+    assert lines_about_columns[:2] == ["column c0: 2 numbers were rounded", "column c1: 2 numbers were rounded"]
+    assert lines_about_columns[10:] == ["and 2 more columns"]
     assert all((each["topic"], each["table"], each["run"]) == ("orders", "lake.orders", RUN) for each in found)
     assert found[0]["step"] == "planned"
     assert found[0]["seconds"] >= 0

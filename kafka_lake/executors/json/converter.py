@@ -10,8 +10,10 @@ from kafka_lake.executors.json.instants import instant_of
 from kafka_lake.executors.json.misfit import MisfitError
 from kafka_lake.executors.json.scalars import (
     CONVERTERS,
+    NEAREST,
     WHOLE_BITS,
     Convert,
+    Nearest,
     decimal_of,
     since_epoch,
     whole_of,
@@ -31,22 +33,25 @@ class Notes:
             which is None where nothing is inferred.
         cut: Paths of columns whose time lost digits.
         spelled: Fields that fed a column although their name differs in case: the path of the column, and the name.
+        rounded: Paths of columns whose number was rounded.
     """
 
     found: list[tuple[Path, str, Any]] = field(default_factory=list)
     cut: list[Path] = field(default_factory=list)
     spelled: list[tuple[Path, str]] = field(default_factory=list)
+    rounded: list[Path] = field(default_factory=list)
 
-    def mark(self) -> tuple[int, int, int]:
+    def mark(self) -> tuple[int, int, int, int]:
         """Return where the notes are."""
-        return len(self.found), len(self.cut), len(self.spelled)
+        return len(self.found), len(self.cut), len(self.spelled), len(self.rounded)
 
-    def back(self, mark: tuple[int, int, int]) -> None:
+    def back(self, mark: tuple[int, int, int, int]) -> None:
         """Take back what was noted since."""
-        found, cut, spelled = mark
+        found, cut, spelled, rounded = mark
         del self.found[found:]
         del self.cut[cut:]
         del self.spelled[spelled:]
+        del self.rounded[rounded:]
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,8 @@ class Converter:
             return decimal_of(kind[1], kind[2])
         if name in WHOLE_BITS:
             return whole_of(WHOLE_BITS[name])
+        if name in NEAREST:
+            return self._real(NEAREST[name], path)
         if name in ("timestamp", "timestamp_ntz"):
             return self._time(name == "timestamp", path)
         return CONVERTERS[name]
@@ -248,6 +255,17 @@ class Converter:
             if isinstance(value, Twice):
                 raise twice(value.names)
             return list(zip(value, self._each(list(value.values()), inner), strict=True))
+
+        return convert
+
+    def _real(self, nearest: Nearest, path: Path) -> Convert:
+        rounded = self.notes.rounded
+
+        def convert(value: Any) -> float:
+            near, same = nearest(value)
+            if not same:
+                rounded.append(path)
+            return near
 
         return convert
 

@@ -3,6 +3,7 @@
 The two agree on every record that the first takes; what it can't take is set apart, and only that is looked at alone.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -33,6 +34,7 @@ class Seen:
         news: Fields without a column: ``{"in": {column: …}, "new": {field: type}}``, a level for each struct and list.
         misfits: Fields whose values fit no column, as a struct's type; None if there are none.
         cut: Path of a column → how many of its times lost digits beyond microseconds.
+        rounded: Path of a column → how many of its numbers were rounded to a double or float.
         empty: Paths of fields that are empty and have no column.
         more: How many other fields without a column there were, in each batch; of those nothing is known.
         aside: Path of a field without a column → how many values it had.
@@ -44,14 +46,15 @@ class Seen:
     empty: frozenset[str] = frozenset()
     more: int = 0
     aside: Mapping[str, int] = field(default_factory=dict)
+    rounded: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.news or self.misfits or self.cut or self.empty or self.more or self.aside)
+        return bool(self.news or self.misfits or self.cut or self.empty or self.more or self.aside or self.rounded)
 
     def data(self) -> dict[str, Any]:
         """Return it as plain data."""
         kept = {"news": self.news, "misfits": self.misfits, "cut": self.cut, "empty": sorted(self.empty)}
-        return {**kept, "more": self.more, "aside": self.aside}
+        return {**kept, "more": self.more, "aside": self.aside, "rounded": self.rounded}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Seen":
@@ -68,6 +71,7 @@ class Seen:
             empty=self.empty | later.empty,
             more=self.more + later.more,
             aside=_added(self.aside, later.aside),
+            rounded=_added(self.rounded, later.rounded),
         )
 
     def within(self, most: int) -> "Seen":
@@ -121,6 +125,10 @@ class Decoded:
         if len(self.made) == len(self.error_class):
             return self.made
         return self.made.take(_at(self.places, len(self.error_class)))
+
+
+def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {path: one.get(path, 0) + other.get(path, 0) for path in {**one, **other}}
 
 
 def merged_news(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,14 +237,12 @@ class JsonDecoder:
             below = ".".join((*path, name))
             aside[below] = aside.get(below, 0) + 1
         news, empty = self._inferred() if self._rules.infer else ({}, frozenset())
-        cut: dict[str, int] = {}
-        for path in notes.cut:
-            cut[".".join(path)] = cut.get(".".join(path), 0) + 1
+        cut, rounded = (dict(Counter(map(".".join, paths))) for paths in (notes.cut, notes.rounded))
         if notes.spelled:
             self._respell(dict(notes.spelled))
-        notes.back((0, 0, 0))
+        notes.back((0, 0, 0, 0))
         known = empty | plain.keys() if self._rules.infer else empty
-        return Seen(news, misfits, cut, known, aside=aside).within(self._most)
+        return Seen(news, misfits, cut, known, aside=aside, rounded=rounded).within(self._most)
 
     def _inferred(self) -> tuple[dict[str, Any], frozenset[str]]:
         """Return the types of fields without a column, and the paths of those that are empty."""

@@ -4,6 +4,7 @@ import base64
 import re
 from collections.abc import Callable
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from kafka_lake.executors.json.text import MINUS_ZERO, Real, dumps, refuse_twice
 from kafka_lake.executors.json.types import TIME, as_text, is_double, kind_of, same_number
 
 Convert = Callable[[Any], Any]
+Nearest = Callable[[Any], tuple[float, bool]]
 WHOLE_BITS = {"byte": 7, "short": 15, "int": 31, "long": 63}
 """Bits of the kinds of whole numbers, without the sign."""
 _DOUBLE = 2**53
@@ -62,23 +64,24 @@ def whole_of(bits: int) -> Convert:
     return convert
 
 
-def _double(value: Any) -> float:
+def _double(value: Any) -> tuple[float, bool]:
     kind = type(value)
-    if kind is Real or (kind is int and not -_DOUBLE <= value <= _DOUBLE):
+    if kind is int and -_DOUBLE <= value <= _DOUBLE:
+        return float(value), True
+    if kind is Real or kind is int:
         text = str(value)
-        if is_double(text):
-            return float(text)
-    elif kind is int:
-        return float(value)
+        near = float(text)
+        if isfinite(near):
+            return near, is_double(text)
     raise MisfitError(kind_of(value))
 
 
-def _float(value: Any) -> float:
+def _float(value: Any) -> tuple[float, bool]:
     if type(value) in (int, Real):
         with np.errstate(over="ignore", under="ignore"):
             near = np.float32(str(value))
-        if same_number(str(near), str(value)):
-            return float(near)
+        if isfinite(near):
+            return float(near), same_number(str(near), str(value))
     raise MisfitError(kind_of(value))
 
 
@@ -132,11 +135,11 @@ def _variant(value: Any) -> str:
 
 CONVERTERS: dict[str, Convert] = {
     "boolean": _boolean,
-    "float": _float,
-    "double": _double,
     "string": _string,
     "binary": _binary,
     "date": _date,
     "variant": _variant,
 }
 """What takes values of the kinds that need nothing but their name."""
+NEAREST: dict[str, Nearest] = {"float": _float, "double": _double}
+"""What gives the number of a kind that is next to a value, and whether its shortest text is the value's number."""

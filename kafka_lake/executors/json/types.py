@@ -1,4 +1,6 @@
-"""What JSON values look like together: a type that holds each of them unchanged, the one rule of inference.
+"""What JSON values look like together: a type that holds each of them, the one rule of inference.
+
+Each is held unchanged, except that a double rounds numbers beside a fraction that have more digits than it holds.
 
 A type is plain data, so that it travels: the name of a scalar (see `SCALARS`), ``["list", element]`` or
 ``["struct", {field: type}]`` with the fields in the order in which they were first seen. None is the type of what was
@@ -9,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 from kafka_lake.executors.json.text import MINUS_ZERO, Real, dumps
@@ -16,10 +19,9 @@ from kafka_lake.executors.json.text import MINUS_ZERO, Real, dumps
 Kind = Any
 SCALARS = {
     "boolean": "true and false",
-    "int53": "whole numbers that a double holds",
     "long": "whole numbers of 64 bits",
     "whole": "whole numbers of up to 38 digits",
-    "double": "numbers that are the shortest text of a double",
+    "double": "numbers with a fraction or an exponent, within a double's range",
     "date": "text that is a date",
     "timestamp": "text that is a time with an offset",
     "timestamp_ntz": "text that is a time without one",
@@ -34,12 +36,11 @@ TIME = re.compile(
     re.ASCII,
 )
 """RFC 3339, section 5.6: ``T`` or one space between date and time; an offset may be missing, or lack its colon."""
-_EXACT = 2**53
 _LONG = 2**63
 _WHOLE = 10**38
 _LEAST_NORMAL = sys.float_info.min
 _DIGITS_OF_ALL = sys.float_info.dig
-_NUMBERS = ("int53", "long", "whole")
+_NUMBERS = ("long", "whole", "double")
 TIMES = ("date", "timestamp", "timestamp_ntz")
 _MICROS = 6
 
@@ -52,8 +53,8 @@ def kind_of(value: Any, levels: int = LEVELS) -> Kind:
         return "boolean"
     if isinstance(value, Real):
         if value == MINUS_ZERO:
-            return "int53"
-        return "double" if is_double(value) else "text"
+            return "long"
+        return "double" if isfinite(float(value)) else "text"
     if isinstance(value, str):
         return _text_kind(value)
     if isinstance(value, int):
@@ -69,8 +70,6 @@ def kind_of(value: Any, levels: int = LEVELS) -> Kind:
 
 
 def _whole_kind(value: int) -> Kind:
-    if -_EXACT <= value <= _EXACT:
-        return "int53"
     if -_LONG <= value < _LONG:
         return "long"
     if -_WHOLE < value < _WHOLE:
@@ -135,12 +134,12 @@ def _normal(number: str) -> tuple[bool, str, int] | None:
 def merged(one: Kind, other: Kind) -> Kind:
     """Return the type that holds what either does; fields keep their order, new ones come last.
 
-    >>> merged(["struct", {"a": "int53"}], ["struct", {"b": None, "a": "double"}])
+    >>> merged(["struct", {"a": "long"}], ["struct", {"b": None, "a": "double"}])
     ['struct', {'a': 'double', 'b': None}]
     >>> merged(["struct", {"a": "text", "b": "text"}], ["struct", {"b": "text", "a": "text"}])
     ['struct', {'a': 'text', 'b': 'text'}]
-    >>> merged("long", "double"), merged("int53", "long"), merged("date", "timestamp"), merged("text", ["list", None])
-    ('text', 'long', 'text', 'text')
+    >>> merged("whole", "double"), merged("whole", "long"), merged("date", "timestamp"), merged("text", ["list", None])
+    ('double', 'whole', 'text', 'text')
     """
     if one is None:
         return other
@@ -156,8 +155,6 @@ def merged(one: Kind, other: Kind) -> Kind:
         return ["struct", fields]
     if one in _NUMBERS and other in _NUMBERS:
         return max(one, other, key=_NUMBERS.index)
-    if {str(one), str(other)} == {"int53", "double"}:
-        return "double"
     return "text"
 
 

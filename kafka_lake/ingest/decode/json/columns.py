@@ -28,7 +28,6 @@ _SCALARS = {
 }
 _INFERRED: Mapping[str, T.DataType] = {
     "boolean": T.BooleanType(),
-    "int53": T.LongType(),
     "long": T.LongType(),
     "whole": T.DecimalType(38, 0),
     "double": T.DoubleType(),
@@ -111,7 +110,7 @@ def with_variants(value: Column, kind: T.DataType) -> Column | None:
 def spark_type(kind: Kind) -> T.DataType:
     """Return the type of the column for a type that was inferred and settled.
 
-    >>> spark_type(["struct", {"id": "int53", "tags": ["list", "text"]}]).simpleString()
+    >>> spark_type(["struct", {"id": "long", "tags": ["list", "text"]}]).simpleString()
     'struct<id:bigint,tags:array<string>>'
     """
     if isinstance(kind, list) and kind[0] == "struct":

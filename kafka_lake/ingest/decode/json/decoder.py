@@ -62,6 +62,10 @@ def observed_in(records: DataFrame, target: Target, rules: Rules) -> Seen:
 def said_of(seen: Seen) -> dict[str, str]:
     """Return what is said of values and fields that are in no column: path → the sentence."""
     said = {path: f"{count} times had digits beyond microseconds, which were cut" for path, count in seen.cut.items()}
+    said |= {
+        path: f"{count} numbers have more digits than the column's type holds; they were rounded to the nearest one"
+        for path, count in seen.rounded.items()
+    }
     said |= dict.fromkeys(seen.empty, "has no column yet: it was empty, [] or {}, wherever it was")
     if seen.more:
         said["…"] = f"{seen.more} more fields without a column, counted once in each batch of records"

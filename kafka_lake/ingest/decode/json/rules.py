@@ -24,7 +24,8 @@ _RULES: tuple[tuple[str, Any, str, tuple[str, ...]], ...] = (
     (
         "double, float",
         ("double",),
-        "Numbers that are the same as the shortest decimal text of what is stored.",
+        "Numbers within the type's range. One with more digits than the type holds is rounded to the nearest that it "
+        "holds, and counted in the check `schema_evolution`.",
         ("1.50", "1E+2", "0.30000000000000004", "9007199254740992", "9007199254740993", "0.1000000000000000055",
          "1e400", "1e-400", '"NaN"'),
     ),
@@ -76,9 +77,9 @@ _INFERENCE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("true", "null"), ""),
     (("1", "9223372036854775807"), ""),
     (("9223372036854775808",), "Up to 38 digits."),
-    (("1", "2.5"), "A whole number beyond 2^53 beside a fraction makes it text."),
+    (("1", "2.5"), "A whole number beyond 2^53 beside a fraction is rounded, and counted."),
     (("1.0",), ""),
-    (("0.12345678901234567890",), "No double has these digits."),
+    (("0.12345678901234567890",), "Rounded, and counted. `schema: a decimal(38,20)` keeps all digits."),
     (('"x"', "1"), "Types that have none in common: JSON text."),
     (('{"a": 1}', '{"b": [2]}'), "Fields in the order in which they first appear."),
     (("null", "[]"), "No column yet; the check `schema_evolution` names what is empty."),
