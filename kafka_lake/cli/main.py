@@ -19,6 +19,7 @@ from kafka_lake.cli.commands import (
     maintenance,
     metrics,
     repair,
+    schema,
     surroundings,
     tables,
     topics,
@@ -65,6 +66,7 @@ app = typer.Typer(
 app.add_typer(topic.app, name="topic")
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(topics.app, name="topics")
+app.add_typer(schema.app, name="schema")
 
 
 def _tell_version(asked: bool) -> None:
@@ -135,7 +137,6 @@ for _command in (
     adopt.adopt,
     tables.clean,
     maintenance.maintain,
-    tables.schema,
     history.history,
     local.reload,
     tables.query,

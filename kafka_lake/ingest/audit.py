@@ -307,7 +307,9 @@ def noted(
             ColumnNote(column="…", what=f"{len(ignored) - _NOTED} more not added", before="", after="", why=why)
         )
     for c in conflicts:
-        instead = f"such values go to {c.new_column}" if c.new_column else "records with such values are dead letters"
+        command = f"`kafka-lake schema change {'.'.join(spec.identifier)} {c.column} TYPE` gives it another type"
+        letters = f"records with such values are dead letters; {command}"
+        instead = f"such values go to {c.new_column}" if c.new_column else letters
         notes.append(
             ColumnNote(column=c.column, what="not changed", before=c.have, after=c.got, why=f"{c.label}: {instead}")
         )

@@ -103,4 +103,6 @@ def _altered(commit: Commit) -> list[str]:
     findings = (finding for each in commit.every for finding in each.findings)
     notes = (note for finding in findings for note in finding.changes if note.what == NOT_KEPT)
     lines = [f"column {note.column}: {note.why}" for note in notes]
-    return lines if len(lines) <= _MOST_NOTES else [*lines[:_MOST_NOTES], f"and {len(lines) - _MOST_NOTES} more columns"]
+    return (
+        lines if len(lines) <= _MOST_NOTES else [*lines[:_MOST_NOTES], f"and {len(lines) - _MOST_NOTES} more columns"]
+    )

@@ -22,6 +22,8 @@ RECONCILE = "reconcile"
 """The kind of a commit that makes a dead-letter table fit its topic's table."""
 EXPIRE_ROWS = "expire_rows"
 """The kind of a commit that deletes rows since they are old."""
+CHANGE_COLUMN = "change_column"
+"""The kind of a commit that gives a column another type: values are as they were."""
 MOVE_FILES = "move_files"
 """The kind of a commit that refers to copies of files in another location: rows are as they were."""
 

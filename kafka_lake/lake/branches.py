@@ -9,15 +9,29 @@ from typing import Any
 from uuid import uuid4
 
 import tenacity
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
 from kafka_lake.lake.pyiceberg_compat.moving import replace_by_copies
+from kafka_lake.lake.pyiceberg_compat.rewriting import stage_rewritten
 
 log = logging.getLogger(__name__)
 
@@ -234,6 +248,25 @@ class StagingBranch:
             replace_by_copies(transaction, table.io, branch=self.name, summary=summary, copies=copies)
         self._appended = table
 
+    def rewrite(self, schema_id: int, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
+        """Have the branch refer to other data files instead of all that it has; `written` tells where that went.
+
+        Args:
+            schema_id: The schema of the files, one of the table's: with `publish`, it becomes the current one.
+            files: Of the table's current partition spec.
+            summary: Properties of the snapshot.
+
+        Raises:
+            PublishRefusedError: If the table or the branch is gone.
+            TableError: If this version of PyIceberg can't do it.
+        """
+
+        def stage() -> None:
+            stage_rewritten(self._writable(), self.name, schema_id, files, summary)
+
+        conflict = tenacity.retry_if_exception_type(CommitFailedException)
+        _again(stage, conflict | tenacity.retry_if_exception_message(match=SEQUENCE_TAKEN))
+
     def _writable(self) -> Table:
         """Return the table as it is now: sequence numbers have gone on since the plan."""
         table = self._catalog.table(self.identifier)
@@ -265,7 +298,7 @@ class StagingBranch:
         self.staged = table
         return snapshot
 
-    def publish(self, staged: int, properties: Properties = nothing) -> None:
+    def publish(self, staged: int, properties: Properties = nothing, schema: tuple[int, int] | None = None) -> None:
         """Move ``main`` to the staged snapshot and drop the branch, in one commit.
 
         The commit asserts what both refs point to (``assert-ref-snapshot-id`` of Iceberg's REST specification, which
@@ -276,22 +309,25 @@ class StagingBranch:
         Args:
             staged: The audited snapshot; another one on the branch is never published.
             properties: Gives properties of the table that the same commit sets, by the table as it is before.
+            schema: The id of the table's current schema, and of the one that the same commit makes current; None if it
+                stays.
 
         Raises:
-            PublishRefusedError: If ``main`` moved meanwhile, or the branch isn't what was audited.
+            PublishRefusedError: If ``main`` moved meanwhile, or the branch isn't what was audited, or the table has
+                another schema.
         """
-        _patiently(lambda: self._publish(staged, properties))
+        _patiently(lambda: self._publish(staged, properties, schema))
 
-    def _publish(self, staged: int, properties: Properties) -> None:
+    def _publish(self, staged: int, properties: Properties, schema: tuple[int, int] | None) -> None:
         try:
-            self._move_main(staged, properties)
+            self._move_main(staged, properties, schema)
         except Exception:
             # Refused, or unknown: the table tells. Another attempt asserts the same as this one.
             if not self._is_published(staged):
                 raise
             log.warning("The catalog's answer was lost, but snapshot %s is published.", staged)
 
-    def _move_main(self, staged: int, properties: Properties) -> None:
+    def _move_main(self, staged: int, properties: Properties, schema: tuple[int, int] | None) -> None:
         seen, self.staged = self.staged, None
         name, table = ".".join(self.identifier), seen or self._catalog.table(self.identifier)
         main = table.metadata.refs.get("main") if table else None
@@ -302,6 +338,9 @@ class StagingBranch:
             raise PublishRefusedError(
                 f"Table {name}: branch {self.name} holds snapshot {found}, not the audited {staged}."
             )
+        if schema is not None:
+            self._move_main_and_schema(table, main, staged, properties(table), schema)
+            return
         retention = (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep)
         # What was looked at is what PyIceberg asserts.
         with table.transaction() as transaction:
@@ -309,6 +348,29 @@ class StagingBranch:
                 transaction.set_properties(dict(told))
             ManageSnapshots(transaction).create_branch(staged, "main", *retention).remove_branch(self.name).commit()
         self.published = table
+
+    def _move_main_and_schema(
+        self, table: Table, main: SnapshotRef, staged: int, told: Mapping[str, str], schema: tuple[int, int]
+    ) -> None:
+        before, after = schema
+        if table.metadata.current_schema_id != before:
+            raise PublishRefusedError(f"Table {'.'.join(self.identifier)}: its columns have changed meanwhile.")
+        # A transaction of PyIceberg's has no public way to make one of the table's schemas current.
+        requirements: tuple[TableRequirement, ...] = (
+            AssertTableUUID(uuid=table.metadata.table_uuid),
+            AssertCurrentSchemaId.model_validate({"current-schema-id": before}),
+            AssertRefSnapshotId.model_validate({"ref": "main", "snapshot-id": self.head}),
+            AssertRefSnapshotId.model_validate({"ref": self.name, "snapshot-id": staged}),
+        )
+        moved = {**main.model_dump(by_alias=True, exclude_none=True), "ref-name": "main", "snapshot-id": staged}
+        updates: tuple[TableUpdate, ...] = (
+            SetCurrentSchemaUpdate.model_validate({"schema-id": after}),
+            SetSnapshotRefUpdate.model_validate(moved),
+            RemoveSnapshotRefUpdate.model_validate({"ref-name": self.name}),
+        )
+        if told:
+            updates = (SetPropertiesUpdate(updates=dict(told)), *updates)
+        table.catalog.commit_table(table, requirements, updates)
 
     def _is_published(self, staged: int) -> bool:
         table = self._catalog.table(self.identifier)

@@ -195,6 +195,13 @@ def of_topic(
     return own, tuple(each for each in found if each is not own)
 
 
+def carried_positions(table: Table) -> dict[str, str]:
+    """Return what the newest snapshot with a position tells of it, for one that says the same."""
+    told = (summary_of(each) for each in ancestors(table, head_of(table)))
+    newest = next((each for each in told if each.keys() & RESUMED_FROM), {})
+    return {key: newest[key] for key in (*sorted(RESUMED_FROM), OTHERS) if key in newest}
+
+
 def read_positions(table: Table) -> tuple[Position, ...]:
     """Return the positions that the newest ancestor of ``main`` with any has, its own topic's first; none if none has.
 

@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.executors.json.misfit import ANOTHER_TYPE
 from kafka_lake.ingest.decode import ERROR_CLASSES
 from kafka_lake.ingest.decode.json.decoder import Json, decode_json
 from kafka_lake.ingest.decode.rows import (
@@ -149,7 +150,7 @@ def test_a_wrong_type_names_its_columns_and_shows_what_was_there(records: Record
         "m map<string, struct<y: int>>, text string"
     )
     decoded = decode_json(records([text.encode() for text, _ in WRONG_TYPE]), schema)
-    assert verdicts(decoded) == [("wrong_type", message) for _, message in WRONG_TYPE]
+    assert verdicts(decoded) == [("wrong_type", f"{message} {ANOTHER_TYPE}") for _, message in WRONG_TYPE]
 
 
 ODD = ["a.b", "a b", 'a"b', "a'b", "a`b", "a[0]", "$", "ü", "a\\b", "parsed", "value", "%s"]
@@ -162,7 +163,7 @@ def test_odd_names_are_columns_like_others(records: Records) -> None:
     decoded = decode_json(records([json.dumps(value).encode() for value in values]), schema)
     assert verdicts(decoded) == [
         (None, None),
-        *[("wrong_type", f'Column {name} (int) got "x".') for name in ODD],
+        *[("wrong_type", f'Column {name} (int) got "x". {ANOTHER_TYPE}') for name in ODD],
         *[("null_in_required_column", f"Required, but null or missing: {name}.") for name in ODD],
     ]
     (row,) = rows_of(decoded, spec(metadata_column=None)).collect()
@@ -189,7 +190,7 @@ def test_nulls_in_required_columns_are_named_exactly(records: Records) -> None:
         ("null_in_required_column", "Required, but null or missing: id."),
         ("null_in_required_column", "Required, but null or missing: id, s, t."),
         ("null_in_required_column", "Required, but null or missing: t."),
-        ("wrong_type", 'Column id (bigint) got "x".'),
+        ("wrong_type", f'Column id (bigint) got "x". {ANOTHER_TYPE}'),
     ]
 
 

@@ -308,7 +308,14 @@ def test_what_happened_to_columns_is_told_in_lines():
     assert noted(SPEC, [ADDED], [], [taken, apart], {"x.y": "is a list of nothing"}) == (
         ColumnNote("a", "added", "", "string"),
         ColumnNote("n", "not changed", "long", "string", "version 2: such values go to n_string"),
-        ColumnNote("m", "not changed", "long", "string", "a record: records with such values are dead letters"),
+        ColumnNote(
+            "m",
+            "not changed",
+            "long",
+            "string",
+            "a record: records with such values are dead letters; `kafka-lake schema change pizza.orders m TYPE` gives "
+            "it another type",
+        ),
         ColumnNote("x.y", "not kept", "", "", "is a list of nothing"),
     )
     left = noted(SPEC, [], many, [], {})

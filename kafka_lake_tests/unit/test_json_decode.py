@@ -18,6 +18,7 @@ from kafka_lake.executors.json import decoder as json_decode
 from kafka_lake.executors.json import plain as json_plain
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import Decoded, JsonDecoder
+from kafka_lake.executors.json.misfit import ANOTHER_TYPE
 
 SCALARS = ["boolean", "byte", "short", "int", "long", "float", "double", "string", "binary", "date", "timestamp",
            "timestamp_ntz", "variant"]  # fmt: skip
@@ -77,7 +78,8 @@ NOT_JSON = [
 ]  # fmt: skip
 WRONG_TYPE = [
     b'{"id": "1"}', b'{"id": 1.0}', b'{"id": 1e2}', b'{"id": 9223372036854775808}', b'{"id": true}',
-    b'{"n": 2147483648}', b'{"x": 1e999}', b'{"x": "1.5"}', b'{"ok": 1}', b'{"ok": "true"}', b'{"at": 5}', b'{"at": "yesterday"}',
+    b'{"n": 2147483648}', b'{"x": 1e999}', b'{"x": "1.5"}', b'{"ok": 1}', b'{"ok": "true"}', b'{"at": 5}',
+    b'{"at": "yesterday"}',
     b'{"at": "2026-02-30T00:00:00Z"}', b'{"at": "2026-02-03T24:00:00Z"}', b'{"at": "03:04:05"}',
     b'{"at": "2026-02-03"}', b'{"at": "0000-01-01T00:00:00Z"}', b'{"at": "10000-01-01T00:00:00Z"}', b'{"tags": "a"}',
     b'{"who": {"age": "old"}}', b'{"who": [1]}', b'{"points": [{"y": 1}, {"y": "1"}]}',
@@ -317,7 +319,7 @@ def test_of_a_record_that_fails_nothing_is_seen_but_what_does_not_fit() -> None:
     made = decoded([b'{"id": "x", "n": 1, "new": 5, "who": {"first": "a", "age": {"b": 1}}}'])
     assert (
         made.error_message[0].as_py()
-        == 'Column id (long) got "x". Column who (struct) got {"first":"a","age":{"b":1}}.'
+        == f'Column id (long) got "x". Column who (struct) got {{"first":"a","age":{{"b":1}}}}. {ANOTHER_TYPE}'
     )
     assert made.seen.news == {}
     assert made.seen.misfits == ["struct", {"id": "text", "who": ["struct", {"age": ["struct", {"b": "long"}]}]}]
@@ -351,7 +353,7 @@ def test_a_column_of_two_fields_has_one_value() -> None:
         [b'{"cost": 1}', b'{"price": 2}', b'{"price": 3, "cost": 3}', b'{"price": 4, "cost": 5}'], columns=columns
     )
     assert [r and r["price"] for r in made.rows.to_pylist()] == [1, 2, 3, None]
-    assert made.error_message[3].as_py() == "Column price (long) got 5."
+    assert made.error_message[3].as_py() == f"Column price (long) got 5. {ANOTHER_TYPE}"
 
 
 @pytest.mark.slow

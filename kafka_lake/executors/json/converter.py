@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka_lake.executors.json.columns import FIRST_MICROS, LAST_MICROS, UNITS, Column, Rules
 from kafka_lake.executors.json.instants import instant_of
-from kafka_lake.executors.json.misfit import MisfitError
+from kafka_lake.executors.json.misfit import ANOTHER_TYPE, MisfitError
 from kafka_lake.executors.json.scalars import (
     CONVERTERS,
     NEAREST,
@@ -125,7 +125,7 @@ class Converter:
             kinds = (self._columns[index] for index, _ in takers[name])
             columns = " or ".join(f"{column[0]} ({column[4]})" for column in kinds)
             said.append(f"Column {columns} got {shown(dumps(value[given[name]]))}.")
-        return " ".join(said)
+        return " ".join([*said, ANOTHER_TYPE])
 
     def _takers_of(self, columns: Sequence[Column], path: Path) -> Takers:
         takers: dict[str, list[tuple[int, Convert]]] = {}

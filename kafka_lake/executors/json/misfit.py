@@ -2,6 +2,9 @@
 
 from kafka_lake.executors.json.types import Kind
 
+ANOTHER_TYPE = "`kafka-lake schema change TABLE COLUMN TYPE` gives a column another type."
+"""What a message about a value that fits no column ends with."""
+
 
 class MisfitError(Exception):
     """A value fits none of its columns.

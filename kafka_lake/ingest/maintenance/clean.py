@@ -1,8 +1,8 @@
 """Clean: what dead runs left behind, branches and files, and never what a live run needs.
 
 A staging branch from which ``main`` has moved away can't be published any more, whoever made it: it is dropped at
-once, but for one that an expiry of rows, or a move of files, has just made. One that could still be published may be a
-live run's, and so may files that no snapshot knows yet: only their age tells.
+once, but for one that an expiry of rows, a move of files, or a change of a column's type has just made. One that could
+still be published may be a live run's, and so may files that no snapshot knows yet: only their age tells.
 """
 
 import time
@@ -26,9 +26,10 @@ from kafka_lake.lake.positions import ancestors, head_of
 DEFAULT_AGE_SECONDS = 24 * 3600.0
 
 # What the branches are for that a side table has without one of the topic's table: to reconcile, and to expire rows.
-_FOLLOWS = ("_expire", "_tier")
+_FOLLOWS = ("_expire", "_tier", "_retype")
 _ALONE = ("_settle", *_FOLLOWS)
-# Rows that expire, or files that are moved, may follow a head that main has moved to: what was written serves so long.
+# Rows that expire, files that are moved or written again, may follow a head that main has moved to: what was written
+# serves so long.
 _FOLLOWS_SECONDS = 600.0
 
 

@@ -3,6 +3,7 @@
 from urllib.parse import urlsplit
 
 from pyiceberg.schema import sanitize_column_names
+from pyiceberg.table import Table
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 
 from kafka_lake.executors.json.plain import can_be_plain
@@ -27,8 +28,6 @@ def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableStat
         state: The table with the columns that it will be written with.
         plan: The batch.
     """
-    metadata = state.table.metadata
-    properties = metadata.properties
     if not spec.arrow:
         return "arrow is false"
     if spec.write == "upsert":
@@ -37,18 +36,25 @@ def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableStat
         return "the format has a decoder of its own"
     if spec.transform is not None or plan.kind != "append" or plan.deletes:
         return "rows are transformed or replaced"
+    if state.table.metadata.sort_order().fields:
+        return "files are sorted by Spark"
+    if not can_be_plain(columns_of(target.columns, target)):
+        return "a column's type, or what feeds it, is looked at record by record"
+    return why_not_written(state.table)
+
+
+def why_not_written(table: Table) -> str:
+    """Return why Arrow can't write a table's files, empty if it can. Pure."""
+    metadata = table.metadata
+    properties = metadata.properties
     if metadata.format_version != 2 or properties.get("write.format.default", "parquet") != "parquet":
         return "the table's format is written by Spark only"
     if any(name.startswith(("write.parquet.bloom-filter", "encryption.")) for name in properties):
         return "the table's properties ask for what Spark alone does"
-    if metadata.sort_order().fields:
-        return "files are sorted by Spark"
-    if sanitize_column_names(state.table.schema()) != state.table.schema():
+    if sanitize_column_names(table.schema()) != table.schema():
         return "a column's name is written by Spark only"
     if any(isinstance(f.transform, UnknownTransform | VoidTransform) for f in metadata.spec().fields):
         return "the partition transform is Spark's"
-    if urlsplit(state.table.location()).scheme not in _SCHEMES:
+    if urlsplit(table.location()).scheme not in _SCHEMES:
         return "the file system is Spark's"
-    if not can_be_plain(columns_of(target.columns, target)):
-        return "a column's type, or what feeds it, is looked at record by record"
     return ""

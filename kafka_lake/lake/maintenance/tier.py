@@ -26,7 +26,7 @@ from kafka_lake.lake.maintenance.cold_place import place_of, refuse_place
 from kafka_lake.lake.maintenance.row_age import RowLimit, row_limit
 from kafka_lake.lake.maintenance.staging import Later, refused_if_main_moved
 from kafka_lake.lake.maintenance.tiered import TIERED, Tiered, tiered_of
-from kafka_lake.lake.positions import OTHERS, RESUMED_FROM, ancestors, head_of, summary_of
+from kafka_lake.lake.positions import carried_positions, head_of, summary_of
 
 # Others commit every two seconds, and to stage takes one.
 _ATTEMPTS = 12
@@ -179,7 +179,7 @@ class _Move:
             branch.create()
             # What was published is no branch any more. Until the end, the others keep the copies alive.
             undo.callback(branch.discard)
-            copies.stage(branch, batch, {**author_summary(self.run_id, MOVE_FILES), **_positions(table)})
+            copies.stage(branch, batch, {**author_summary(self.run_id, MOVE_FILES), **carried_positions(table)})
             tip = branch.written(head).snapshot_id
             copies.refuse_if_gone(branch, tip)
             self._audit(table, branch, tip)
@@ -240,13 +240,6 @@ def _some(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
     total = accumulate(each.file_size_in_bytes for each in files)
     few = sum(1 for each in total if each <= _BYTES_OF_A_COMMIT)
     return files[: max(1, min(few, _FILES_OF_A_COMMIT))]
-
-
-def _positions(table: Table) -> dict[str, str]:
-    """Return what the newest snapshot with a position tells of it: this one says the same."""
-    told = (summary_of(each) for each in ancestors(table, head_of(table)))
-    newest = next((each for each in told if each.keys() & RESUMED_FROM), {})
-    return {key: newest[key] for key in (*sorted(RESUMED_FROM), OTHERS) if key in newest}
 
 
 def _staying(found: ColdFiles) -> dict[str, int]:

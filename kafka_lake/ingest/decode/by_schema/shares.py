@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from kafka_lake.executors.json.misfit import ANOTHER_TYPE
 from kafka_lake.ingest.decode import MALFORMED, WRONG_TYPE
 from kafka_lake.ingest.decode.by_schema.writer import Writer
 from kafka_lake.ingest.decode.decoder import Verdict, judged
@@ -66,5 +67,5 @@ def _wrong(share: Share, misfits: Sequence[Misfit]) -> list[Verdict]:
     if not misfits:
         return []
     any_of_them, said = reasons(misfits)
-    message = F.concat(F.lit(f"Written with {share.writer.label}. "), said)
+    message = F.concat(F.lit(f"Written with {share.writer.label}. "), said, F.lit(f" {ANOTHER_TYPE}"))
     return [Verdict(share.mine & any_of_them, F.lit(WRONG_TYPE), message)]
