@@ -175,7 +175,7 @@ LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
         {"name": "id", "type": typed("string", "uuid")}, {"name": "none", "type": "null"},
         {"name": "one_null", "type": ["null"]}, {"name": "n", "type": ["null", "int"]}, {"name": "N", "type": "int"},
     ]}, [({"id": ID.upper(), "n": None, "N": 4}, {"id": ID, "n": None, "N": 4})]),
-    ("record without fields", {**record(none="null"), "name": "RN"}, [({}, True)]),
+    ("record without fields", {**record(none="null"), "name": "RN"}, [({}, {"_set": True})]),
     ("array", listed(["null", listed(typed("int", "time-millis"))]),
      [([], []), ([None, [], [clock(1)]], [None, [], ["01:00:00.000000"]])]),
     ("array of nulls", listed(["null"]), [([None, None], [None, None])]),

@@ -87,7 +87,7 @@ KINDS: dict[str, tuple[Callable[[random.Random], Sample], Any]] = {
     "bytes": (BYTES, b""),
     "Color": (color, "RED"),
     "Line": (line, None),
-    "Line.Nothing": (lambda rng: ({}, {"": True}), None),
+    "Line.Nothing": (lambda rng: ({}, {"": {"_set": True}}), None),
     "google.protobuf.Timestamp": (timestamp, None),
     "google.protobuf.Duration": (duration, None),
     "google.protobuf.StringValue": (wrapped(TEXTS), None),

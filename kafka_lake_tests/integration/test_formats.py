@@ -17,6 +17,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kafka_lake.common.errors import ConfigurationError, RegistryError, TableError
+from kafka_lake.executors.json.misfit import ANOTHER_TYPE
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
@@ -247,7 +248,7 @@ def test_types_of_all_formats_may_be_mixed_in_one_topic(
         4: {"id": 4, **none, "c": 0.5},
         5: {"id": 5, **none},
     }
-    assert letters(see) == [("wrong_type", 'Column id (bigint) got "six".')]
+    assert letters(see) == [("wrong_type", f'Column id (bigint) got "six". {ANOTHER_TYPE}')]
 
 
 @pytest.mark.exhaustive
@@ -567,6 +568,51 @@ def test_protobuf_columns_are_those_of_messages_in_the_topic(
     assert rows_by_id(see) == {7: {"id": 7, "n64": None}, None: {"id": None, "n64": 9}}
     ((name, said),) = letters(see)
     assert (name, "no message at index [65]" in said) == ("unknown_schema", True)
+
+
+def test_records_without_fields_may_get_fields_later(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, tmp_path: Path
+) -> None:
+    def event(*fields: tuple[str, Any]) -> dict[str, Any]:
+        arms = [{**order(*of), "name": name} for name, of in (("Created", fields), ("Deleted", ()))]
+        return order(("id", "long"), ("what", ["null", *arms]))
+
+    def proto(fields: str) -> str:
+        arms = f"message Created {{ {fields} }} message Deleted {{}}"
+        oneof = "oneof what { Created created = 2; Deleted deleted = 3; }"
+        return f'syntax = "proto3"; {arms} message Event {{ int64 id = 1; {oneof} }}'
+
+    (tmp_path / "event.avsc").write_text(json.dumps(event()))
+    (tmp_path / "event.proto").write_text(proto(""))
+    specs, topics = [], [new_topic(), new_topic()]
+    for topic, format_, file in zip(topics, ("avro", "protobuf"), ("event.avsc", "event.proto"), strict=True):
+        message = "Event" if format_ == "protobuf" else None
+        specs.append(topic.spec(None, format=format_, schema_file=str(tmp_path / file), message=message))
+    topics[0].send(avro(event(), {"id": 1, "what": ("shop.Created", {})}))
+    topics[0].send(avro(event(), {"id": 2, "what": ("shop.Deleted", {})}))
+    topics[1].send(b"\x08\x01\x12\x00")
+    topics[1].send(b"\x08\x02\x1a\x00")
+    for spec in specs:
+        ingest(spec, connections(), "run-1")
+    later = event(("by", "string"))
+    (tmp_path / "event.avsc").write_text(json.dumps(later))
+    (tmp_path / "event.proto").write_text(proto("string by = 1;"))
+    topics[0].send(avro(later, {"id": 3, "what": ("shop.Created", {"by": "x"})}))
+    topics[1].send(b"\x08\x03\x12\x03\x0a\x01x")
+    expected = {
+        1: {"Created": {"_set": True, "by": None}, "Deleted": None},
+        2: {"Created": None, "Deleted": {"_set": True}},
+        3: {"Created": {"_set": None, "by": "x"}, "Deleted": None},
+    }
+    for spec, topic in zip(specs, topics, strict=True):
+        ingest(spec, connections(), "run-2")
+        see = view(spec)
+        see.assert_exactly_once(topic.ledger)
+        assert see.dead_letters() == []
+        arms = {row["id"]: row.get("what", row) for row in see.rows()}
+        found = {n: {name: row[next(c for c in row if c.lower() == name.lower())] for name in ("Created", "Deleted")}
+                 for n, row in arms.items()}  # fmt: skip
+        assert found == expected
 
 
 def test_incompatible_versions_are_not_published(

@@ -165,7 +165,7 @@ def test_branches_of_a_union_have_names_of_their_own() -> None:
 
 def test_what_takes_no_bytes_is_no_column() -> None:
     schema = record(a="null", b=["null"], c="int", d=record("S"), e={"type": "map", "values": "null"})
-    assert named(schema) == "struct<c:int,d:boolean,e:map<string,string>>"
+    assert named(schema) == "struct<c:int,d:struct<_set:boolean>,e:map<string,string>>"
     assert avro_type(writer(record())) == T.StructType([])
 
 

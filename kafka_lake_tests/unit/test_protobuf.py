@@ -177,7 +177,7 @@ def test_presence_is_kept() -> None:
     assert [[found[name] for name in names] for found in decoded(described, *messages)] == [
         [0, 0, None, None, None, []],
         [None, None, {"sku": "", "count": 0}, None, None, []],
-        [None, None, None, True, None, []],
+        [None, None, None, {"_set": True}, None, []],
         [None, None, None, None, {"sku": "x", "count": 0}, [{"sku": "", "count": 0}, {"sku": "", "count": 2}]],
     ]
 

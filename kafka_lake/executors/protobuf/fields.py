@@ -11,7 +11,7 @@ from google.protobuf import empty_pb2, message_factory  # type: ignore[import-un
 from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
 
 from kafka_lake.executors.protobuf.message_text import message_text
-from kafka_lake.executors.protobuf.model import Columns, Files, UnsupportedTypeError, Values, each_as, list_of
+from kafka_lake.executors.protobuf.model import SET, Columns, Files, UnsupportedTypeError, Values, each_as, list_of
 from kafka_lake.executors.protobuf.scalars import scalar_values
 from kafka_lake.executors.protobuf.well_known import (
     SECONDS,
@@ -50,7 +50,8 @@ def struct_of(files: Files, descriptor: Descriptor, path: str, above: tuple[str,
     if len(above) == _DEPTH:
         raise UnsupportedTypeError(f"{path} lies {_DEPTH} messages deep, where no parser goes")
     if not descriptor.fields:
-        return each_as(pa.bool_(), lambda value: True)
+        # Fields that the schema gets later join it.
+        return each_as(pa.struct([(SET, pa.bool_())]), lambda value: {SET: True})
     columns = [_columns(files, field, path, (*above, name)) for field in descriptor.fields]
     fields = [field for each in columns for field in each.fields]
     _refuse_twins([field.name for field in fields], path)
@@ -144,6 +145,9 @@ def _values(files: Files, field: FieldDescriptor, path: str, above: tuple[str, .
             return each_as(SECONDS, lambda value: seconds_of(value, path))
         case "google.protobuf.Struct" | "google.protobuf.Value" | "google.protobuf.ListValue":
             return each_as(pa.string(), lambda value: json_text(value, path))
+        case "google.protobuf.Empty":
+            # It never gets fields.
+            return each_as(pa.bool_(), lambda value: True)
         case "google.protobuf.FieldMask":
             return each_as(list_of(pa.string()), lambda value: value.paths[:])
         case "confluent.type.Decimal":

@@ -26,6 +26,10 @@ class Values:
     arrays: Callable[[list[Any]], list[pa.Array]]
 
 
+SET = "_set"
+"""The only field of a struct for messages and records without fields: true where there is one."""
+
+
 @dataclass(frozen=True)
 class Columns:
     """The columns that a field makes, and how to read them from messages, none of them None."""

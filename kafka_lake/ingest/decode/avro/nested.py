@@ -8,6 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.executors.protobuf.model import SET
 from kafka_lake.ingest.decode.avro.value import NULL, Expression, Value, avro_field, unless_null
 
 
@@ -38,7 +39,7 @@ class Member:
 
 
 def record_value(fields: Sequence[Member], avro: Any) -> Value:
-    """Return a record as a struct; one without fields as a boolean.
+    """Return a record as a struct; one without fields as a struct that says that it is set, and that fields may join.
 
     Args:
         fields: Its fields, those of type null left out.
@@ -46,7 +47,8 @@ def record_value(fields: Sequence[Member], avro: Any) -> Value:
     """
     parts = [field for field in fields if not isinstance(field.value.type, T.NullType)]
     if not parts:
-        return Value(avro, T.BooleanType(), lambda raw: F.when(raw.isNotNull(), F.lit(True)))
+        kind = T.StructType([T.StructField(SET, T.BooleanType())])
+        return Value(avro, kind, lambda raw: F.when(raw.isNotNull(), F.struct(F.lit(True).alias(SET))))
 
     def build(raw: Column) -> Column:
         return F.when(raw.isNotNull(), F.struct(*[part.value.built(part.of(raw)).alias(part.name) for part in parts]))

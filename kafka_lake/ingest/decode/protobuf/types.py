@@ -16,7 +16,13 @@ TYPES: tuple[tuple[str, str, str], ...] = (
         "An enum is the name of its value, the first of aliases; or the digits.",
     ),
     ("Line f", "f: struct<sku:string,count:int>", "A message is a struct, null if unset; so is a group."),
-    ("Nothing f, google.protobuf.Empty f", "f: boolean", "A message without fields: true if set, else null."),
+    (
+        "Nothing f",
+        "f: struct<_set:boolean>",
+        "A message without fields: `_set` is true if it is set, else the struct is null. Fields that it gets later "
+        "join the struct.",
+    ),
+    ("google.protobuf.Empty f", "f: boolean", "True if set, else null. It never gets fields."),
     ("repeated Line f", "f: array<struct<sku:string,count:int>>", "Empty if unset. Elements of any type."),
     ("map<int32, Color> f", "f: map<int,string>", "Empty if unset. Values of any type."),
     (
