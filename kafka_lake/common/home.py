@@ -1,11 +1,12 @@
 """Where a project is and keeps its files: local state of a deployment, and downloads shared by all of a user's."""
 
 import os
-import shutil
 from importlib.resources import files
 from pathlib import Path
 
 from kafka_lake.common import environment
+
+_LIMIT = "max_concurrent_runs"
 
 
 def home() -> Path:
@@ -29,15 +30,42 @@ def cache() -> Path:
 def dagster_home() -> Path:
     """Make the folder of Dagster's storage and return it, for ``DAGSTER_HOME``.
 
-    It gets the project's ``dagster.yaml``, or the one of this package if the project has none.
+    It gets the project's ``dagster.yaml``, or the one of this package if the project has none. Where that doesn't say
+    how many runs there may be at once, the copy says it by the cores of this machine: runs that start while others
+    keep the cores busy are ended by Dagster's start timeout.
     """
     folder = home() / "dagster"
     folder.mkdir(parents=True, exist_ok=True)
-    if (own := _own_dagster_yaml()) is not None:
-        shutil.copy(own, folder)
-    else:
-        (folder / "dagster.yaml").write_bytes(files("kafka_lake.common").joinpath("dagster.yaml").read_bytes())
+    source = _own_dagster_yaml() or files("kafka_lake.common").joinpath("dagster.yaml")
+    (folder / "dagster.yaml").write_text(_bounded(source.read_text(), runs_at_once(os.cpu_count() or 1)))
     return folder
+
+
+def runs_at_once(cores: int) -> int:
+    """Return how many runs a machine starts within Dagster's start timeout, each with a Spark of its own.
+
+    >>> runs_at_once(1), runs_at_once(2), runs_at_once(8)
+    (4, 4, 16)
+    """
+    return max(4, 2 * cores)
+
+
+def _bounded(text: str, runs: int) -> str:
+    """Return a ``dagster.yaml`` with a limit of runs; one that has a limit, or can't be read, stays as it is."""
+    # Most commands need no YAML.
+    import yaml
+
+    try:
+        settings = yaml.safe_load(text) or {}
+        queue = settings.get("run_coordinator", {}).get("config") or {}
+        limits = settings.setdefault("concurrency", {}).setdefault("runs", {})
+        if _LIMIT in limits or _LIMIT in queue:
+            return text
+        limits[_LIMIT] = runs
+    except (yaml.YAMLError, AttributeError, TypeError):
+        # Dagster says what is wrong with it.
+        return text
+    return yaml.safe_dump(settings, sort_keys=False)
 
 
 def _own_dagster_yaml() -> Path | None:

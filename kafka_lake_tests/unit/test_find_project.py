@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from kafka_lake.cli import find_project, init, project
@@ -337,7 +339,37 @@ def test_a_relative_home_is_the_project_s_wherever_the_command_is_given(
     monkeypatch.chdir(tmp_path / "deeper")
     done = CliRunner().invoke(app, ["env"])
     assert f"{tmp_path}/state/" in done.output
-    assert (dagster_home() / "dagster.yaml").read_text() == "telemetry: {enabled: false}"
+    assert yaml.safe_load((dagster_home() / "dagster.yaml").read_text())["telemetry"] == {"enabled": False}
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ("telemetry: {enabled: false}", "by cores"),
+        ("", "by cores"),
+        ("concurrency: {runs: {max_concurrent_runs: 3}}", 3),
+        ("run_coordinator: {module: dagster, class: QueuedRunCoordinator, config: {max_concurrent_runs: 7}}", 7),
+    ],
+)
+def test_runs_at_once_are_bounded_by_the_cores_there_are(
+    settings: str, limit: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    write(tmp_path, {"dagster.yaml": settings})
+    monkeypatch.chdir(tmp_path)
+    with dg.DagsterInstance.from_config(str(dagster_home())) as instance:
+        queue = instance.get_concurrency_config().run_queue_config
+    assert queue is not None
+    assert queue.max_concurrent_runs == (12 if limit == "by cores" else limit)
+
+
+def test_a_dagster_yaml_that_cannot_be_read_is_left_to_dagster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for text in ("a: [", "concurrency: 3", "- 1"):
+        write(tmp_path, {"dagster.yaml": text})
+        assert (dagster_home() / "dagster.yaml").read_text() == text
 
 
 @pytest.mark.slow
@@ -355,7 +387,7 @@ def test_a_workspace_that_is_named_has_its_own_env_local_state_and_dagster_yaml(
     done = CliRunner().invoke(app, ["-w", "../project/workspace.yaml", "env"])
     assert f"{project}/.kafka_lake/" in done.output
     assert os.environ["A"] == "1"
-    assert (dagster_home() / "dagster.yaml").read_text() == "telemetry: {enabled: false}"
+    assert yaml.safe_load((dagster_home() / "dagster.yaml").read_text())["telemetry"] == {"enabled": False}
 
 
 def test_dg_toml_and_both_files(tmp_path: Path) -> None:
