@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 from pydantic import TypeAdapter
 
+from kafka_lake.common.markdown import plain
 from kafka_lake.components.alive import alive
 from kafka_lake.components.dead_letters import build_dead_letter_assets
 from kafka_lake.components.failures import as_failures
@@ -71,7 +72,9 @@ def build_topic_assets(
     settings = settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
     table = _table(spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings})
     others = [
-        _table(route.to, sources, shown, description=f"The records of Kafka topic {spec.full_topic} {route.when}.")
+        _table(
+            route.to, sources, shown, description=plain(f"The records of Kafka topic {spec.full_topic} {route.when}.")
+        )
         for route in spec.every_route
     ]
     checks = [check for each in spec.tables for check in _checks(each)]

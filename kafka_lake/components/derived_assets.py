@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import Field, TypeAdapter
 
 from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.common.markdown import block, plain
 from kafka_lake.components.alive import alive
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import key_of, op_name_of, pool_name_of
@@ -86,7 +87,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
             SETTINGS: settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True)),
             "dagster/table_name": spec.name,
         }
-        | ({"query": dg.MetadataValue.md(f"```sql\n{spec.sql.strip()}\n```")} if spec.sql else {}),
+        | ({"query": dg.MetadataValue.md(block(spec.sql.strip(), "sql"))} if spec.sql else {}),
         # A run that is for no partition tells what it did by events.
         skippable=spec.partitions is not None,
     )
@@ -136,7 +137,9 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 yield from (check_result(each, key) for each in with_all_rules(error.findings, spec.named_rules))
                 raise
             except AuditFailedError as error:
-                yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=False, description=error.message)
+                yield dg.AssetCheckResult(
+                    asset_key=key, check_name=AUDIT, passed=False, description=plain(error.message)
+                )
                 raise
             context.log.info(_sentence(report))
             checks = [

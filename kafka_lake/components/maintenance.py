@@ -11,6 +11,7 @@ from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.components.alive import alive
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import (
+from kafka_lake.common.markdown import code, plain
     MAINTENANCE_TAG,
     maintenance_key,
     maintenance_op_name,
@@ -121,7 +122,7 @@ def _figures(done: Maintained) -> dict[str, str]:
     before, after = done.planning_before or Planning(0, 0), done.planning_after or Planning(0, 0)
     measured = before.seconds is not None and after.seconds is not None
     return {
-        "table": ".".join(done.identifier),
+        "table": code(".".join(done.identifier)),
         "data files": f"{done.before.data_files:,} → {done.after.data_files:,}",
         "delete files": f"{done.before.delete_files:,} → {done.after.delete_files:,}",
         "manifests": f"{before.manifests:,} → {after.manifests:,}",
@@ -180,6 +181,6 @@ def _verdict(
         check_name=CHECK,
         passed=not problems,
         severity=dg.AssetCheckSeverity.WARN,
-        description="; ".join(problems) or None,
-        metadata={**leftovers, **({"old_files_held_by": "; ".join(held)} if held else {})},
+        description=plain("; ".join(problems)) or None,
+        metadata={**more, **({"old_files_held_by": "; ".join(held)} if held else {})},
     )

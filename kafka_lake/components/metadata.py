@@ -7,6 +7,8 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from kafka_lake.common.markdown import code, plain
+from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import lag
 from kafka_lake.components.keys import topic_key
 from kafka_lake.components.rule_checks import share_metadata
@@ -44,7 +46,7 @@ def check_result(
         check_name=finding.check,
         passed=finding.passed,
         severity=dg.AssetCheckSeverity.WARN if finding.warns else dg.AssetCheckSeverity.ERROR,
-        description="; ".join(finding.problems) or None,
+        description=plain("; ".join(finding.problems)) or None,
         metadata=metadata,
     )
 
@@ -91,7 +93,7 @@ def history_metadata(table: Table | None) -> dict[str, dict[str, Any]]:
     if table and (changes := schema_changes(table)):
         found["schema_evolution"] = {"schema_changes": dg.MetadataValue.table(changes)}
     if table and (losses := recorded_losses(table)):
-        lines = [f"- {loss}" for loss in losses[:_SHOWN_CHANGES]]
+        lines = [f"- {plain(str(loss))}" for loss in losses[:_SHOWN_CHANGES]]
         found["data_loss"] = {"recorded_losses": len(losses), "losses": dg.MetadataValue.md("\n".join(lines))}
     return found
 
@@ -112,19 +114,9 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
     if spec.history:
         metadata["history_table"] = f"{catalog.name}.{'.'.join(spec.history_table)}"
     if classes := report.classes():
-        metadata["dead_letter_classes"] = in_a_window(
-            "\n".join(
-                [
-                    "| class | records | sample | reason | value |",
-                    "|---|---|---|---|---|",
-                    *(
-                        f"| {c.name} | {c.count} | {c.place} "
-                        f"| {_cell(c.message)} | {f'`{_cell(c.value)}`' if c.value else ''} |"
-                        for c in classes
-                    ),
-                ]
-            )
-        )
+        lines = [(c.name, str(c.count), c.place, code(c.message), code(c.value)) for c in classes]
+        head = ("class", "records", "sample", "reason", "value")
+        metadata["dead_letter_classes"] = in_a_window(markdown_table(head, lines))
     if table and table.current_snapshot():
         metadata |= about_table(table, catalog, spec.identifier)
         if changes := schema_changes(table):
@@ -170,8 +162,3 @@ def column_lineage(spec: TopicTable, table: Table) -> dg.TableColumnLineage:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, int | float | str) else str(value)
-
-
-def _cell(text: str) -> str:
-    """Return text that can't break a Markdown table."""
-    return text.replace("|", "\\|").replace("`", "'").replace("\n", " ")

@@ -17,6 +17,8 @@ from pyiceberg.table import Table
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import lag
 from kafka_lake.components.dead_letters import is_reported, report_dead_letters
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.markdown import code
 from kafka_lake.components.history import report_history
 from kafka_lake.components.keys import partition_key, partitions_in, table_key, topic_key, work_name
 from kafka_lake.components.metadata import (
@@ -273,13 +275,16 @@ def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any
     made = sorted({each for commit in report.commits for each in commit.sides} - {*known})
     found = {each: report.of(each) for each in (*known, *made)}
     lines = [
-        (".".join(table), f"{its.total('rows'):,}", f"{its.total('dead_letters'):,}") for table, its in found.items()
+        (code(".".join(table)), f"{its.total('rows'):,}", f"{its.total('dead_letters'):,}")
+        for table, its in found.items()
     ]
     # Dagster cuts the table off where its cells are wide.
     told = [markdown_table(("table", "rows", "dead letters"), lines)]
     told += [each for table, its in found.items() if (each := _refused_told(".".join(table), its))]
     if made:
-        told.append(f"No asset yet: {', '.join(map('.'.join, made))}. Run `kafka-lake topics refresh`.")
+        told.append(
+            f"No asset yet: {', '.join(code('.'.join(each)) for each in made)}. Run `kafka-lake topics refresh`."
+        )
     without = report.total("without_table")
     return {
         "records_of_other_tables": sum(its.total("records") for its in found.values()),
@@ -292,4 +297,4 @@ def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any
 def _refused_told(table: str, report: RunReport) -> str:
     """Return how many of a table's dead letters are there because it refused a whole commit; empty if none are."""
     refused = sum(commit.dead_letters for commit in report.commits if commit.refused)
-    return f"{table} refused a commit: {refused:,} records are dead letters." if refused else ""
+    return f"{code(table)} refused a commit: {refused:,} records are dead letters." if refused else ""

@@ -10,6 +10,7 @@ from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import FileScanTask, Table
 
+from kafka_lake.common.markdown import code
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.printable import printable
 from kafka_lake.components.table_page import in_a_window
@@ -48,7 +49,7 @@ def sample_rows(spec: TopicTable, table: Table, snapshots: Iterable[int]) -> dg.
     )
     rows = scan.to_table([FileScanTask(file)]).to_pylist()
     cells = [[quoted_cell(row[field.name], spec) for field in shown] for row in rows]
-    told = markdown_table([field.name for field in shown], cells)
+    told = markdown_table([code(field.name) for field in shown], cells)
     more = len(fields) - len(shown)
     return in_a_window(f"{told}\n\n… and {more} more columns." if more else told)
 
@@ -87,5 +88,5 @@ def quoted_cell(value: Any, spec: TopicTable) -> str:
     """Return a value as code, in which Markdown and HTML mean nothing; what the topic's masks find is hidden."""
     if value is None:
         return ""
-    text = printable(quoted(str(value)[:SAMPLE_CHARACTERS], True, spec.mask)).replace("`", "'")
-    return f"`{text if len(text) <= _LONGEST else f'{text[:_LONGEST]}…'}`" if text else ""
+    text = printable(quoted(str(value)[:SAMPLE_CHARACTERS], True, spec.mask))
+    return code(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")

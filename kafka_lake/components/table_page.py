@@ -10,6 +10,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
+from kafka_lake.common.markdown import plain
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.how_to_read import how_to_read_page
 from kafka_lake.lake.positions import has_origin, live_row_count, summary_of
@@ -52,7 +53,7 @@ def _column(field: NestedField) -> dg.TableColumn:
     return dg.TableColumn(
         field.name,
         readable(str(field.field_type)),
-        description=field.doc or (_ORIGIN if has_origin(field.field_type) else None),
+        description=plain(field.doc or "") or (_ORIGIN if has_origin(field.field_type) else None),
         constraints=dg.TableColumnConstraints(nullable=not field.required),
     )
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from kafka_lake.common.markdown import block, code
 from kafka_lake.common.secret_names import SECRET_NAME
 
 _SECRET = re.compile(SECRET_NAME)
@@ -79,9 +80,9 @@ def how_to_read_page(catalog: str, identifier: tuple[str, str], properties: Mapp
     # Spark's address has a token, whatever the catalog has.
     lines = ['In a shell, before: `eval "$(kafka-lake env --secrets)"`. It sets Spark\'s address and the catalog.']
     if secrets:
-        lines.append(f"Only the environment has what is secret: {', '.join(f'`{name}`' for name in secrets)}.")
-    for tool, code in how_to_read(catalog, identifier, properties).items():
-        lines += ["", f"**{tool}**", "", "```python", code, "```"]
+        lines.append(f"Only the environment has what is secret: {', '.join(map(code, secrets))}.")
+    for tool, program in how_to_read(catalog, identifier, properties).items():
+        lines += ["", f"**{tool}**", "", block(program, "python")]
     return "\n".join(lines)
 
 

@@ -101,5 +101,5 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     page = [each.materialization for each in result.get_asset_materialization_events() if each.asset_key == own][-1]
     told = {key: each.value for key, each in page.metadata.items()}
     assert told["records_without_a_table"] == 1
-    assert f"No asset yet: {NAMESPACE}.{topic.table}_refund. Run `kafka-lake topics refresh`." in str(told["routes"])
-    assert f"{'.'.join(orders.path)} refused a commit: 1 records are dead letters." in str(told["routes"])
+    assert f"No asset yet: `{NAMESPACE}.{topic.table}_refund`. Run `kafka-lake topics refresh`." in str(told["routes"])
+    assert f"`{'.'.join(orders.path)}` refused a commit: 1 records are dead letters." in str(told["routes"])

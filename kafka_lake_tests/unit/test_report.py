@@ -123,10 +123,10 @@ def test_the_page_of_a_topics_own_table_tells_what_others_got_in_a_narrow_table(
     assert page.splitlines() == [
         "| table | rows | dead letters |",
         "| --- | --- | --- |",
-        "| lake.orders | 1,200 | 3 |",
-        "| lake.events_click | 5 | 1 |",
+        "| `lake.orders` | 1,200 | 3 |",
+        "| `lake.events_click` | 5 | 1 |",
         "",
-        "lake.orders refused a commit: 3 records are dead letters.",
+        "`lake.orders` refused a commit: 3 records are dead letters.",
         "",
-        "No asset yet: lake.events_click. Run `kafka-lake topics refresh`.",
+        "No asset yet: `lake.events_click`. Run `kafka-lake topics refresh`.",
     ]
