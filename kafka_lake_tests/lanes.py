@@ -245,7 +245,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     # What a run of Dagster's tells is shown by one case each.
     "integration/test_dagster.py::test_a_history_is_an_asset_of_which_the_run_tells": (
-        "integration/test_dagster.py::test_dead_letters_are_an_asset_beside_the_table_with_a_check_that_warns"
+        "integration/test_dagster.py::test_dead_letters_are_a_warning_and_if_asked_for_an_asset"
     ),
     **dict.fromkeys(
         (
@@ -618,6 +618,22 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     "e2e/test_launch.py::test_one_partition_all_of_them_and_the_checks_alone_from_the_launchpad": (
         "integration/test_dagster.py::test_a_run_without_a_partition_is_for_all_of_them"
+    ),
+    # Each further way to launch.
+    **dict.fromkeys(
+        (
+            f"e2e/test_launch_ways.py::test_{each}"
+            for each in (
+                "backfill_of_partitions_with_a_gap_reads_them_alone",
+                "backfill_of_several_assets_is_green",
+                "one_run_of_several_assets_is_for_their_partitions",
+                "replace_leaves_each_row_once",
+                "terminated_run_keeps_its_commits",
+                "run_executed_again_from_failure_succeeds",
+                "partition_that_kafka_lacks_is_refused_by_name",
+            )
+        ),
+        "e2e/test_launch_ways.py::test_backfill_of_all_partitions_is_one_run_and_green",
     ),
     "e2e/test_secrets.py::test_spark_in_the_run_s_process": "e2e/test_secrets.py::test_a_connect_server_of_ours",
     "e2e/test_demo.py::test_signal_leaves_no_process[options0-registry_is_up-15]": (

@@ -51,11 +51,13 @@ def partition_key(spec: TopicTable, partition: int) -> str:
 
 
 def partitions_in(spec: TopicTable, keys: Iterable[str]) -> frozenset[int]:
-    """Return the Kafka partitions of a topic that some of Dagster's keys are for; keys of other topics are left out."""
-    if not spec.is_shared:
-        return frozenset(map(int, keys))
+    """Return the Kafka partitions of a topic that some of Dagster's keys are for.
+
+    Keys of other topics are left out, and those that a person has added in the UI and that name no partition.
+    """
     topic = partition_key(spec, 0).removesuffix("0")
-    return frozenset(int(key.removeprefix(topic)) for key in keys if key.startswith(topic))
+    numbers = [key.removeprefix(topic) for key in keys if key.startswith(topic)]
+    return frozenset(int(each) for each in numbers if re.fullmatch("0|[1-9][0-9]*", each))
 
 
 def table_key(spec: TopicTable) -> dg.AssetKey:

@@ -3,6 +3,9 @@
 A partition's materialization has the partition's own figures only, since Dagster plots them by partition. What is true
 of the whole run or table is told by one more materialization, without a partition, and by the checks. Dagster keeps one
 result of a check for each run, and plots those over time: so a result tells of the whole run so far.
+
+The materialization without a partition belongs to no run: Dagster marks a backfill as failed if one of its runs reports
+such an event of an asset that has partitions.
 """
 
 import time
@@ -14,11 +17,11 @@ from typing import Any, TypeVar
 import dagster as dg
 from pyiceberg.table import Table
 
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.markdown import code
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import lag
 from kafka_lake.components.dead_letters import is_reported, report_dead_letters
-from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.common.markdown import code
 from kafka_lake.components.history import report_history
 from kafka_lake.components.keys import partition_key, partitions_in, table_key, topic_key, work_name
 from kafka_lake.components.metadata import (
@@ -81,6 +84,11 @@ class Reporter:
         self.sides = tuple(Reporter(self.context, each, self.connections, is_side=True) for each in others)
         self.keys = frozenset(self.context.partition_keys) if is_for_partitions(self.context) else None
         self.chosen = None if self.keys is None else partitions_in(self.spec, self.keys)
+        if self.keys and not self.chosen and not self.spec.is_shared:
+            raise ConfigurationError(
+                f"Topic {self.spec.topic} has no partition {min(self.keys)}: Kafka's partitions are numbers.",
+                "Choose among the topic's own partitions, and delete this one where you added it.",
+            )
 
     def committed(self, plan: Plan) -> str:
         """Take note of a published commit, and return how far the run is; empty where nothing is left.
@@ -116,7 +124,7 @@ class Reporter:
 
     def _events(self, report: RunReport, table: Table | None, keys: Collection[str]) -> Iterator[Event]:
         yield from self._partitions({key: each for key, each in self._by_key(report).items() if key in keys})
-        yield self._whole(report, table)
+        self._tell_whole(report, table)
         for result in self._checks(self.so_far.findings, table):
             yield dg.AssetCheckEvaluation(
                 asset_key=table_key(self.spec),
@@ -144,18 +152,17 @@ class Reporter:
             # The run makes all tables, whichever of them it was asked for.
             yield from self._events(report, table, self.keys or self._by_key(report).keys())
             return
-        whole, checks = self._whole(report, table), self._checks(self.so_far.findings, table)
+        checks = self._checks(self.so_far.findings, table)
         if self.keys is None:
             # Dagster doesn't know which partitions the run is for: its own event has none.
             yield from self._partitions(self._by_key(report))
-            yield dg.MaterializeResult(asset_key=key, metadata=whole.metadata, check_results=checks)
+            yield dg.MaterializeResult(asset_key=key, metadata=self._whole(report, table), check_results=checks)
             return
         for partition, each in self._by_key(report).items():
             if partition in self.keys:
                 self.context.add_asset_metadata(partition_metadata(each), asset_key=key, partition_key=partition)
         yield dg.MaterializeResult(asset_key=key, check_results=checks)
-        # The newest one is what Dagster's page of the table shows.
-        yield whole
+        self._tell_whole(report, table)
 
     def refused(self, error: GateFailedError) -> list[dg.AssetCheckResult]:
         """Return the results of the checks of which one refused a commit.
@@ -230,7 +237,13 @@ class Reporter:
         for key, each in partitions.items():
             yield dg.AssetMaterialization(table_key(self.spec), partition=key, metadata=partition_metadata(each))
 
-    def _whole(self, report: RunReport, table: Table | None) -> dg.AssetMaterialization:
+    def _tell_whole(self, report: RunReport, table: Table | None) -> None:
+        """Report the table as a whole, after its partitions: Dagster's page of the table shows the newest event."""
+        run = dg.MetadataValue.dagster_run(self.context.run_id)
+        event = dg.AssetMaterialization(table_key(self.spec), metadata={**self._whole(report, table), "run": run})
+        self.context.instance.report_runless_asset_event(event)
+
+    def _whole(self, report: RunReport, table: Table | None) -> dict[str, Any]:
         figures = figures_metadata(report.figures())
         # By this name the partitions have theirs, and a plot would mix the two.
         del figures["rows_added"]
@@ -239,7 +252,7 @@ class Reporter:
         about = table_metadata(report, table, self.connections.catalog, self.spec)
         if table is not None and (rows := self._sample_rows(report, table)) is not None:
             about["sample_rows"] = rows
-        return dg.AssetMaterialization(table_key(self.spec), metadata={**about, **figures})
+        return {**about, **figures}
 
     def _sample_rows(self, report: RunReport, table: Table) -> dg.MetadataValue | None:
         try:

@@ -77,11 +77,11 @@ class TopicsReporter(Reporter):
                 teller = Reporter(self.context, each, self.connections)
                 teller._tell_of_topic(self.reports[each.topic], patiently)
 
-    def _whole(self, report: RunReport, table: Any) -> dg.AssetMaterialization:
+    def _whole(self, report: RunReport, table: Any) -> dict[str, Any]:
         told = super()._whole(report, table)
         lags = {topic: sum(lag(its.position, its.watermarks).values()) for topic, its in self.reports.items()}
         figures = {"lag": sum(lags.values()), **{f"lag_of_{topic}": each for topic, each in lags.items()}}
-        return dg.AssetMaterialization(told.asset_key, metadata={**told.metadata, **figures})
+        return {**told, **figures}
 
 
 def materialize_topics(

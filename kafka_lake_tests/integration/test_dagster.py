@@ -22,7 +22,15 @@ from kafka_lake.common.server_process import free_port
 from kafka_lake.components import reporting
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.automation import follow_sources
-from kafka_lake.components.keys import TOPIC_TAG, dead_letter_key, history_key, table_key, topic_key
+from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
+from kafka_lake.components.keys import (
+    MAINTENANCE_TAG,
+    TOPIC_TAG,
+    dead_letter_key,
+    history_key,
+    table_key,
+    topic_key,
+)
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
@@ -31,6 +39,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.components.work import run_checks
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.continuous.schedule import Continuous
@@ -72,6 +81,13 @@ def events_of(instance: dg.DagsterInstance, kind: dg.DagsterEventType, key: dg.A
     return [record.event_log_entry for record in found]
 
 
+def as_the_sensor(spec: TopicTable, *tables: TopicTable) -> dg.AssetSelection:
+    """Return what a run that the sensor asks for makes: some of a topic's tables, each with its own checks."""
+    keys = [table_key(each) for each in tables]
+    checks = [each for each in run_checks(spec) if each.asset_key in keys]
+    return dg.AssetSelection.assets(*keys).without_checks() | dg.AssetSelection.checks(*checks)
+
+
 class Runner:
     """Runs a topic's assets in process, as the sensor's run requests and the UI's buttons would."""
 
@@ -88,6 +104,7 @@ class Runner:
         with_spark: bool = True,
         continuous: Continuous | None = None,
         topic_tag: str | None = None,
+        maintains: bool = False,
         **config: Any,
     ) -> dg.ExecuteInProcessResult:
         spark = SharedSpark(catalog=self.resources["catalog"], spark_config={})
@@ -98,10 +115,9 @@ class Runner:
             instance=self.instance,
             resources={**self.resources, "spark": spark},
             partition_key=str(partitions) if isinstance(partitions, int) else None,
-            # As the sensor and the UI choose: the table with its own checks.
-            selection=selection or dg.AssetSelection.assets(table_key(spec)),
+            selection=selection or as_the_sensor(spec, spec),
             run_config={"ops": {f"{spec.namespace}__{spec.table}": {"config": config}}} if config else None,
-            tags=tags | ({TOPIC_TAG: topic_tag} if topic_tag else {}),
+            tags=tags | ({TOPIC_TAG: topic_tag} if topic_tag else {}) | ({MAINTENANCE_TAG: "x"} if maintains else {}),
             raise_on_error=False,
         )
 
@@ -120,27 +136,29 @@ def know_partitions(runner: Runner, topic: Topic) -> None:
     runner.instance.add_dynamic_partitions(partitions_of(topic.name).name or "", keys)
 
 
-def materializations(result: dg.ExecuteInProcessResult) -> dict[str | None, dict[str, Any]]:
-    """Return, per Dagster partition, the metadata of its materialization; at most one for each.
-
-    The one about the table as a whole has no partition.
-    """
-    found: dict[str | None, dict[str, Any]] = {}
+def by_partition(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
+    """Return, per Dagster partition, the metadata of its materialization; a run has at most one for each."""
+    found: dict[str, dict[str, Any]] = {}
     for event in result.get_asset_materialization_events():
+        # Dagster marks the backfill of a run as failed that reports one without a partition.
+        assert event.partition is not None
         assert event.partition not in found
         found[event.partition] = {k: v.value for k, v in event.materialization.metadata.items()}
     return found
 
 
-def by_partition(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
-    """Return, per Dagster partition, the metadata of its materialization."""
-    return {key: metadata for key, metadata in materializations(result).items() if key is not None}
+def told_of(runner: Runner, spec: TopicTable) -> list[dg.AssetMaterialization]:
+    """Return the newest materializations of a table, by runs and of the table as a whole, in their order."""
+    newest = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec))
+    return [each.asset_materialization for each in reversed(newest) if each.asset_materialization]
 
 
-def whole(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    """Return the metadata of the materialization about the table as a whole, which is the newest."""
-    assert list(materializations(result))[-1] is None
-    return materializations(result)[None]
+def whole(runner: Runner, result: dg.ExecuteInProcessResult, spec: TopicTable) -> dict[str, Any]:
+    """Return the metadata about the table as a whole, which is what the page of the table shows after a run."""
+    newest = told_of(runner, spec)[-1]
+    assert newest.partition is None
+    assert newest.metadata["run"].value == result.run_id
+    return {k: v.value for k, v in newest.metadata.items()}
 
 
 def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
@@ -162,7 +180,7 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
         "1": dict(zip(names, (0, 2, 2, 0), strict=True)),
         "2": dict(zip(names, (0, 3, 2, 0), strict=True)),
     }
-    metadata = whole(result)
+    metadata = whole(runner, result, spec)
     assert (metadata["commits"], metadata["records_read"], metadata["dead_letters"]) == (1, 8, 1)
     assert metadata["dagster/row_count"] == 7
     assert metadata["lag"] == 0
@@ -201,7 +219,7 @@ def test_a_history_is_an_asset_of_which_the_run_tells(new_topic: NewTopic, runne
     result = runner.run(spec, 0)
     assert result.success
     name = f"{view(spec).catalog.name}.{'.'.join(spec.history_table)}"
-    assert whole(result)["history_table"] == name
+    assert whole(runner, result, spec)["history_table"] == name
     told = {key: value.value for key, value in checks(result)["row_count"].metadata.items()}
     assert (told["history_events"], told["history_versions_added"], told["history_versions_closed"]) == (2, 2, 1)
     (event,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, history_key(spec))
@@ -252,23 +270,22 @@ def test_how_long_records_waited_shows(new_topic: NewTopic, runner: Runner) -> N
     topic.send({"id": 1}, 1, timestamp_ms=now - 5_000)
     know_partitions(runner, topic)
     began = time.time()
-    metadata = whole(runner.run(topic.spec(), (0, 1)))
+    metadata = whole(runner, runner.run(topic.spec(), (0, 1)), topic.spec())
     took = time.time() - began
     assert 60 <= metadata["age_of_oldest_record_seconds"] <= 60 + took + 1
     assert 5 <= metadata["age_of_newest_record_seconds"] <= 5 + took + 1
-    # The page of the topic has the lag behind the run, and that of the dead letters says that there are none.
+    # The page of the topic has the lag behind the run, and a check of the table says that there are no dead letters.
     (shown,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, topic_key(topic.spec()))
     about_topic = shown.asset_materialization
     assert about_topic is not None
     assert {k: v.value for k, v in about_topic.metadata.items()} == {"end_offset": 2, "lag": 0, "partitions": 2}
-    dead = dead_letter_key(topic.spec())
-    (check,) = events_of(runner.instance, dg.DagsterEventType.ASSET_CHECK_EVALUATION, dead)
-    verdict = check.asset_check_evaluation
-    assert verdict is not None
+    verdict = no_dead_letters(runner, topic.spec())
     assert (verdict.passed, verdict.description, verdict.metadata["dead_letters"].value) == (True, "0 dead letters", 0)
 
     again = runner.run(topic.spec(), (0, 1), mode="replace")
-    assert "age_of_oldest_record_seconds" not in whole(again), "these records have been visible before"
+    assert "age_of_oldest_record_seconds" not in whole(runner, again, topic.spec()), (
+        "these records have been visible before"
+    )
 
 
 def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
@@ -315,17 +332,18 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
     figures = {name: value.value for name, value in newest.metadata.items()}
     assert figures == {"start_offset": 0, "end_offset": 1, "rows_added": 1, "lag_after": 0}
 
-    told = result.get_asset_materialization_events()
+    assert [e.partition for e in result.get_asset_materialization_events()][:3] == ["0", "1", "1"]
+    told = told_of(runner, spec)
     # Each report ends with the table as a whole.
     assert [e.partition for e in told[:5]] == ["0", "1", None, "1", None]
     # Dagster tells of a result's partitions in no order.
     assert {e.partition for e in told[5:7]} == {"0", "1"}
     assert [e.partition for e in told[7:]] == [None]
-    about = told[4].materialization.metadata
+    about = told[4].metadata
     assert (about["commits"].value, about["records_read"].value, about["dagster/row_count"].value) == (1, 1, 2)
     assert about["age_of_newest_record_seconds"].value >= 0  # type: ignore[operator]
     assert "dagster/column_schema" in about
-    assert sum(_rows(e) for e in told if e.partition == "1") == 1
+    assert sum(int(e.metadata["rows_added"].value) for e in told if e.partition == "1") == 1  # type: ignore[call-overload]
     evaluated = result.get_asset_check_evaluations()
     assert len(evaluated) == 3 * len(CHECKS)
     assert all(e.passed for e in evaluated)
@@ -561,7 +579,7 @@ def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner
     assert runner.run(spec, (0, 0)).success
     topic.send({"id": 2, "later": True})
     result = runner.run(spec, (0, 0))
-    metadata = whole(result)
+    metadata = whole(runner, result, spec)
     assert "| `2` |" in metadata["sample_rows"], "what this run has added"
     assert "`1`" not in metadata["sample_rows"]
     columns = {c.name: c.type for c in metadata["dagster/column_schema"].columns}
@@ -580,7 +598,8 @@ def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner
     # Later checks tell of later runs: the page keeps what was changed before.
     topic.send({"id": 4})
     later = runner.run(spec, (0, 0))
-    kept: Any = later.get_asset_materialization_events()[-1].materialization.metadata["schema_changes"]
+    assert later.success
+    kept: Any = told_of(runner, spec)[-1].metadata["schema_changes"]
     assert [(r.data["column"], r.data["what"]) for r in kept.records] == [("later", "added")]
     assert checks(later)["schema_evolution"].metadata["schema_changes"] == kept
 
@@ -618,7 +637,7 @@ def test_a_failing_gate_fails_the_run_and_says_why(
     before = view(spec).fingerprint()
     result = runner.run(spec, (0, 0))
     assert not result.success
-    assert materializations(result) == {}
+    assert by_partition(result) == {}
     evaluated = checks(result)
     assert set(evaluated) == set(CHECKS)
     assert {name for name, e in evaluated.items() if not e.passed} == {"row_count"}
@@ -642,9 +661,9 @@ def test_the_checks_alone_look_at_the_published_table_without_spark(
     only_checks = dg.AssetSelection.checks_for_assets(table_key(spec))
     result = runner.run(spec, None, only_checks, with_spark=False)
     assert result.success
-    assert materializations(result) == {}
+    assert by_partition(result) == {}
     evaluated = checks(result)
-    assert set(evaluated) == set(CHECKS)
+    assert set(evaluated) == {*CHECKS, "no_dead_letters", "table_health"}
     assert all(e.passed for e in evaluated.values())
     assert evaluated["row_count"].metadata["rows_in_table"].value == 4
     assert evaluated["offset_continuity"].metadata["partition_0"].value == "at 2, lag 1"
@@ -792,23 +811,39 @@ def test_dagster_is_told_of_records_what_the_topic_lets_out(
         assert {letter["value"] for letter in view(spec).dead_letters()} == {sent.value for sent in topic.ledger}
 
 
-def test_dead_letters_are_an_asset_beside_the_table_with_a_check_that_warns(
-    new_topic: NewTopic, runner: Runner, connections: NewConnections
+def no_dead_letters(runner: Runner, spec: TopicTable) -> dg.AssetCheckEvaluation:
+    """Return the newest result of the check that warns of dead letters."""
+    key = dg.AssetCheckKey(table_key(spec), NO_DEAD_LETTERS)
+    record = runner.instance.get_latest_asset_check_evaluation_record(key)
+    assert record is not None
+    evaluation = record.event
+    assert evaluation is not None
+    found = evaluation.asset_check_evaluation
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("is_asset", [False, True])
+def test_dead_letters_are_a_warning_and_if_asked_for_an_asset(
+    is_asset: bool, new_topic: NewTopic, runner: Runner, connections: NewConnections
 ) -> None:
     topic = new_topic()
     topic.send_ids([0])
     topic.send(b"junk")
     know_partitions(runner, topic)
-    spec, letters = topic.spec("id bigint not null"), dead_letter_key(topic.spec())
+    spec = topic.spec("id bigint not null", dead_letter_asset=is_asset)
     result = runner.run(spec, (0, 0))
     assert result.success, "dead letters are no failure"
-    sample = whole(result)["dead_letter_classes"]
+    sample = whole(runner, result, spec)["dead_letter_classes"]
     assert "| not_json | 1 | partition 0 offset 1 |" in sample
-    (entry,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, letters)
-    assert entry.asset_materialization is not None
-    assert entry.asset_materialization.metadata["not_json"].value == 1
+    assert no_dead_letters(runner, spec).metadata["not_json"].value == 1
+    told = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, dead_letter_key(spec))
+    # Without the switch, Dagster knows no such asset.
+    assert [each.asset_materialization.metadata["not_json"].value for each in told if each.asset_materialization] == (
+        [1] if is_asset else []
+    )
 
-    alone = dg.AssetSelection.checks_for_assets(letters)
+    alone = dg.AssetSelection.checks(dg.AssetCheckKey(table_key(spec), NO_DEAD_LETTERS))
     result = runner.run(spec, None, alone, with_spark=False)
     assert result.success
     (evaluation,) = result.get_asset_check_evaluations()

@@ -16,7 +16,15 @@ from kafka_lake.ingest.route import When
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic
-from kafka_lake_tests.integration.test_dagster import NewTopic, NewView, Runner, know_partitions
+from kafka_lake_tests.integration.test_dagster import (
+    NewTopic,
+    NewView,
+    Runner,
+    as_the_sensor,
+    know_partitions,
+    told_of,
+    whole,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -50,14 +58,12 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     for number, kind in enumerate(("order", "order", "refund")):
         topic.send({"type": kind, "id": number}, number % 2)
     keys = [table_key(each) for each in spec.tables]
-    result = runner.run(spec, (0, 1), selection=dg.AssetSelection.assets(*keys))
+    result = runner.run(spec, (0, 1), selection=as_the_sensor(spec, *spec.tables))
     assert result.success
     rows: dict[tuple[dg.AssetKey, str | None], object] = {}
-    for event in result.get_asset_materialization_events():
-        assert event.asset_key is not None
-        metadata = {k: v.value for k, v in event.materialization.metadata.items()}
-        name = "dagster/row_count" if event.partition is None else "rows_added"
-        rows[event.asset_key, event.partition] = metadata.get(name)
+    for each in (told for table in spec.tables for told in told_of(runner, table)):
+        name = "dagster/row_count" if each.partition is None else "rows_added"
+        rows[each.asset_key, each.partition] = each.metadata[name].value
     own, orders, clicks = keys
     assert rows == {
         (own, "0"): 1, (own, "1"): 0, (own, None): 1,
@@ -71,7 +77,7 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
 
     # Asked for one table, a run makes all: what it was not asked for is told of all the same.
     topic.send({"type": "click", "id": 7}, 0)
-    result = runner.run(spec, (0, 1), selection=dg.AssetSelection.assets(own))
+    result = runner.run(spec, (0, 1), selection=as_the_sensor(spec, spec))
     assert result.success
     assert view(spec.tables[2]).ids() == [7]
     assert {event.asset_key for event in result.get_asset_materialization_events()} == {*keys}
@@ -79,7 +85,7 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     # A rule of one table stops all, and its check says so.
     topic.send({"type": "order", "id": 1000}, 0)
     topic.send({"type": "click", "id": 8}, 0)
-    result = runner.run(spec, (0, 1), selection=dg.AssetSelection.assets(*keys))
+    result = runner.run(spec, (0, 1), selection=as_the_sensor(spec, *spec.tables))
     assert not result.success
     failed = [(each.asset_key, each.check_name) for each in result.get_asset_check_evaluations() if not each.passed]
     assert failed == [(orders, "rule_small")]
@@ -92,14 +98,13 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     for kind in ("refund", "refund", "return"):
         topic.send({"type": kind, "id": 9}, 0)
     spec = replace(spec, routes=(lenient, spec.routes[1]), route_by=by)
-    result = runner.run(spec, (0, 1), selection=dg.AssetSelection.assets(*keys))
+    result = runner.run(spec, (0, 1), selection=as_the_sensor(spec, *spec.tables))
     assert result.success
     warned = [each for each in result.get_asset_check_evaluations() if not each.passed]
     assert [(each.asset_key, each.check_name, each.severity) for each in warned] == [
         (orders, "rule_small", dg.AssetCheckSeverity.WARN)
     ]
-    page = [each.materialization for each in result.get_asset_materialization_events() if each.asset_key == own][-1]
-    told = {key: each.value for key, each in page.metadata.items()}
+    told = whole(runner, result, spec)
     assert told["records_without_a_table"] == 1
     assert f"No asset yet: `{NAMESPACE}.{topic.table}_refund`. Run `kafka-lake topics refresh`." in str(told["routes"])
     assert f"`{'.'.join(orders.path)}` refused a commit: 1 records are dead letters." in str(told["routes"])

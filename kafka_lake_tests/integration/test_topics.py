@@ -33,7 +33,7 @@ from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake.lake.maintenance.expire import Limits, expire
 from kafka_lake.lake.positions import OTHERS, POSITION
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
-from kafka_lake_tests.integration.test_dagster import Runner, materializations
+from kafka_lake_tests.integration.test_dagster import Runner, by_partition, whole
 from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
@@ -284,11 +284,11 @@ def test_one_run_of_dagster_reads_all_topics_and_tells_of_each_partition(
         topic.send_ids(range(number, 4), 2)
     result = runner.run(spec, (keys[0], keys[-1]))  # type: ignore[arg-type]  # Keys are texts here.
     assert result.success
-    told = materializations(result)
-    rows = {partition: each["rows_added"] for partition, each in told.items() if partition}
+    rows = {partition: each["rows_added"] for partition, each in by_partition(result).items()}
     assert rows == dict(zip(keys, (2, 2, 1, 2, 0), strict=True))
-    assert told[None]["lag"] == told[None][f"lag_of_{a.name}"] == 0
-    assert told[None]["records_read"] == told[None]["dagster/row_count"] == 7
+    told = whole(runner, result, spec)
+    assert told["lag"] == told[f"lag_of_{a.name}"] == 0
+    assert told["records_read"] == told["dagster/row_count"] == 7
     checks = {each.check_name: each for each in result.get_asset_check_evaluations()}
     assert {*checks} == {*CHECKS}
     assert all(each.passed for each in checks.values())
@@ -315,7 +315,7 @@ def test_one_run_of_dagster_reads_all_topics_and_tells_of_each_partition(
     failed = runner.run(spec, (keys[0], keys[-1]))  # type: ignore[arg-type]
     assert not failed.success
     assert Counter(r["_kafka"]["topic"] for r in view(spec).rows()) == {a.name: 4, b.name: 5}
-    assert materializations(failed)[keys[2]]["rows_added"] == 1
+    assert by_partition(failed)[keys[2]]["rows_added"] == 1
     # The sensor doesn't mean it: its range has no gaps.
     assert runner.run(spec, (keys[0], keys[-1]), topic_tag=work_name(spec)).success  # type: ignore[arg-type]
     gone = runner.run(spec, (keys[0], keys[1]), topic_tag=work_name(spec))  # type: ignore[arg-type]

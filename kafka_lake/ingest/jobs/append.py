@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
@@ -32,6 +33,7 @@ class Append(Job):
 
         Raises:
             DataLossError: If Kafka no longer has what comes next, and the topic's settings don't say to go on.
+            ConfigurationError: If the topic has none of the chosen partitions.
         """
         spec, warn = self.context.spec, self.context.observer.warn
         self._warn_of_old_brokers(topic)
@@ -60,6 +62,12 @@ class Append(Job):
             return begins
         if todo is None and state and state.rebuilt and position:
             return position_only(position)
+        if todo is None and self._partitions and not set(self._partitions) & set(topic.now.partitions):
+            raise ConfigurationError(
+                f"Topic {spec.topic} has no partition {min(self._partitions)}; it has "
+                f"{', '.join(map(str, topic.now.partitions))}.",
+                "Choose among those. Where you added another one to Dagster by hand, delete it there.",
+            )
         return todo
 
     def _warn_of_old_brokers(self, topic: TopicEnds) -> None:
