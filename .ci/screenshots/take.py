@@ -130,8 +130,7 @@ def _maintain(environment: Mapping[str, str], running: Mapping[str, str]) -> Non
         "KAFKA_LAKE_BOOTSTRAP_SERVERS": running["bootstrap_servers"],
         "KAFKA_LAKE_SCHEMA_REGISTRY_URL": running["registry_url"],
     }
-    chosen = 'key:"pizza/completed_pizzas__maintenance"'
-    command = [BIN / "dagster", "asset", "materialize", "-m", "pizza_shop.definitions", "--select", chosen]
+    command = [BIN / "dagster", "job", "execute", "-m", "pizza_shop.definitions", "-j", "maintain_tables"]
     subprocess.run(
         command,
         cwd=environment["PYTHONPATH"],

@@ -10,13 +10,13 @@ from pydantic import TypeAdapter
 
 from kafka_lake.common.markdown import plain
 from kafka_lake.components.alive import alive
-from kafka_lake.components.dead_letters import build_dead_letter_assets
+from kafka_lake.components.dead_letters import build_dead_letters
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.freshness import build_freshness_check
 from kafka_lake.components.history import build_history_assets
 from kafka_lake.components.ingest_config import IngestConfig, Mode
-from kafka_lake.components.keys import of_cluster, op_name, pool_name, table_key, topic_key, work_name
-from kafka_lake.components.maintenance import build_maintenance_asset
+from kafka_lake.components.keys import TABLE_TAG, of_cluster, op_name, pool_name, table_key, topic_key, work_name
+from kafka_lake.components.maintenance import build_health_check
 from kafka_lake.components.materialize import check_published, materialize, observer_of, run_on
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
@@ -34,7 +34,6 @@ from kafka_lake.ingest.topic_table import TopicTable
 
 SETTINGS = "topic_settings"
 _AS_JSON = TypeAdapter(TopicTable)
-TABLE_TAG = "kafka_lake/table"
 _CHECK_DESCRIPTIONS = {
     "row_count": "Rows, dead letters and tombstones together are as many as the records read.",
     "offset_continuity": "The commit starts where the table's position ends; every offset is there once.",
@@ -50,8 +49,9 @@ def build_topic_assets(
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
 
-    The dead-letter table is an external asset beside it, with a check that warns, and so is the history. Below the
-    table is its maintenance. The tables of routes are assets like it, which the same run makes.
+    The history is an external asset beside it, and so is the dead-letter table where the settings ask for it. Checks
+    of the table warn of dead letters, and of a lack of maintenance. The tables of routes are assets like it, which the
+    same run makes.
 
     Args:
         spec: The topic's settings.
@@ -114,9 +114,9 @@ def build_topic_assets(
     beside = [*build_history_assets(spec, source.key, shown), *build_freshness_check(spec)]
     for each in spec.tables:
         if each.dead_letters == "table":
-            beside += build_dead_letter_assets(each, keys, shown)
+            beside += build_dead_letters(each, keys, shown)
     # A run of the topic changes all of its tables: what maintains a keyed one waits for that.
-    return [*sources, ingest_topic, *beside, *(build_maintenance_asset(each, shown, spec) for each in spec.tables)]
+    return [*sources, ingest_topic, *beside, *(build_health_check(each, spec) for each in spec.tables)]
 
 
 def _table(

@@ -1,4 +1,4 @@
-"""A topic's dead-letter table in the asset graph: an asset beside the table, and a check that warns."""
+"""A topic's dead letters in Dagster: a check of the table that warns, and an asset where the settings ask for it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from kafka_lake.common.markdown import table as markdown_table
-from kafka_lake.components.keys import dead_letter_check_op_name, dead_letter_key, of_cluster
+from kafka_lake.components.keys import dead_letter_check_op_name, dead_letter_key, of_cluster, table_key
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.sample_rows import newest_rows, quoted_cell
@@ -24,60 +24,54 @@ _COUNTED_BY_CLASS = 1_000_000
 """Of more dead letters than that, a report tells the number alone, which metadata know."""
 
 
-def build_dead_letter_assets(
+def build_dead_letters(
     spec: TopicTable, sources: Sequence[dg.AssetKey], shown: Presentation
 ) -> list[dg.AssetSpec | dg.AssetChecksDefinition]:
-    """Return the dead-letter table as an external asset below the topic, and its check.
+    """Return the check of the table that warns of dead letters, and their external asset if the settings ask for one.
 
     Args:
         spec: The topic's settings.
         sources: The topic's asset, or those of all topics of the table.
         shown: How Dagster shows the assets.
     """
-    key = dead_letter_key(spec)
-    asset = shown.asset(
-        key,
-        f"Records of {spec.told} that fit no row, with their bytes and the reason. "
+    remedy = (
         f"Fix the cause, then move them into the table: `kafka-lake dead-letters {spec.full_topic} --replay`, or the "
-        f"job {of_cluster('replay_dead_letters', spec.cluster)}.",
+        f"job {of_cluster('replay_dead_letters', spec.cluster)}."
+    )
+    check = dg.AssetCheckSpec(
+        CHECK, asset=table_key(spec), description=f"Warns while the table has dead letters. {remedy}"
+    )
+
+    # Not by asset_check, which makes the op's name of the key: those of a-b and a_b would be the same.
+    @dg.multi_asset_check(name=dead_letter_check_op_name(spec), specs=[check])
+    def no_dead_letters(catalog: CatalogResource) -> Iterator[dg.AssetCheckResult]:
+        yield dg.AssetCheckResult(check_name=CHECK, asset_key=table_key(spec), **_verdict(spec, catalog.open()))
+
+    if not spec.dead_letter_asset:
+        return [no_dead_letters]
+    asset = shown.asset(
+        dead_letter_key(spec),
+        f"Records of {spec.told} that fit no row, with their bytes and the reason. {remedy}",
         {"iceberg"},
         deps=sources,
         metadata={"dagster/table_name": ".".join(spec.dead_letter_table)},
     )
-
-    # Not by asset_check, which makes the op's name of the key: those of a-b and a_b would be the same.
-    @dg.multi_asset_check(
-        name=dead_letter_check_op_name(spec),
-        specs=[dg.AssetCheckSpec(CHECK, asset=key, description="Warns while there are dead letters.")],
-    )
-    def no_dead_letters(catalog: CatalogResource) -> Iterator[dg.AssetCheckResult]:
-        yield dg.AssetCheckResult(**_verdict(spec, catalog.open()))
-
     return [asset, no_dead_letters]
 
 
 def is_reported(instance: dg.DagsterInstance, spec: TopicTable) -> bool:
-    """Return whether Dagster has been told of the dead-letter table."""
-    return instance.get_latest_materialization_event(dead_letter_key(spec)) is not None
+    """Return whether Dagster has been told whether there are dead letters."""
+    return instance.get_latest_asset_check_evaluation_record(dg.AssetCheckKey(table_key(spec), CHECK)) is not None
 
 
 def report_dead_letters(instance: dg.DagsterInstance, spec: TopicTable, catalog: LakeCatalog) -> None:
-    """Tell Dagster what the dead-letter table holds now, as a materialization and a result of its check."""
-    verdict, key = _verdict(spec, catalog), dead_letter_key(spec)
-    rows = row_count(catalog.table(spec.dead_letter_table))
-    instance.report_runless_asset_event(
-        dg.AssetMaterialization(key, metadata={"dagster/row_count": rows, **verdict["metadata"]})
-    )
-    instance.report_runless_asset_event(
-        dg.AssetCheckEvaluation(
-            asset_key=key,
-            check_name=CHECK,
-            passed=verdict["passed"],
-            severity=verdict["severity"],
-            description=verdict["description"],
-            metadata=verdict["metadata"],
-        )
-    )
+    """Tell Dagster what the dead-letter table holds now, as a result of the check, and as a materialization."""
+    verdict = _verdict(spec, catalog)
+    instance.report_runless_asset_event(dg.AssetCheckEvaluation(asset_key=table_key(spec), check_name=CHECK, **verdict))
+    if spec.dead_letter_asset:
+        rows = row_count(catalog.table(spec.dead_letter_table))
+        metadata = {"dagster/row_count": rows, **verdict["metadata"]}
+        instance.report_runless_asset_event(dg.AssetMaterialization(dead_letter_key(spec), metadata=metadata))
 
 
 def _verdict(spec: TopicTable, catalog: LakeCatalog) -> dict[str, Any]:

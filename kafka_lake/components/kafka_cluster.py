@@ -12,6 +12,7 @@ from kafka_lake.components.has_defaults import HasDefaults
 from kafka_lake.components.has_topics import HasTopics
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.keys import of_cluster
+from kafka_lake.components.maintenance import build_maintenance_job
 from kafka_lake.components.maintenance_sensor import build_maintenance_sensor
 from kafka_lake.components.replay_job import build_replay_job
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -130,6 +131,7 @@ class KafkaCluster(HasDefaults):
                 "catalog": catalog,
                 "spark": SparkResource(spark_config=common["spark_config"], catalog=catalog),
             }
+        maintain = build_maintenance_job(self.name)
         catch_up = seconds_of(self.keep_up_for or self.catch_up_for)
         derived = []
         if self.name == clusters[0].name and context.component_tree.get_all_components(DerivedTable):
@@ -146,8 +148,8 @@ class KafkaCluster(HasDefaults):
                     cluster=self.name,
                     many=[each for each in many if each.cluster == self.name],
                 ),
-                build_maintenance_sensor(self.maintenance_interval_seconds, self.sensor_running, self.name),
+                build_maintenance_sensor(maintain, self.maintenance_interval_seconds, self.sensor_running, self.name),
                 *derived,
             ],
-            jobs=[build_replay_job(self.name)],
+            jobs=[build_replay_job(self.name), maintain],
         )

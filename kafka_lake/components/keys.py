@@ -7,13 +7,15 @@ from collections.abc import Iterable
 import dagster as dg
 
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.names import shortened
 
 TOPIC_TAG = "kafka_lake/topic"
 """Tag of a run that the sensor asked for: the topic, with its cluster's name before it if that has one."""
 
+TABLE_TAG = "kafka_lake/table"
+"""Tag of the asset of a topic's table: the cluster."""
+
 MAINTENANCE_TAG = "kafka_lake/maintenance"
-"""Tag of an asset that maintains tables: the cluster. Of a run that the sensor asked for: the table."""
+"""Tag of a run that maintains tables: which, if the sensor asked for it."""
 
 
 def of_cluster(name: str, cluster: str | None) -> str:
@@ -73,11 +75,6 @@ def dead_letter_key(spec: TopicTable) -> dg.AssetKey:
 def history_key(spec: TopicTable) -> dg.AssetKey:
     """Return the asset key of the history."""
     return key_of(spec.history_table)
-
-
-def maintenance_key(spec: TopicTable) -> dg.AssetKey:
-    """Return the asset key of the maintenance of a topic's tables."""
-    return key_of((spec.namespace, shortened(spec.table, "__maintenance")))
 
 
 def op_name(spec: TopicTable) -> str:

@@ -1,4 +1,8 @@
-"""Maintenance of a topic's tables in the asset graph: an asset below the table, whose runs compact and expire."""
+"""Maintenance of a topic's tables in Dagster: a job that compacts and expires, and the check `table_health`.
+
+The check is of the table. Alone, it looks at the tables; in a run of the job it maintains them first, and its result
+says what was done. So there is an op for each table, with the pool that the table's other runs have.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -7,19 +11,18 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from kafka_lake.common.markdown import code, plain
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.components.alive import alive
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import (
-from kafka_lake.common.markdown import code, plain
     MAINTENANCE_TAG,
-    maintenance_key,
+    TABLE_TAG,
     maintenance_op_name,
     maintenance_pool,
     of_cluster,
     table_key,
 )
-from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.maintenance.maintain import Maintained, maintain, sentence
@@ -30,6 +33,7 @@ from kafka_lake.lake.maintenance.leftovers import dangling_deletes
 from kafka_lake.lake.maintenance.planning import Planning
 
 CHECK = "table_health"
+JOB = "maintain_tables"
 _MIB = 2**20
 
 
@@ -42,48 +46,80 @@ class MaintenanceConfig(dg.Config):
     )
 
 
-def build_maintenance_asset(spec: TopicTable, shown: Presentation, topic: TopicTable) -> dg.AssetsDefinition:
-    """Return the asset whose materialization maintains a topic's tables, and their check.
+def build_maintenance_job(cluster: str | None = None) -> Any:
+    """Return the job that maintains a cluster's tables where they need it.
+
+    Args:
+        cluster: The cluster's name; None if it has none.
+    """
+    return dg.define_asset_job(
+        of_cluster(JOB, cluster),
+        selection=_HealthChecks(cluster),
+        tags={MAINTENANCE_TAG: "all tables"},
+        description="Small files are compacted, old snapshots and rows expire, old files are moved, where the settings "
+        f"maintenance: ask for it. The check {CHECK} of each table says what was done.",
+    )
+
+
+class _HealthChecks(dg.AssetSelection):
+    """The checks `table_health` of a cluster's tables, whichever there are once all definitions are loaded."""
+
+    def __init__(self, cluster: str | None) -> None:
+        self._cluster = cluster or ""
+
+    def resolve_inner(self, asset_graph: Any, allow_missing: bool) -> set[dg.AssetKey]:
+        return set()
+
+    def resolve_checks_inner(self, asset_graph: Any, allow_missing: bool) -> set[dg.AssetCheckKey]:
+        every = {each for each in asset_graph.asset_check_keys if each.name == CHECK}
+        return {each for each in every if asset_graph.get(each.asset_key).tags.get(TABLE_TAG) == self._cluster}
+
+
+def health_check_key(spec: TopicTable) -> dg.AssetCheckKey:
+    """Return the key of the check whose runs maintain a table, and the tables beside it."""
+    return dg.AssetCheckKey(table_key(spec), CHECK)
+
+
+def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDefinition:
+    """Return the check of a table that maintains it, and the tables beside it, in runs of the job.
 
     Args:
         spec: The topic's settings.
-        shown: How Dagster shows the asset.
         topic: The settings of the topic, whose runs fill the tables; others for the table of a route.
     """
-    key = maintenance_key(spec)
-    asset = shown.asset(
-        key,
-        f"Small files of table {'.'.join(spec.identifier)} and of the tables beside it are compacted, and old "
-        f"snapshots{' and rows' if spec.maintenance.keep_rows else ''} expire"
-        f"{', and old files are moved' if spec.maintenance.tier else ''}, where it is needed; sensor "
-        f"{of_cluster('kafka_maintenance', spec.cluster)} asks for it.",
-        {"iceberg", "spark"},
-        deps=[table_key(spec)],
-        tags={MAINTENANCE_TAG: spec.cluster or ""},
-    )
+    key = table_key(spec)
     check = dg.AssetCheckSpec(
-        CHECK, asset=key, description="Warns if a table has gone far too long without the maintenance that it needs."
+        CHECK,
+        asset=key,
+        description="Warns if a table has gone far too long without the maintenance that it needs. The job "
+        f"{of_cluster(JOB, spec.cluster)}, which sensor {of_cluster('kafka_maintenance', spec.cluster)} asks for, "
+        "compacts small files of the table and of those beside it, and lets old snapshots"
+        f"{' and rows' if spec.maintenance.keep_rows else ''} expire"
+        f"{', and moves old files' if spec.maintenance.tier else ''}; the result says what was done.",
     )
 
-    @dg.multi_asset(
+    @dg.multi_asset_check(
         name=maintenance_op_name(spec),
-        specs=[asset],
-        check_specs=[check],
-        can_subset=True,
+        specs=[check],
         # A table whose rows change has one writer at a time; others don't hinder each other.
         pool=maintenance_pool(spec, topic),
         required_resource_keys={"catalog", "spark"},
     )
-    def maintain_tables(context: dg.AssetExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
+    def maintain_tables(context: dg.AssetCheckExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
         resources: Any = context.resources
-        with as_failures(), alive(context.instance, context.run_id):
-            tables = _tables(resources.catalog, resources.spark, context.run_id)
-            if context.selected_asset_keys:
+        with as_failures(), alive(context.instance, context.run.run_id):
+            tables = _tables(resources.catalog, resources.spark, context.run.run_id)
+            done: Sequence[Maintained] = ()
+            if MAINTENANCE_TAG in context.run.tags:
                 done = maintain(spec, tables, config.everything, lambda each: context.log.info(f"{sentence(each)}."))
                 if not done:
-                    context.log.info("No table needs anything.")
-                yield dg.MaterializeResult(key, metadata=_metadata(spec, tables, done))
-            yield _verdict(key, due(spec, tables), _leftovers(spec, tables))
+                    context.log.info(f"{'.'.join(spec.identifier)} needs nothing.")
+            found = due(spec, tables)
+            metadata = _metadata(spec, found, done)
+            if done:
+                # The page of the table shows it among its events.
+                context.op_execution_context.log_event(dg.AssetObservation(key, metadata=metadata))
+            yield _verdict(key, found, {**metadata, **_leftovers(spec, tables)})
 
     return maintain_tables
 
@@ -92,10 +128,9 @@ def _tables(catalog: CatalogResource, spark: SparkResource, run_id: str) -> Tabl
     return Tables(catalog.open(), lambda: spark.live_session(""), run_id)
 
 
-def _metadata(spec: TopicTable, tables: Tables, done: Sequence[Maintained]) -> dict[str, Any]:
-    found = {each.identifier: each.needs.health for each in due(spec, tables)}
+def _metadata(spec: TopicTable, tables: Sequence[Due], done: Sequence[Maintained]) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
-    if health := found.get(spec.identifier):
+    if health := next((each.needs.health for each in tables if each.identifier == spec.identifier), None):
         metadata = {
             "data_files": health.data_files,
             "average_file_mib": round(health.average_size / _MIB, 2),
@@ -151,9 +186,9 @@ def _numbers(done: Maintained) -> dict[str, Any]:
 
 def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvaluation:
     """Return the result of the check `table_health`, for the sensor to report: a run of maintenance may never come."""
-    result = _verdict(maintenance_key(spec), tables)
+    result = _verdict(table_key(spec), tables)
     return dg.AssetCheckEvaluation(
-        asset_key=maintenance_key(spec),
+        asset_key=table_key(spec),
         check_name=CHECK,
         passed=result.passed,
         severity=result.severity,
@@ -172,7 +207,7 @@ def _leftovers(spec: TopicTable, tables: Tables) -> dict[str, Any]:
 
 
 def _verdict(
-    key: dg.AssetKey, tables: Sequence[Due], leftovers: Mapping[str, Any] = MappingProxyType({})
+    key: dg.AssetKey, tables: Sequence[Due], more: Mapping[str, Any] = MappingProxyType({})
 ) -> dg.AssetCheckResult:
     held = [f"{each.name}: {text}" for each in tables if (text := each.needs.health.held_by)]
     problems = [f"{each.name}: {problem}" for each in tables if (problem := each.needs.overdue)]

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from kafka_lake.components.alive import end_dead
 from kafka_lake.components.assets import topics_of
 from kafka_lake.components.failures import as_failed_tick
-from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key, of_cluster
-from kafka_lake.components.maintenance import health_check
+from kafka_lake.components.keys import MAINTENANCE_TAG, of_cluster
+from kafka_lake.components.maintenance import health_check, health_check_key
 from kafka_lake.components.topic_runs import IN_FLIGHT
 from kafka_lake.ingest.maintenance.needed import Due, due
 from kafka_lake.ingest.maintenance.tables import Tables
@@ -53,10 +53,13 @@ class Cursor:
 _AS_JSON = TypeAdapter(Cursor)
 
 
-def build_maintenance_sensor(interval_seconds: int, running: bool, cluster: str | None = None) -> dg.SensorDefinition:
+def build_maintenance_sensor(
+    job: Any, interval_seconds: int, running: bool, cluster: str | None = None
+) -> dg.SensorDefinition:
     """Return the sensor of a cluster.
 
     Args:
+        job: Maintains the cluster's tables.
         interval_seconds: Time between two ticks.
         running: Whether it is on by default.
         cluster: The cluster's name; None if it has none.
@@ -64,7 +67,7 @@ def build_maintenance_sensor(interval_seconds: int, running: bool, cluster: str 
 
     @dg.sensor(
         name=of_cluster(SENSOR, cluster),
-        asset_selection=dg.AssetSelection.tag(MAINTENANCE_TAG, cluster or ""),
+        job=job,
         required_resource_keys={"catalog"},
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
@@ -192,7 +195,7 @@ def _request(chosen: list[_Needy], now: float) -> dg.RunRequest:
     names = [_name(each.spec) for each in chosen]
     return dg.RunRequest(
         run_key=f"{names[0]}:{now:.0f}",
-        asset_selection=[maintenance_key(each.spec) for each in chosen],
+        asset_check_keys=[health_check_key(each.spec) for each in chosen],
         tags={MAINTENANCE_TAG: ",".join(names)},
     )
 

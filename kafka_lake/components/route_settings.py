@@ -25,6 +25,7 @@ OF_RECORDS = (
     "key_schema",
     "key_schema_file",
     "dead_letters",
+    "dead_letter_asset",
     "max_dead_letters",
     "rules_fail_above",
     "max_record_bytes",

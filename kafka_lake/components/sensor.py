@@ -12,12 +12,12 @@ import dagster as dg
 
 from kafka_lake.common.errors import CatalogError, KafkaLakeError
 from kafka_lake.common.offsets import Watermarks
-from kafka_lake.components.assets import TABLE_TAG, topics_of
+from kafka_lake.components.assets import topics_of
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.freshness import changes
 from kafka_lake.components.has_topics import HasTopics, new_topics
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
-from kafka_lake.components.keys import of_cluster, topic_key, work_name
+from kafka_lake.components.keys import TABLE_TAG, of_cluster, topic_key, work_name
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.topic_page import told_before, topic_materialization

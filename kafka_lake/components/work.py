@@ -8,9 +8,11 @@ from hashlib import sha256
 import dagster as dg
 
 from kafka_lake.common.offsets import Loss, Position, Watermarks
+from kafka_lake.components.freshness import CHECK as FRESHNESS
 from kafka_lake.components.keys import TOPIC_TAG, op_name, partition_key, table_key
 from kafka_lake.components.partitions import missing_keys
 from kafka_lake.components.topic_runs import SETTINGS_TAG, WORK_TAG, settings_fingerprint
+from kafka_lake.ingest.finding import CHECKS
 from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -129,6 +131,7 @@ def request(works: Sequence[Work], known: Sequence[str], pace: Pace, asked: Work
         # Of older versions, a colon stood here: Dagster takes no key twice.
         run_key=f"{asked.name}:{asked.fingerprint}#{asked.attempts}",
         asset_selection=[table_key(each) for each in spec.tables],
+        asset_check_keys=run_checks(spec),
         run_config={"ops": {op_name(spec): {"config": pace.run_config()}}},
         tags={
             _RANGE_START: keys[0],
@@ -138,3 +141,11 @@ def request(works: Sequence[Work], known: Sequence[str], pace: Pace, asked: Work
             SETTINGS_TAG: settings_fingerprint(spec),
         },
     )
+
+
+def run_checks(spec: TopicTable) -> list[dg.AssetCheckKey]:
+    """Return the checks of a run that the sensor asks for: others are steps of their own, and wait for their pools."""
+    names = {each.identifier: [*CHECKS, *(rule.check for rule in each.named_rules)] for each in spec.tables}
+    if spec.max_age is not None:
+        names[spec.identifier].append(FRESHNESS)
+    return [dg.AssetCheckKey(table_key(each), name) for each in spec.tables for name in names[each.identifier]]

@@ -139,6 +139,11 @@ class TopicTable:
         default="table",
         description="What becomes of records that fit no row: kept in a table, fail the run, or skipped (and counted).",
     )
+    dead_letter_asset: bool = Field(
+        default=False,
+        description="Whether the dead-letter table is an asset of its own in Dagster, beside the table. The table's "
+        "check `no_dead_letters` shows the dead letters in any case.",
+    )
     max_dead_letters: int | str | None = Field(
         default=None,
         description="How many of them a run may have before it fails: a count or a share. Without it any number.",

@@ -18,7 +18,8 @@ from confluent_kafka import TopicPartition
 from pyiceberg.exceptions import CommitFailedException
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key, table_key
+from kafka_lake.components.keys import MAINTENANCE_TAG, table_key
+from kafka_lake.components.maintenance import health_check_key
 from kafka_lake.components.maintenance_sensor import evaluate
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.connections import Connections
@@ -208,7 +209,7 @@ def test_the_sensor_asks_for_it_where_it_is_due_and_the_run_tells_what_it_did(
     filled(topic, spec, connections, 1)
     asked = tick()
     (request,) = asked.run_requests
-    assert request.asset_selection == [maintenance_key(spec)]
+    assert request.asset_check_keys == [health_check_key(spec)]
     assert request.tags[MAINTENANCE_TAG] == ".".join(spec.identifier)
     assert not tick(60, asked.cursor).run_requests, "it has just asked"
     assert len(tick(901, asked.cursor).run_requests) == 1
@@ -216,17 +217,22 @@ def test_the_sensor_asks_for_it_where_it_is_due_and_the_run_tells_what_it_did(
     assert not tick(0, None, off).run_requests
     assert len(tick(0, "of another version").run_requests) == 1
 
-    result = runner.run(spec, None, dg.AssetSelection.assets(maintenance_key(spec)))
+    chosen = dg.AssetSelection.checks(health_check_key(spec))
+    # The check alone looks at the table, and leaves it as it is.
+    assert runner.run(spec, None, chosen, with_spark=False).success
+    assert len(list(view(spec).table.scan().plan_files())) > 1
+    result = runner.run(spec, None, chosen, maintains=True)
     assert result.success
-    (event,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, maintenance_key(spec))
-    told = {name: each.value for name, each in event.asset_materialization.metadata.items()}
+    (event,) = events_of(runner.instance, dg.DagsterEventType.ASSET_OBSERVATION, table_key(spec))
+    told = {name: each.value for name, each in event.asset_observation.metadata.items()}
     assert told["data_files"] == len(list(view(spec).table.scan().plan_files())) == 1
     assert told["snapshots"] == table_health(view(spec).table).snapshots
     assert ".".join(spec.identifier) in str(told["done"])
     assert told["manifests"] == len(view(spec).table.inspect.manifests())
     assert re.search(r"\| \d+ → \d+ +\| \d+\.\d\d → \d+\.\d\d s", str(told["done"]))
     (check,) = result.get_asset_check_evaluations()
-    assert (check.check_name, check.passed, check.asset_key) == ("table_health", True, maintenance_key(spec))
+    assert (check.check_name, check.passed, check.asset_key) == ("table_health", True, table_key(spec))
+    assert {name: each.value for name, each in check.metadata.items()}.items() >= told.items()
     assert events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec)) == []
     assert not tick(901).run_requests
     view(spec).assert_exactly_once(topic.ledger)

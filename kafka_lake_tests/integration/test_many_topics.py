@@ -88,14 +88,15 @@ def test_tables_that_values_get_are_assets_once_they_are_refreshed(
 
     def tables() -> set[str]:
         repository = project.definitions().get_repository_def()
+        # The job maintains each of them.
         assert [len(each.tables) for each in topics_of(repository)] == [
-            len([key for key in repository.assets_defs_by_key if key.path[-1].endswith("__maintenance")])
+            len(repository.get_job("maintain_tables").nodes)
         ]
         return {
             key.path[-1].removeprefix(topic.table) for key in repository.assets_defs_by_key if key.path[0] == NAMESPACE
         }
 
-    assert tables() == {"", "__dead_letters", "__maintenance"}
+    assert tables() == {""}
     assert "Nothing has changed." in project.command("topics", "refresh")
     for number, kind in enumerate(("a", "B b", "a")):
         topic.send({"type": kind, "id": number})
@@ -107,10 +108,9 @@ def test_tables_that_values_get_are_assets_once_they_are_refreshed(
     assert [(each["value"], each["table"], each["state"]) for each in told] == [
         ("a", f"{NAMESPACE}.{topic.table}_a", "new"), ("B b", f"{NAMESPACE}.{topic.table}_b_b", "new"),
     ]  # fmt: skip
-    assert tables() == {"", "__dead_letters", "__maintenance"}, "the catalog isn't asked"
+    assert tables() == {""}, "the catalog isn't asked"
     assert "new: no asset yet" in project.command("topics", "refresh")
-    made = {f"{name}{ending}" for name in ("", "_a", "_b_b") for ending in ("", "__dead_letters", "__maintenance")}
-    assert tables() == made
+    assert tables() == {"", "_a", "_b_b"}
     assert "Nothing has changed." in project.command("topics", "refresh")
     # A run by such definitions knows them, and others that come.
     topic.send({"type": "c", "id": 3})

@@ -80,10 +80,8 @@ def test_a_topic_of_the_same_name_in_two_clusters_shares_nothing() -> None:
     with loaded(TWO) as definitions:
         repository = definitions.get_repository_def()
         graph = repository.asset_graph
-        made = {key.to_user_string(): graph.get(key) for key in graph.materializable_asset_keys}
-        tables = {name: node for name, node in made.items() if not name.endswith("__maintenance")}
+        tables = {key.to_user_string(): graph.get(key) for key in graph.materializable_asset_keys}
         assert tables.keys() == {"eu/orders", "us/orders"}
-        assert made.keys() - tables.keys() == {"eu/orders__maintenance", "us/orders__maintenance"}
         for name, node in tables.items():
             cluster = name.partition("/")[0]
             assert [key.to_user_string() for key in node.parent_keys] == [f"kafka/{cluster}/orders"]
@@ -100,11 +98,17 @@ def test_a_topic_of_the_same_name_in_two_clusters_shares_nothing() -> None:
         sensors = {each.name: each for each in repository.sensor_defs}
         kinds = ("kafka_offsets", "kafka_maintenance")
         assert sensors.keys() == {f"{kind}_{cluster}" for kind in kinds for cluster in ("eu", "us")}
-        for name, watched in (("kafka_offsets_eu", "eu/orders"), ("kafka_maintenance_eu", "eu/orders__maintenance")):
-            chosen: Any = sensors[name].asset_selection
-            assert {key.to_user_string() for key in chosen.resolve(graph)} == {watched}
-        jobs = {job.name for job in repository.get_all_jobs()}
-        assert jobs >= {"replay_dead_letters_eu", "replay_dead_letters_us"}
+        chosen: Any = sensors["kafka_offsets_eu"].asset_selection
+        assert {key.to_user_string() for key in chosen.resolve(graph)} == {"eu/orders"}
+        jobs = {job.name: job for job in repository.get_all_jobs()}
+        assert jobs.keys() >= {"replay_dead_letters_eu", "replay_dead_letters_us"}
+        for cluster in ("eu", "us"):
+            assert sensors[f"kafka_maintenance_{cluster}"].job_name == f"maintain_tables_{cluster}"
+            (node,) = jobs[f"maintain_tables_{cluster}"].nodes
+            assert (node.name, node.definition.pools) == (
+                f"{cluster}__orders__maintenance",
+                {f"maintenance_table_{cluster}_orders"},
+            )
 
 
 def test_a_single_cluster_with_a_name_has_it_everywhere_too() -> None:

@@ -114,10 +114,15 @@ def test_a_topic_is_enough():
         ("shop_orders_v2", "schema_evolution"),
         ("shop_orders_v2", "dead_letters"),
         ("shop_orders_v2", "data_loss"),
-        ("shop_orders_v2__dead_letters", "no_dead_letters"),
-        ("shop_orders_v2__maintenance", "table_health"),
+        ("shop_orders_v2", "no_dead_letters"),
+        ("shop_orders_v2", "table_health"),
     }
-    letters = graph.get(dg.AssetKey(["lake", "shop_orders_v2__dead_letters"]))
+    assert graph.get_all_asset_keys() == {table, dg.AssetKey(["kafka", "shop.Orders-v2"])}
+
+
+def test_dead_letters_are_an_asset_if_the_settings_say_so():
+    _, defs = load("topic: shop.Orders-v2\ndead_letter_asset: true")
+    letters = resolved(defs).get(dg.AssetKey(["lake", "shop_orders_v2__dead_letters"]))
     assert letters.parent_keys == {dg.AssetKey(["kafka", "shop.Orders-v2"])}
     assert not letters.is_executable
 
@@ -125,17 +130,15 @@ def test_a_topic_is_enough():
 @pytest.mark.parametrize("policy", ["fail", "skip"])
 def test_a_topic_that_keeps_no_dead_letters_has_no_table_of_them(policy):
     _, defs = load(f"topic: orders\ndead_letters: {policy}")
-    assert not any("dead_letters" in key.path[-1] for key in resolved(defs).get_all_asset_keys())
+    assert "no_dead_letters" not in {key.name for key in resolved(defs).asset_check_keys}
 
 
 @pytest.mark.parametrize("name", ["with-dash", "with.dot", "with space", "größe_数", "it's", "select"])
 def test_a_namespace_and_a_table_may_have_names_that_dagster_has_no_room_for(name):
-    _, defs = load(f'topic: orders\nnamespace: "{name}"\ntable: "{name}"')
+    _, defs = load(f'topic: orders\nnamespace: "{name}"\ntable: "{name}"\ndead_letter_asset: true')
     graph = resolved(defs)
-    made = [graph.get(key) for key in graph.materializable_asset_keys]
-    table, maintenance = sorted(made, key=lambda each: len(each.parent_keys & graph.materializable_asset_keys))
+    (table,) = [graph.get(key) for key in graph.materializable_asset_keys]
     assert table.metadata["dagster/table_name"] == f"{name}.{name}"
-    assert maintenance.parent_keys == {table.key}
     told = {graph.get(key).metadata.get("dagster/table_name") for key in graph.external_asset_keys}
     assert f"{name}.{name}__dead_letters" in told
 
@@ -170,8 +173,7 @@ def test_tables_whose_names_are_alike_are_loaded_beside_each_other(pairs):
     loaded = [load(f"topic: t{number}\nnamespace: {a}\ntable: {b}")[1] for number, (a, b) in enumerate(pairs)]
     graph = resolved(dg.Definitions.merge(*loaded))
     tables = [graph.get(key) for key in graph.materializable_asset_keys]
-    # Of each its runs' and its maintenance's.
-    assert len({each.pools.copy().pop() for each in tables}) == 2 * len(pairs)
+    assert len({each.pools.copy().pop() for each in tables}) == len(pairs)
 
 
 @pytest.mark.parametrize("name", ["a/b", "", " a", "a#b", "a?b", "a%20b", "x" * 256])
@@ -250,9 +252,9 @@ def test_all_attributes():
 
 
 def test_each_asset_of_a_topic_has_its_tags_beside_those_that_runs_need():
-    _, defs = load("topic: orders\ntags: {domain: sales, pii: 'true'}")
+    _, defs = load("topic: orders\ntags: {domain: sales, pii: 'true'}\ndead_letter_asset: true")
     shown = {node.key.to_user_string(): dict(node.tags) for node in resolved(defs).asset_nodes}
-    assert set(shown) == {"kafka/orders", "lake/orders", "lake/orders__dead_letters", "lake/orders__maintenance"}
+    assert set(shown) == {"kafka/orders", "lake/orders", "lake/orders__dead_letters"}
     assert all(tags.items() >= {"domain": "sales", "pii": "true"}.items() for tags in shown.values())
     assert shown["lake/orders"]["kafka_lake/table"] == ""
     assert "kafka_lake/table" not in shown["kafka/orders"]

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.components.alive import ALIVE_TAG
 from kafka_lake.components.assets import build_topic_assets
-from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key
+from kafka_lake.components.keys import MAINTENANCE_TAG, table_key
+from kafka_lake.components.maintenance import build_maintenance_job, health_check_key
 from kafka_lake.components.maintenance_sensor import at_once, build_maintenance_sensor, evaluate
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
@@ -70,7 +71,7 @@ def test_a_run_has_several_tables_and_a_keyed_one_is_alone(catalog: LakeCatalog,
     result = tick()
     assert tables(result) == ["pizza.b,pizza.a"]
     (request,) = result.run_requests
-    assert request.asset_selection == [maintenance_key(SPECS[1]), maintenance_key(SPECS[0])]
+    assert request.asset_check_keys == [health_check_key(SPECS[1]), health_check_key(SPECS[0])]
     keyed = [replace(spec, write="upsert", key=("id",)) if spec.table == "b" else spec for spec in SPECS]
     first = tick(specs=keyed)
     assert tables(first) == ["pizza.b"]
@@ -106,7 +107,7 @@ def test_a_table_that_rots_is_a_warning_though_no_run_comes(
     monkeypatch.setattr(policy, "_FAR_TOO_MANY_COMMITS", 2)
     (warning,) = tick().asset_events
     assert (warning.asset_key, warning.check_name, warning.passed) == (
-        maintenance_key(SPECS[0]),
+        table_key(SPECS[0]),
         "table_health",
         False,
     )
@@ -228,13 +229,15 @@ def test_who_switches_it_off_is_not_asked(catalog: LakeCatalog, tick: Any) -> No
     assert tables(tick(specs=[off])) == []
 
 
-def test_the_sensor_itself_asks_for_the_asset(catalog: LakeCatalog, instance: dg.DagsterInstance) -> None:
+def test_the_sensor_asks_for_the_job_and_its_tables(catalog: LakeCatalog, instance: dg.DagsterInstance) -> None:
     committed(catalog, 2, SPECS[0])
     resource = CatalogResource(properties=catalog.properties)
-    sensor = build_maintenance_sensor(300, True)
+    job = build_maintenance_job()
+    sensor = build_maintenance_sensor(job, 300, True)
     definitions = dg.Definitions(
         assets=[each for spec in SPECS for each in build_topic_assets(spec, Presentation("g"))],
         sensors=[sensor],
+        jobs=[job],
         resources={
             "catalog": resource,
             "kafka": KafkaResource(),
@@ -245,5 +248,8 @@ def test_the_sensor_itself_asks_for_the_asset(catalog: LakeCatalog, instance: dg
     repository = definitions.get_repository_def()
     context = dg.build_sensor_context(instance=instance, repository_def=repository, resources={"catalog": resource})
     (request,) = sensor.evaluate_tick(context).run_requests or ()
-    assert request.asset_selection == [maintenance_key(SPECS[0])]
-    assert repository.get_implicit_job_def_for_assets(request.asset_selection)
+    assert request.asset_check_keys == [health_check_key(SPECS[0])]
+    # Nothing of the table itself is selected: its own runs need not wait.
+    assert request.asset_selection is None
+    nodes = {node.name: node.definition.pools for node in repository.get_job(sensor.job_name).nodes}
+    assert nodes == {f"pizza__{name}__maintenance": {f"maintenance_table_pizza_{name}"} for name in "abc"}

@@ -146,8 +146,8 @@ def test_what_cannot_go_with_several_topics_is_refused_by_name(attributes: str, 
 
 
 def test_a_document_of_several_topics_is_one_table_below_all_of_them() -> None:
-    component, defs = load("topics: [a, b...c]\ntable: both\nnamespace: shop")
-    assert component.topic_table() == TopicTable("a", "shop", "both", topics=("a", "b...c"))
+    component, defs = load("topics: [a, b...c]\ntable: both\nnamespace: shop\ndead_letter_asset: true")
+    assert component.topic_table() == TopicTable("a", "shop", "both", topics=("a", "b...c"), dead_letter_asset=True)
     assert component.every_topic == ("a", "b...c")
     resources = {
         "kafka": KafkaResource(),
