@@ -44,12 +44,10 @@ class Watch:
             recent = self.runs.since(self.began)
             for run in recent:
                 if run.status in ("FAILURE", "CANCELED"):
-                    raise KafkaLakeError(f"Run {run.run_id} of {', '.join(run.assets)}: {self._cause(run)}")
+                    raise KafkaLakeError(f"Run {run.run_id} of {_what(run)}: {self._cause(run)}")
             if done(recent):
                 return recent
-            active = [
-                f"run {run.run_id[:8]} of {', '.join(run.assets)}: {run.status}" for run in recent if not run.ended
-            ]
+            active = [f"run {run.run_id[:8]} of {_what(run)}: {run.status}" for run in recent if not run.ended]
             waiting = "; ".join(active) or f"Waiting for {what}"
             if time.monotonic() > deadline:
                 raise KafkaLakeError(f"The demo wasn't done after {self.timeout:.0f} s. It was at this: {waiting}.")
@@ -58,6 +56,11 @@ class Watch:
 
     def _cause(self, run: Run) -> str:
         return self.runs.report(run.run_id).failure or f"it ended as {run.status}, and its events name no cause"
+
+
+def _what(run: Run) -> str:
+    """Return what a run makes, or the job that makes nothing: maintenance, for example."""
+    return ", ".join(run.assets) or run.job
 
 
 def made(runs: list[Run], asset: tuple[str, str], after: float, by_sensor: bool = False) -> list[Run]:

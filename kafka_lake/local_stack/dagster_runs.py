@@ -15,6 +15,7 @@ query ($since: Float!) {
     ... on Runs { results {
       runId status startTime endTime
       tags { key value }
+      jobName
       assetSelection { path }
     } }
   }
@@ -67,6 +68,7 @@ class Run:
         run_id: Its id.
         status: Dagster's name of it, as in ``SUCCESS``.
         sensor: Name of the sensor that asked for it; empty if none did.
+        job: Name of its job.
         assets: Keys of the assets it makes, parts joined by ``/``.
         ended: Seconds since the epoch; 0 while it isn't over.
     """
@@ -74,6 +76,7 @@ class Run:
     run_id: str
     status: str
     sensor: str
+    job: str
     assets: tuple[str, ...]
     ended: float
 
@@ -204,6 +207,7 @@ def _run(answer: dict[str, Any]) -> Run:
         run_id=answer["runId"],
         status=answer["status"],
         sensor=tags.get("dagster/sensor_name", ""),
+        job=answer["jobName"],
         assets=assets,
         ended=answer["endTime"] or 0.0,
     )

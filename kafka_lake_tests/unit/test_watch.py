@@ -12,7 +12,7 @@ TABLE = ("pizza", "deliveries")
 
 
 def run(name: str, status: str = "SUCCESS", ended: float = 10.0, sensor: str = "kafka_offsets") -> Run:
-    return Run(name, status, sensor, ("pizza/deliveries",), ended)
+    return Run(name, status, sensor, "__ASSET_JOB", ("pizza/deliveries",), ended)
 
 
 @dataclass
@@ -43,7 +43,7 @@ def test_made_are_those_that_succeeded_afterwards_oldest_first() -> None:
         run("failed", "FAILURE"),
         run("under way", "STARTED", ended=0),
         run("by hand", ended=13, sensor=""),
-        Run("another table", "SUCCESS", "kafka_offsets", ("pizza/top_stores",), 11),
+        Run("another table", "SUCCESS", "kafka_offsets", "__ASSET_JOB", ("pizza/top_stores",), 11),
     ]
     assert [each.run_id for each in made(runs, TABLE, 9)] == ["early", "late", "by hand"]
     assert [each.run_id for each in made(runs, TABLE, 9, by_sensor=True)] == ["early", "late"]
@@ -62,6 +62,12 @@ def test_it_waits_until_the_runs_are_done_and_tells_for_what() -> None:
 def test_a_failed_run_ends_the_wait_with_its_cause() -> None:
     told = Told([[run("1", "FAILURE")]], failure="no space left")
     with pytest.raises(KafkaLakeError, match=r"Run 1 of pizza/deliveries: no space left"):
+        watch(told, []).until(lambda runs: False, "the sensor")
+
+
+def test_a_failed_run_that_makes_nothing_is_told_by_its_job() -> None:
+    told = Told([[Run("1", "FAILURE", "kafka_maintenance", "maintain_tables", (), 10.0)]], failure="no space left")
+    with pytest.raises(KafkaLakeError, match=r"Run 1 of maintain_tables: no space left"):
         watch(told, []).until(lambda runs: False, "the sensor")
 
 

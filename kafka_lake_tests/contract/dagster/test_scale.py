@@ -26,7 +26,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensor import evaluate
-from kafka_lake.components.work import Pace
+from kafka_lake.components.work import Pace, run_checks
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
@@ -88,7 +88,8 @@ def one_run(storage: Storage, spec: TopicTable, partitions: int, resources: dict
         build_topic_assets(spec, Presentation("tests", ["team:tests"])),
         instance=storage.instance,
         resources=resources,
-        selection=dg.AssetSelection.assets(table_key(spec)),
+        selection=dg.AssetSelection.assets(table_key(spec)).without_checks()
+        | dg.AssetSelection.checks(*run_checks(spec)),
         tags={**dict(zip(RANGE, ("0", str(partitions - 1)), strict=True)), TOPIC_TAG: spec.topic},
     )
     assert result.success
