@@ -195,7 +195,7 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
     if others < nouns[_OBJECTS]:
         objects = [value for value in values if isinstance(value, dict)]
         columns = columns_of(objects)
-        envelopes = {_envelope(each) for each in objects} if part == "value" else set()
+        envelopes = {_envelope(value) for value in objects} if part == "value" else set()
         envelope = envelopes.pop() if len(envelopes) == 1 else ""
         return Guess("json", evidence, columns, (*_strays(others, part), *_data(columns)), envelope)
     if nouns[_ARRAYS] == len(contents) and part == "value":
@@ -227,7 +227,7 @@ def _envelope(value: Mapping[str, Any]) -> Envelope | Literal[""]:
 def _is_debezium(schema: WriterSchema) -> bool:
     parsed = json.loads(schema.text)
     fields = parsed.get("fields") if isinstance(parsed, dict) else None
-    names = {each.get("name") for each in fields or () if isinstance(each, dict)}
+    names = {field.get("name") for field in fields or () if isinstance(field, dict)}
     return {"before", "after", "source", "op"} <= names
 
 

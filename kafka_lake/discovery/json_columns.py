@@ -57,13 +57,13 @@ def columns_of(objects: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
     """
     given = list(objects)
     seen: Any = ["struct", {}]
-    for each in given:
-        seen = merged(seen, kind_of(each))
+    for value in given:
+        seen = merged(seen, kind_of(value))
     columns = []
     for name, kind in seen[1].items():
         if (known := settled(kind, False)) is not None:
             maps: list[str] = []
-            made = _with_maps(spark_type(known), [each.get(name) for each in given], name, maps)
+            made = _with_maps(spark_type(known), [value.get(name) for value in given], name, maps)
             columns.append(Column(name, ddl(made), kind if kind in TIMES else "", tuple(maps)))
     return tuple(columns)
 
@@ -71,18 +71,20 @@ def columns_of(objects: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
 def _with_maps(kind: T.DataType, values: Sequence[Any], path: str, maps: list[str]) -> T.DataType:
     """Return a type with maps where the names of fields look like data, whose paths are added to a list."""
     if isinstance(kind, T.ArrayType):
-        elements = [each for value in values if isinstance(value, list) for each in value]
+        elements = [element for value in values if isinstance(value, list) for element in value]
         return T.ArrayType(_with_maps(kind.elementType, elements, f"{path}.element", maps))
     if not isinstance(kind, T.StructType):
         return kind
-    objects = [each for each in values if isinstance(each, dict) and each]
+    objects = [value for value in values if isinstance(value, dict) and value]
     if len({type(field.dataType) for field in kind}) == 1 and _are_data(kind.names, objects):
         maps.append(path)
-        inner = [each for value in objects for each in value.values()]
-        value = spark_type(settled(reduce(merged, map(kind_of, inner)), False))
-        return T.MapType(T.StringType(), _with_maps(value, inner, f"{path}.value", maps))
+        inner = [value for found in objects for value in found.values()]
+        held = spark_type(settled(reduce(merged, map(kind_of, inner)), False))
+        return T.MapType(T.StringType(), _with_maps(held, inner, f"{path}.value", maps))
     fields = [
-        T.StructField(f.name, _with_maps(f.dataType, [each.get(f.name) for each in objects], f"{path}.{f.name}", maps))
+        T.StructField(
+            f.name, _with_maps(f.dataType, [found.get(f.name) for found in objects], f"{path}.{f.name}", maps)
+        )
         for f in kind
     ]
     return T.StructType(fields)
@@ -90,7 +92,7 @@ def _with_maps(kind: T.DataType, values: Sequence[Any], path: str, maps: list[st
 
 def _are_data(names: Sequence[str], objects: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether names look like data: an object has few of them, and they are alike, or very many."""
-    share = sum(len(each) for each in objects) / len(objects) / len(names)
+    share = sum(map(len, objects)) / len(objects) / len(names)
     alike = len({_DIGITS.sub("0", name) for name in names}) == 1 and any(map(str.isdigit, names[0]))
     if alike or all(map(_IDENTITY.fullmatch, names)):
         return len(names) >= _SOME and share <= _OF_FEW

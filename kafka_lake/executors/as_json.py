@@ -29,7 +29,7 @@ def number_of(value: float, single: bool) -> float | str:
         return value
     written = struct.pack(_SINGLE, value)
     shorter = (float(f"{value:.{digits}g}") for digits in _DIGITS_OF_SINGLE)
-    return next((each for each in shorter if _is_single(each) and struct.pack(_SINGLE, each) == written), value)
+    return next((short for short in shorter if _is_single(short) and struct.pack(_SINGLE, short) == written), value)
 
 
 def _is_single(value: float) -> bool:

@@ -467,8 +467,8 @@ def test_fields_beside_a_json_schema_are_columns_or_named(
     topic, schema = new_topic(), json_object(id=number, where=json_object(zip=text), far=closed)
     schema_id = register(client, topic, schema, "JSON")
     value = {"id": 1, "where": {"zip": "a", "city": "b"}, "far": {"zip": "c", "moon": 1}, "more": [{"x": 1.5}]}
-    for each in (value, {**value, "id": 2}):
-        topic.send(framed(schema_id, json.dumps(each).encode()))
+    for sent in (value, {**value, "id": 2}):
+        topic.send(framed(schema_id, json.dumps(sent).encode()))
     spec = topic.spec(None, format="json_schema")
     report = ingest(spec, connections(schemas), "run-1")
     see = view(spec)
@@ -517,14 +517,14 @@ def test_types_within_themselves_are_columns_then_text(
     topic.send(framed(register(client, topic, object_, "JSON", "json"), json.dumps({**value, "id": 2}).encode()))
     inner = b"\x08\x0a\x12\x02\x08\x64"
     leaf = b"\x08\x0b"
-    parts = b"".join(b"\x12" + bytes([len(each)]) + each for each in (inner, leaf))
+    parts = b"".join(b"\x12" + bytes([len(part)]) + part for part in (inner, leaf))
     topic.send(framed(register(client, topic, proto, "PROTOBUF", "proto"), b"\x00\x08\x03" + parts))
     spec = topic.spec(None, format="confluent")
     ingest(spec, connections(schemas), "run-1")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     rows = rows_by_id(see)
-    assert {number: [json.loads(each) for each in row["parts"]] for number, row in rows.items()} == dict.fromkeys(
+    assert {number: [json.loads(part) for part in row["parts"]] for number, row in rows.items()} == dict.fromkeys(
         (1, 2, 3), value["parts"]
     )
     assert [name for name, _ in letters(see)] == ["malformed"]

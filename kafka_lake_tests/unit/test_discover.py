@@ -400,18 +400,18 @@ CANAL = {"database": "d", "table": "t", "type": "INSERT", "isDdl": False, "data"
     ],
 )
 def test_envelopes_of_changes_suggest_upserts(values: list[Any], envelope: str) -> None:
-    found = Discovered("t", value=guess([json.dumps(each).encode() for each in values], "value", ALONE))
+    found = Discovered("t", value=guess([json.dumps(value).encode() for value in values], "value", ALONE))
     assert found.value.envelope == envelope
     assert (f"write: upsert with envelope: {envelope} makes" in " ".join(shown(found).split())) is bool(envelope)
     assert loads(document(found)).write == "append"
     if envelope:
-        (suggested,) = [loads(each) for each in uncommented(document(found))]
+        (suggested,) = map(loads, uncommented(document(found)))
         assert (suggested.write, suggested.envelope) == ("upsert", envelope)
 
 
 def test_debeziums_avro_suggests_upserts() -> None:
     found = Discovered("t", value=guess([framed(12)], "value", known()))
-    (suggested,) = [loads(each) for each in uncommented(document(found))]
+    (suggested,) = map(loads, uncommented(document(found)))
     assert (suggested.format, suggested.write, suggested.envelope) == ("avro", "upsert", "debezium")
 
 

@@ -252,8 +252,8 @@ def beside(schemas: Any, value: Any) -> Any:
     target = Target(T.StructType().add("a", "long").add("s", inner).add("l", T.ArrayType(inner)))
     content = json.dumps(value).encode()
     seen = JsonDecoder(columns_of(target.columns, target), Rules(infer=True)).decode(pa.array([content])).seen
-    known = OpenContent().knowing(seen, [WriterSchema("JSON", json.dumps(each)) for each in schemas], target)
-    return [each.simpleString() for each in known.shown], [path for path, _ in known.kept_out]
+    known = OpenContent().knowing(seen, [WriterSchema("JSON", json.dumps(schema)) for schema in schemas], target)
+    return [fields.simpleString() for fields in known.shown], [path for path, _ in known.kept_out]
 
 
 OPEN, S = record(a=INTEGER, s=record(b=INTEGER), l={"items": record(b=INTEGER)}), record(b=INTEGER)

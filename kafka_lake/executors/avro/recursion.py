@@ -42,7 +42,7 @@ def rewriter(schema: str) -> Callable[[pa.Array], pa.Array]:
         if not ready:
             parsed = json.loads(schema)
             ready.append(_Recursion(Types(parsed)).copy(parsed, ()))
-        written = [None if each is None else _rewritten(each, ready[0]) for each in payloads.to_pylist()]
+        written = [None if data is None else _rewritten(data, ready[0]) for data in payloads.to_pylist()]
         return pa.array(written, pa.binary())
 
     return rewrite
@@ -74,7 +74,7 @@ class _Recursion:
         """
         node = self._types.resolved(kind)
         if isinstance(node, list):
-            branches = [self.copy(each, above) for each in node]
+            branches = [self.copy(part, above) for part in node]
 
             def of_union(data: bytes, at: int, out: bytearray) -> int:
                 which, begin = branch(data, at, len(branches))
@@ -86,7 +86,7 @@ class _Recursion:
         if name in ("record", "error"):
             if id(node) in above:
                 return _as_text(self.read(node))
-            fields = [self.copy(each["type"], (*above, id(node))) for each in node["fields"]]
+            fields = [self.copy(field["type"], (*above, id(node))) for field in node["fields"]]
 
             def of_record(data: bytes, at: int, out: bytearray) -> int:
                 for field in fields:
@@ -109,7 +109,7 @@ class _Recursion:
         """Return what reads values of a type."""
         node = self._types.resolved(kind)
         if isinstance(node, list):
-            return _union([self.read(each) for each in node])
+            return _union([self.read(part) for part in node])
         name = node["type"] if isinstance(node, dict) else node
         logical = node if isinstance(node, dict) else {}
         if name in ("record", "error"):
@@ -131,7 +131,7 @@ class _Recursion:
 
         def read(data: bytes, at: int) -> tuple[Any, int]:
             if not fields:
-                fields.extend((each["name"], self.read(each["type"])) for each in node["fields"])
+                fields.extend((field["name"], self.read(field["type"])) for field in node["fields"])
             found = {}
             for name, part in fields:
                 found[name], at = part(data, at)

@@ -74,7 +74,7 @@ class Takers:
 
         A field whose name differs in case counts only if nothing else in the object could be meant.
         """
-        found = {name: name for name, each in value.items() if each is not None}
+        found = {name: name for name, given in value.items() if given is not None}
         others: dict[str, list[str]] = {}
         for name in found:
             if name not in self.by_name and (known := self.in_any_case.get(name.lower())) and known not in found:
@@ -137,7 +137,7 @@ class Converter:
         for source in takers if self._rules.any_case else ():
             in_any_case.setdefault(source.lower(), []).append(source)
         alone = {name: sources[0] for name, sources in in_any_case.items() if len(sources) == 1}
-        return Takers(tuple(each[0] for each in columns), path, takers, alone)
+        return Takers(tuple(column[0] for column in columns), path, takers, alone)
 
     def _fill(self, value: dict[str, Any], row: list[Any], takers: Takers) -> dict[str, Kind]:
         """Put an object's fields into a row; return the types of those that don't fit."""
@@ -146,18 +146,18 @@ class Converter:
         named = takers.named(value) if takers.in_any_case else None
         if isinstance(value, Twice) and (bad := self._read_twice(value, takers)):
             raise twice(bad)
-        for given, each in value.items():
-            if each is None:
+        for given, held in value.items():
+            if held is None:
                 continue
             name = given if named is None else named[given]
             mine = by_name.get(name)
             if mine is None:
                 if infer:
-                    refuse_twice(each)
-                self.notes.found.append((takers.path, given, each if infer else None))
+                    refuse_twice(held)
+                self.notes.found.append((takers.path, given, held if infer else None))
                 continue
             try:
-                index, made = self._taken(each, mine)
+                index, made = self._taken(held, mine)
             except MisfitError as error:
                 wrong[name] = error.kind
                 continue
@@ -167,7 +167,7 @@ class Converter:
                 row[index] = made
             elif row[index] != made:
                 # Two fields feed the column since it was renamed, and say different things.
-                wrong[name] = kind_of(each)
+                wrong[name] = kind_of(held)
         return wrong
 
     def _read_twice(self, value: Twice, takers: Takers) -> frozenset[str]:

@@ -53,9 +53,9 @@ def _field(files: Files, field: FieldDescriptor, value: Any, path: str) -> Any:
     entry = field.message_type
     if field.is_repeated and entry is not None and entry.GetOptions().map_entry:
         kind = entry.fields_by_name["value"]
-        return {_key(key): _single(files, kind, each, path) for key, each in value.items()}
+        return {_key(key): _single(files, kind, held, path) for key, held in value.items()}
     if field.is_repeated:
-        return [_single(files, field, each, path) for each in value]
+        return [_single(files, field, element, path) for element in value]
     return _single(files, field, value, path)
 
 

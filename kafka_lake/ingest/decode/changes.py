@@ -201,9 +201,9 @@ class Changes:
 
 def _column_of(field: str, target: Target) -> str:
     """Return the column that a field of a record's key feeds, by the rule for fields of values; else its own name."""
-    feeds = {each: target.feeds(each, each) for each in target.columns.fieldNames()}
+    feeds = {name: target.feeds(name, name) for name in target.columns.fieldNames()}
     exact = [name for name, sources in feeds.items() if field in sources]
-    alike = [name for name, sources in feeds.items() if field.lower() in (each.lower() for each in sources)]
+    alike = [name for name, sources in feeds.items() if field.lower() in map(str.lower, sources)]
     return exact[0] if exact else alike[0] if target.any_case and len(alike) == 1 else field
 
 

@@ -41,7 +41,7 @@ class FromFile(Nothing):
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
         """Return the schema, and what records have beside it."""
-        return [(self.writer.label, self.writer.fields), *(("the records", each) for each in self.beside.shown)]
+        return [(self.writer.label, self.writer.fields), *(("the records", fields) for fields in self.beside.shown)]
 
     def decode(
         self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True

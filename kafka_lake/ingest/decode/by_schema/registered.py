@@ -77,7 +77,7 @@ class Registered:
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
         """Return the schemas known, the oldest first, and what values have beside them."""
         known = [(writer.label, writer.fields) for _, writer in sorted(self.writers.items(), key=lambda each: each[0])]
-        return [*known, *(("the records", each) for each in self.beside.shown)]
+        return [*known, *(("the records", fields) for fields in self.beside.shown)]
 
     def decode(
         self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True

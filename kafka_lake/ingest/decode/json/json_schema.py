@@ -208,7 +208,7 @@ def _decimal(parameters: dict[str, Any]) -> T.DataType:
 
 def _object(schema: dict[str, Any], part: _Part) -> T.DataType:
     if properties := _dict(schema, "properties"):
-        fields = [_field(name, each, part) for name, each in sorted(properties.items(), key=_connect_index)]
+        fields = [_field(name, kind, part) for name, kind in sorted(properties.items(), key=_connect_index)]
         return Record(fields, _rest(schema, "additionalProperties", part))
     values, rest = list(_dict(schema, "patternProperties").values()), schema.get("additionalProperties")
     if (rest is True or isinstance(rest, dict)) and (values or rest not in (True, {})):
@@ -222,7 +222,7 @@ def _rest(schema: dict[str, Any], key: str, part: _Part) -> T.DataType | None:
     others = list(_dict(schema, "patternProperties").values())
     if (rest := schema.get(key, True)) is not False:
         others.append(rest)
-    kinds = [part(each, "value") for each in others]
+    kinds = [part(other, "value") for other in others]
     return reduce(either_of, kinds) if kinds else None
 
 

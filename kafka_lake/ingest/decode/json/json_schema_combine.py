@@ -52,7 +52,7 @@ def either_of(one: T.DataType, other: T.DataType) -> T.DataType:
     if isinstance(one, _STRINGS) and isinstance(other, _STRINGS):
         return T.StringType()
     if isinstance(one, Record) and isinstance(other, Record):
-        rests = [each.rest for each in (one, other) if each.rest is not None]
+        rests = [record.rest for record in (one, other) if record.rest is not None]
         return Record(_fields(one, other, either_of), reduce(either_of, rests) if rests else None)
     return _inside(one, other, either_of)
 
