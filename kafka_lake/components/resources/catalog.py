@@ -1,14 +1,14 @@
 """The Iceberg catalog as a Dagster resource."""
 
-import dagster as dg
 from pydantic import Field
 
 from kafka_lake.common import environment
+from kafka_lake.components.resources.fixed import FixedResource
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_properties import catalog_name, properties_from_environment
 
 
-class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class CatalogResource(FixedResource):
     """The Iceberg catalog of the deployment.
 
     The environment's settings are read when the catalog is opened, so that secrets are part of no stored

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import dagster as dg
 from pydantic import Field
 
 from kafka_lake.common.cluster_variables import own_prefix, own_variables
 from kafka_lake.common.environment import KAFKA
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.resources.fixed import FixedResource
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.security.properties import client_properties, java_properties, properties_from_env
 
 
-class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class KafkaResource(FixedResource):
     """A Kafka cluster.
 
     What the environment sets (``KAFKA_LAKE_BOOTSTRAP_SERVERS``, ``KAFKA_LAKE_KAFKA_*``) is read when a client is made,

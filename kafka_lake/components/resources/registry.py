@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-import dagster as dg
 from pydantic import Field
 
 from kafka_lake.common.cluster_variables import own_variables
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.resources.fixed import FixedResource
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.registry_settings import properties_from_env
 
 
-class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class RegistryResource(FixedResource):
     """A schema registry that speaks Confluent's API, or none.
 
     What the environment sets (``KAFKA_LAKE_SCHEMA_REGISTRY_URL``, ``KAFKA_LAKE_REGISTRY_*``) is read when a client is

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from kafka_lake.common import environment
 from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.fixed import FixedResource
 from kafka_lake.spark.commit_slots import CommitSlots
 from kafka_lake.spark.connect_session import await_port, connect_session, is_here, is_known, refuse_other_file
 from kafka_lake.spark.kept import forget_all
@@ -25,7 +26,7 @@ from kafka_lake.spark.settings import configured_master, local_cores
 _MOST_SESSIONS = 100
 
 
-class SparkResource(LazyPySparkResource):  # type: ignore[misc]
+class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
     """Spark through dagster-pyspark's lazy resource.
 
     With ``SPARK_REMOTE`` set, sessions are Spark Connect sessions on that server, which must know the catalog

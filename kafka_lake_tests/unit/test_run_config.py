@@ -1,0 +1,97 @@
+"""What run configuration may say: how a run does its work, and nothing of where the work is done."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake_tests.unit.test_clusters import loaded
+
+PROJECT = {
+    "cluster_eu": "KafkaCluster\nname: eu\nkafka_properties: {bootstrap.servers: 'eu:9092'}\n"
+    "catalog_properties: {type: rest, uri: 'http://catalog'}\nspark_config: {spark.executor.memory: 2g}",
+    "cluster_us": "KafkaCluster\nname: us\nkafka_properties: {bootstrap.servers: 'us:9092'}",
+    "orders": "KafkaTopicTable\ntopic: orders\ncluster: eu\nnamespace: eu\nroutes:\n"
+    "  - {table: refunds, when: {field: type, equals: refund}}",
+    "customers": "KafkaTopicTable\ntopic: customers\ncluster: us\nnamespace: us\nwrite: upsert\nkey: [id]",
+    "totals": "DerivedTable\ntable: totals\nnamespace: eu\nfrom: [orders]\nwrite: aggregate\nevery: 2m\nkey: [store]\n"
+    "sql: SELECT store, count(*) AS number FROM orders GROUP BY store",
+}
+# What a run may choose, whatever it is of.
+CHOICES = {"catch_up_for", "end", "everything", "keep_missing", "keep_up_for", "look_every", "mode", "poll_every"}
+CHOICES |= {"rebuild", "start", "topic", "where"}
+# Dagster's own: retries and order of steps, the log's level and name, and where outputs of ops go, which no run of
+# kafka_lake has.
+DAGSTER = ("execution/config/", "loggers/console/config/", "resources/io_manager/config")
+
+
+def _leaves(kind: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    fields = getattr(kind, "fields", None) or {}
+    if not fields and path:
+        yield "/".join(path)
+    for name, field in fields.items():
+        yield from _leaves(field.config_type, (*path, name))
+
+
+def test_run_config_of_every_job_has_only_choices_of_a_run() -> None:
+    with loaded(PROJECT) as definitions:
+        jobs = definitions.get_repository_def().get_all_jobs()
+        leaves = {leaf for job in jobs for leaf in _leaves(job.run_config_schema.config_type)}
+    assert {job.name for job in jobs} >= {"__ASSET_JOB", "replay_dead_letters_eu", "replay_dead_letters_us"}
+    rest = {leaf for leaf in leaves if not leaf.startswith(DAGSTER)}
+    resources = {leaf for leaf in rest if leaf.startswith("resources/")}
+    named = ("catalog", "spark", "kafka_eu", "kafka_us", "registry_eu", "registry_us")
+    assert resources == {f"resources/{name}/config" for name in named}
+    chosen = {leaf.split("/")[3] for leaf in rest - resources if leaf.count("/") > 2}
+    assert chosen == CHOICES
+    assert {leaf.split("/")[0] for leaf in rest - resources} == {"ops"}
+
+
+def _asks(resources: dict[str, Any]) -> dg.Definitions:
+    @dg.asset(required_resource_keys=set(resources))
+    def asks(context: dg.AssetExecutionContext) -> None:
+        kafka, catalog, spark = (getattr(context.resources, name) for name in ("kafka", "catalog", "spark"))
+        context.add_output_metadata(
+            {"kafka": kafka.properties, "catalog": catalog.properties, "spark": spark.spark_config}
+        )
+
+    return dg.Definitions([asks], resources=resources)
+
+
+@pytest.mark.slow
+def test_resources_have_the_values_of_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ITS_TYPE", "rest")
+    catalog = CatalogResource(properties={"type": dg.EnvVar("ITS_TYPE"), "uri": "http://catalog"})
+    resources = {
+        "kafka": KafkaResource(properties={"bootstrap.servers": "eu:9092"}),
+        "registry": RegistryResource(),
+        "catalog": catalog,
+        "spark": SparkResource(spark_config={"spark.executor.memory": "2g"}, catalog=catalog),
+    }
+    job = _asks(resources).resolve_implicit_global_asset_job_def()
+    (event,) = job.execute_in_process().get_asset_materialization_events()
+    told = {name: value.value for name, value in event.materialization.metadata.items()}
+    assert told["kafka"] == {"bootstrap.servers": "eu:9092"}
+    assert told["catalog"] == {"type": "rest", "uri": "http://catalog"}
+    assert told["spark"] == {"spark.executor.memory": "2g"}
+
+
+@pytest.mark.parametrize("name", ["kafka", "registry", "catalog", "spark"])
+def test_run_config_of_a_resource_is_refused(name: str) -> None:
+    catalog = CatalogResource()
+    resources = {
+        "kafka": KafkaResource(),
+        "registry": RegistryResource(),
+        "catalog": catalog,
+        "spark": SparkResource(spark_config={}, catalog=catalog),
+    }
+    job = _asks(resources).resolve_implicit_global_asset_job_def()
+    setting = "spark_config" if name == "spark" else "properties"
+    given = {"resources": {name: {"config": {setting: {"a": "b"}}}}}
+    with pytest.raises(dg.DagsterInvalidConfigError, match=f'unexpected config entry "{setting}"'):
+        job.execute_in_process(run_config=given)
