@@ -28,6 +28,7 @@ from kafka_lake.cli.logs import log_to_file, log_to_terminal
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.log_format import log_as_the_environment_says
+from kafka_lake.common.redaction import error_without_secrets, without_secret_values
 from kafka_lake.local_stack.running import running
 
 _STARTING = ("demo", "up")
@@ -41,15 +42,16 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KafkaLakeError as error:
-            told = str(error)
-            logging.getLogger(__name__).info("The command failed", exc_info=error)
+            told = without_secret_values(str(error))
+            logging.getLogger(__name__).info("The command failed", exc_info=error_without_secrets(error))
         except Exception as error:
             from kafka_lake.ingest.sentence import sentence
 
             told = sentence(error) or ""
+            cause = error_without_secrets(error)
             if not told:
-                raise
-            logging.getLogger(__name__).warning("The command failed", exc_info=error)
+                raise cause from (error.__cause__ if cause is error else None)
+            logging.getLogger(__name__).warning("The command failed", exc_info=cause)
         console.err.print(f"[bold red]Error:[/] {escape(told)}", soft_wrap=True, highlight=False)
         raise typer.Exit(1)
 

@@ -1,12 +1,9 @@
 """The project at hand: its topics and the systems they are in, as its definitions have them."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
-
-from pyspark.logger import PySparkLogger
 
 from kafka_lake.cli.find_project import NoProjectError, Target, defs_folder, targets
 from kafka_lake.cli.load_definitions import definitions, file_of, loading
@@ -241,8 +238,6 @@ def connections_at_hand(
     spark = resources.get("spark")
     if not isinstance(spark, SparkResource):
         spark = SparkResource(spark_config={}, catalog=catalog)
-    # What Spark refuses becomes an error of ours; PySpark would log the JVM's stack trace before it.
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     servers = kafka.cluster().bootstrap_servers if kafka.names_brokers else None
     with broker_at_hand(Ports.from_env(), tell_user, servers) if with_broker else nullcontext():
         # The stack kills what is left in its block: Spark is to end before that.

@@ -7,6 +7,7 @@ import dagster as dg
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.log_format import log_as_the_environment_says
+from kafka_lake.common.redaction import error_without_secrets
 from kafka_lake.ingest.sentence import sentence
 
 
@@ -30,10 +31,12 @@ def as_failures(allow_retries: bool = True) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # Dagster keeps all that an error tells, its causes included.
+        cause = error_without_secrets(error)
         if (told := sentence(error)) is None:
-            raise
+            raise cause from (error.__cause__ if cause is error else None)
         again = allow_retries and not isinstance(error, AuditFailedError)
-        raise dg.Failure(description=told, allow_retries=again) from error
+        raise dg.Failure(description=told, allow_retries=again) from cause
 
 
 @contextmanager
@@ -46,6 +49,7 @@ def as_failed_tick() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        cause = error_without_secrets(error)
         if (told := sentence(error)) is None:
-            raise
-        raise SensorFailedError(told) from error
+            raise cause from (error.__cause__ if cause is error else None)
+        raise SensorFailedError(told) from cause

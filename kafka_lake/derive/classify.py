@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from sqlglot import exp
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.sql_text import unsafe_condition, unsafe_query
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.keyed import keyed_problems
 from kafka_lake.derive.lookups import lacking_queries
@@ -49,8 +50,21 @@ def query_problems(spec: DerivedTable) -> Iterator[str]:
     yield from _settings_problems(spec)
     if spec.sql is None:
         return
+    problems = list(_text_problems(spec, spec.sql))
+    yield from problems or _unsafe_problems(spec, spec.sql)
+
+
+def _unsafe_problems(spec: DerivedTable, sql: str) -> Iterator[str]:
+    if unsafe := unsafe_query(sql):
+        yield f"sql: {unsafe}."
+    for name, text in spec.key.items():
+        if unsafe := unsafe_condition(text):
+            yield f"key: {name}: {text}: {unsafe}."
+
+
+def _text_problems(spec: DerivedTable, sql: str) -> Iterator[str]:
     try:
-        query = parsed(spec.sql)
+        query = parsed(sql)
         yield from _names_problems(spec, tables_read(query))
         known = _Known(frozenset(map(str.lower, spec.upstream)))
         if spec.is_incremental and (problems := list(dict.fromkeys(_not_judged(query, known)))):
@@ -60,7 +74,7 @@ def query_problems(spec: DerivedTable) -> Iterator[str]:
             problems = list(dict.fromkeys([*_row_wise_problems(query, known), *_origin_problems(query)]))
             yield from (f"write: {spec.write} needs a query that is row-wise: {each}" for each in problems)
             if not problems:
-                with_origin(spec.sql, spec.upstream)
+                with_origin(sql, spec.upstream)
                 if spec.wait_for and len(spec.sources) == 1:
                     lacking_queries(spec)
         elif spec.write == "aggregate":

@@ -24,6 +24,7 @@ from kafka_lake.common.errors import (
     UnknownSchemaError,
     UnknownTopicError,
 )
+from kafka_lake.common.redaction import without_secrets
 from kafka_lake.spark.compat.errors import java_trace
 
 LINE_LENGTH = 300
@@ -120,19 +121,6 @@ _LOST_RANGE = re.compile(r"Could not read records in offset \[(\d+), (\d+)\) for
 _LOST = re.compile(r"failOnDataLoss to false\.\s+Reason:\s*([^\n]+)|(OffsetOutOfRangeException[^\n]*)")
 
 _OVERFLOW = re.compile(r"java\.lang\.ArithmeticException: long overflow")
-
-_SECRETS = (
-    (re.compile(r"(://)[^/\s:@]*:[^/\s@]+@"), r"\1***@"),
-    (
-        re.compile(
-            r"((?:password|passwd|secret|token|credential|access[-_.]?key)[\w.-]*[\"']?\s*[=:]\s*)"
-            r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)",
-            re.IGNORECASE,
-        ),
-        r"\1***",
-    ),
-    (re.compile(r"\b(Bearer|Basic) [\w.+/=-]+"), r"\1 ***"),
-)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -257,7 +245,7 @@ def headline(error: BaseException | None) -> str:
     """Return the line of an error that says most, with neither stack trace nor secrets."""
     if isinstance(error, PySparkException | Py4JJavaError) and (raised := _RAISED.findall(_text(error))):
         # What user code raised; Spark's own first line names the Python worker only.
-        return _without_secrets(str(raised[-1]))
+        return without_secrets(str(raised[-1]))
     lines = [line.strip() for line in _message(error).splitlines() if line.strip()]
     if isinstance(error, Py4JJavaError) and len(lines) > 1:
         # The first line names a Py4J object, the second the Java exception.
@@ -266,13 +254,7 @@ def headline(error: BaseException | None) -> str:
     line = lines[0] if lines else name
     if not isinstance(error, KafkaLakeError | PySparkException | Py4JJavaError) and lines:
         line = f"{name}: {line}"
-    return _without_secrets(line)
-
-
-def _without_secrets(line: str) -> str:
-    for pattern, replacement in _SECRETS:
-        line = pattern.sub(replacement, line)
-    return line
+    return without_secrets(line)
 
 
 def _message(error: BaseException | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.log_format import RUNS, with_fields
+from kafka_lake.common.redaction import error_without_secrets, without_secret_values
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.finding import NOT_KEPT
@@ -76,20 +77,20 @@ class RunLog:
             error: What ended it.
         """
         told = sentence(error)
-        what, remedy = (
-            (error.message, error.remedy) if isinstance(error, KafkaLakeError) else (told or headline(error), "")
-        )
+        what, remedy = told or headline(error), ""
+        if isinstance(error, KafkaLakeError):
+            what, remedy = without_secret_values(error.message), error.remedy
         name = type(error).__name__
         lines = [f"{name}: {what}", remedy or _REMEDY.format(name.lower()), f"Table {self.table} keeps {_STAYS}"]
         facts = {"error": name, "what_to_do": lines[1], "retry_helps": is_transient(error)}
-        self._tell(logging.ERROR, "\n".join(lines), facts, None if told else error)
+        self._tell(logging.ERROR, "\n".join(lines), facts, None if told else error_without_secrets(error))
 
     def _took(self) -> float:
         now = time.monotonic()
         took, self.began = now - self.began, now
         return round(took, 3)
 
-    def _tell(self, level: int, told: str, facts: Mapping[str, Any], trace: Exception | None = None) -> None:
+    def _tell(self, level: int, told: str, facts: Mapping[str, Any], trace: BaseException | None = None) -> None:
         place = {"topic": self.topic} if self.topic else {}
         of = f"Topic {self.topic}" if self.topic else f"Table {self.table}"
         took = f", {facts['seconds']:.1f} s" if "seconds" in facts else ""

@@ -1,6 +1,7 @@
 """One sentence for an error, whoever raised it: ours as it is, those of clients and engines by their headline."""
 
 from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.redaction import without_secret_values
 from kafka_lake.ingest.causes import headline
 
 # Whose errors tell of a system that a user can mend, and not of a mistake in this program.
@@ -29,7 +30,7 @@ def sentence(error: BaseException) -> str | None:
         One line; None for an error of a program, whose trace is needed.
     """
     if isinstance(error, KafkaLakeError):
-        return str(error)
+        return without_secret_values(str(error))
     if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _OF_SYSTEMS:
         return f"{headline(error).rstrip('.')}. `kafka-lake doctor` tells which system is ill."
     return None

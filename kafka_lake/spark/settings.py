@@ -24,6 +24,8 @@ _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",
+    # Spark would put variables of its environment in the place of ${env:…}, even in a column's name from a record.
+    "spark.sql.variable.substitute": "false",
     "spark.ui.showConsoleProgress": "false",
     # Which of our lines built a column, told to Spark by some four calls for each: more than half of all calls.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -48,7 +50,10 @@ _DEFAULTS = {
 PARALLELISM = "spark.default.parallelism"
 """Says how many tasks run at once, to sessions of every kind; set by us where the master is local."""
 
-SESSION_DEFAULTS = {key: _DEFAULTS[key] for key in ("spark.sql.session.timeZone", "spark.sql.caseSensitive")}
+SESSION_DEFAULTS = {
+    key: _DEFAULTS[key]
+    for key in ("spark.sql.session.timeZone", "spark.sql.caseSensitive", "spark.sql.variable.substitute")
+}
 """Those of our settings that are a session's own, which a client of a Connect server sets."""
 
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."

@@ -1,6 +1,7 @@
 """The Spark session as a Dagster resource: nothing starts before it is used, nothing stays after."""
 
 import json
+import logging
 import os
 from contextlib import ExitStack, suppress
 from importlib.metadata import version
@@ -11,6 +12,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
 from kafka_lake.common import environment
 from kafka_lake.common.home import home
@@ -117,6 +119,8 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
             self._own = None
 
     def _session(self, kept: str) -> Any:
+        # What Spark refuses becomes an error here, without secrets; PySpark would log the JVM's text and trace before.
+        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         remote = environment.SPARK_REMOTE.value()
         if not remote:
             return local_session(self.catalog.open().for_spark(), self.spark_config)

@@ -6,6 +6,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.errors import ConfigurationError, PublishRefusedError
+from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
@@ -134,15 +135,16 @@ def _chosen(context: Context, where: str | None, dead_letters: TableState) -> Da
     spec, connections = context.spec, context.connections
     assert dead_letters.head is not None, "the caller has seen that there are letters"
     frame = at_version(connections.spark(), connections.catalog.spark_name(spec.dead_letter_table), dead_letters.head)
+    about = f"where: {where!r} is no condition on table {'.'.join(spec.dead_letter_table)}"
+    remedy = f"Its columns are {', '.join(frame.columns)}."
+    if where and (unsafe := unsafe_condition(where)):
+        raise ConfigurationError(f"{about}: {unsafe}.", remedy)
     try:
         chosen = frame.filter(where) if where else frame
         chosen.schema  # noqa: B018  Connect analyses the condition only when it is asked for the schema.
     except AnalysisException as error:
         reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
-        raise ConfigurationError(
-            f"where: {where!r} is no condition on table {'.'.join(spec.dead_letter_table)}: {reason}.",
-            f"Its columns are {', '.join(frame.columns)}.",
-        ) from error
+        raise ConfigurationError(f"{about}: {reason}.", remedy) from error
     # Letters of older topics of the name are meant, too; those of the table's other topics are not.
     several = spec.is_shared or dead_letters.others
     return connections.frames.of_topic(chosen, spec.topic) if several else chosen

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.task import CHANGE as TOLD
 from kafka_lake.ingest.decode.excepted import without_excepted
@@ -72,16 +73,16 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
 
 
 def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:
+    about = f"delete_when: {text!r} is no condition on the rows of topic {spec.topic}"
+    remedy = f"Its columns are {', '.join(name for name in rows.columns if name != TOLD)}."
+    if unsafe := unsafe_condition(text):
+        raise ConfigurationError(f"{about}: {unsafe}.", remedy)
     try:
         # Connect analyses it only when it is asked for the schema.
         rows.filter(F.expr(text)).schema  # noqa: B018
     except (AnalysisException, ParseException) as error:
         reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
-        columns = [name for name in rows.columns if name != TOLD]
-        raise ConfigurationError(
-            f"delete_when: {text!r} is no condition on the rows of topic {spec.topic}: {reason}.",
-            f"Its columns are {', '.join(columns)}.",
-        ) from error
+        raise ConfigurationError(f"{about}: {reason}.", remedy) from error
     return F.expr(text)
 
 

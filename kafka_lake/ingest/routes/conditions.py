@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.by_schema.names import SchemaNames, name_of, names_in
 from kafka_lake.ingest.decode.choose import fetch_of
@@ -204,6 +205,10 @@ def _holds(found: Column, when: When, names: SchemaNames) -> Column:
 
 
 def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:
+    about = f"Topic {spec.topic}: routes: {table}: {sql!r} is no condition on a record"
+    remedy = f"Nothing was published. Correct when: sql:; the record's columns are {', '.join(records.columns)}."
+    if unsafe := unsafe_condition(sql):
+        raise ConfigurationError(f"{about}: {unsafe}.", remedy)
     try:
         # A filter takes nothing but a condition on single rows; Connect looks at it when the schema is asked.
         records.filter(F.expr(sql)).schema  # noqa: B018
@@ -211,7 +216,4 @@ def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:
         # What can't be parsed is told in the second line.
         told = next(filter(None, map(str.strip, str(error).splitlines())), "")
         reason = told.partition(" SQLSTATE")[0].rstrip(" ;.")
-        raise ConfigurationError(
-            f"Topic {spec.topic}: routes: {table}: {sql!r} is no condition on a record: {reason}.",
-            f"Nothing was published. Correct when: sql:; the record's columns are {', '.join(records.columns)}.",
-        ) from error
+        raise ConfigurationError(f"{about}: {reason}.", remedy) from error

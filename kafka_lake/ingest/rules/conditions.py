@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.rules.referred import Referred
 
@@ -152,6 +153,8 @@ class Rows:
     def _expression(self, rule: Rule) -> Condition:
         """Return a condition of the user's own; columns that the table doesn't have yet are null in it."""
         frame, unknown = self.frame, list[str]()
+        if unsafe := unsafe_condition(str(rule.entry.expression)):
+            self._refuse(rule, f"{rule.entry.expression!r} is no condition on the rows: {unsafe}")
         while True:
             try:
                 # A filter takes nothing but a condition on single rows; Connect looks at it when the schema is asked.
