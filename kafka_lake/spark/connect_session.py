@@ -17,6 +17,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import ConfigurationError, EngineUnavailableError
 from kafka_lake.spark.compat.connect import make_default, open_session
+from kafka_lake.spark.own_server import OwnServerChannel, ensure_own_server
 from kafka_lake.spark.settings import SESSION_DEFAULTS, SNAPSHOT_PROPERTY
 
 _THIS_MACHINE = {"127.0.0.1", "localhost", "::1"}
@@ -98,7 +99,7 @@ def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | 
     """
     # What PySpark's builder does for an address; that one takes no options for the channel.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-    channel = DefaultChannelBuilder(remote, _CHANNEL)
+    channel = OwnServerChannel(remote, _CHANNEL)
     keep = session_id is not None and channel.session_id is None
     if keep:
         channel.set(DefaultChannelBuilder.PARAM_SESSION_ID, session_id)
@@ -151,9 +152,11 @@ def await_port(remote: str) -> None:
     Connecting also starts a server that is stopped while idle; the session then waits for it.
 
     Raises:
-        EngineUnavailableError: If nothing does within seconds.
+        EngineUnavailableError: If nothing does within seconds, or if another account of this machine does.
     """
     host, _, port = address_of(remote).rpartition(":")
+    if is_here(remote) and "token=" in remote:
+        ensure_own_server(int(port))
     if getproxies() and not proxy_bypass(host):
         # Only the proxy knows, which gRPC uses by itself.
         return
