@@ -25,7 +25,7 @@ from benchmarks.data import SMALL, values
 from benchmarks.meter import adopt_orphans, cpu_seconds
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
-from kafka_lake.cli.find_project import dagster_folder, dagster_options, targets
+from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -362,7 +362,7 @@ def deployed(
                 ensure_topic(bootstrap, name, partitions)
             stack.start_connect(CatalogResource().open())
             found = targets()
-            stack.start_dagster(dagster_options(found), dagster_folder(found))
+            stack.start_dagster(code_locations(found), dagster_folder(found), other_locations(found))
             catalog = CatalogResource().open()
             catalog.ensure_namespace(NAMESPACE)
             yield stack, bootstrap, catalog

@@ -18,10 +18,12 @@ import yaml
 from kafka_lake.common import environment as variables
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.home import starting_folder
+from kafka_lake.local_stack.dagster_servers import CodeLocation
 
 MODULE, FILE, WORKSPACE = "DAGSTER_MODULE_NAME", "DAGSTER_PYTHON_FILE", variables.WORKSPACE.name
 """Environment variables: Dagster's, and one of ours for what Dagster has only an option for."""
 _ATTRIBUTE, _WORKING_DIRECTORY = "DAGSTER_ATTRIBUTE", "DAGSTER_WORKING_DIRECTORY"
+_LOADED = frozenset({"python_module", "python_package", "python_file"})
 _WORKSPACES = ("workspace.yaml", "workspace.yml")
 _NONE_HERE = "`kafka-lake init` makes a project. Another one is named by -m MODULE, -f FILE or -w WORKSPACE."
 
@@ -46,7 +48,8 @@ class Target:
         attribute: The definitions in it; None for the only ones that it has.
         is_defs_folder: Whether the module is a package of definitions that Dagster loads all of.
         workspace: The workspace file that names it; None for none.
-        of_folder: Whether Dagster finds it without options in its folder, under the name that ``pyproject.toml`` gives.
+        name: The code location's, if ``pyproject.toml`` or the workspace file gives one.
+        python: The Python that a workspace file gives for it; empty for this one.
     """
 
     module: str
@@ -55,32 +58,42 @@ class Target:
     attribute: str | None = None
     is_defs_folder: bool = False
     workspace: Path | None = None
-    of_folder: bool = False
+    name: str = ""
+    python: str = ""
+
+    @property
+    def code_location(self) -> CodeLocation:
+        """What a code server loads. Its name is Dagster's, which knows sensors and runs by it."""
+        kind = "--autoload-defs-module-name" if self.is_defs_folder else "-f" if self.file else "-m"
+        name = self.module or (self.file.name if self.file else "")
+        if self.attribute:
+            name = f"{name}:{self.attribute}"
+        attribute = ("-a", self.attribute) if self.attribute else ()
+        options = (kind, str(self.file or self.module), "-d", str(self.folder), *attribute)
+        return CodeLocation(self.name or name, options, self.python)
 
     def __str__(self) -> str:
         return str(self.file) if self.file else f"{self.module} in {self.folder}"
 
 
 def dagster_folder(found: Sequence[Target]) -> Path:
-    """Return the folder to start `dagster dev` in: that of the workspace or the project, which has the ``.env``."""
+    """Return the folder to start Dagster in: that of the workspace or the project, which has the ``.env``."""
     return found[0].workspace.parent if found[0].workspace else found[0].folder
 
 
-def dagster_options(found: Sequence[Target]) -> list[str]:
-    """Return the options by which `dagster dev`, in `dagster_folder`, loads what `targets` gives.
+def code_locations(found: Sequence[Target]) -> list[CodeLocation]:
+    """Return what code servers load for `targets`, under the names that Dagster gives them."""
+    return [each.code_location for each in found]
 
-    A code location keeps its name so: Dagster knows sensors and runs by it.
+
+def other_locations(found: Sequence[Target]) -> list[Mapping[str, Any]]:
+    """Return the entries of the project's workspace file that `targets` leaves out: servers of definitions elsewhere.
+
+    Raises:
+        ConfigurationError: If the file can't be read any more.
     """
-    first = found[0]
-    if first.of_folder:
-        return []
-    if first.workspace:
-        return ["-w", str(first.workspace)]
-    where = ["-d", str(first.folder)]
-    if first.is_defs_folder:
-        return ["--autoload-defs-module-name", first.module, *where]
-    what = [option for each in found for option in (["-f", str(each.file)] if each.file else ["-m", each.module])]
-    return [*what, *where, *(["-a", first.attribute] if first.attribute else [])]
+    file = found[0].workspace
+    return [each for each in _entries(file) if not _LOADED.intersection(each)] if file else []
 
 
 def choose(
@@ -143,7 +156,7 @@ def _in_folder(folder: Path) -> list[Target]:
     for name in ("pyproject.toml", "dg.toml"):
         if (file := folder / name).is_file():
             try:
-                found = [replace(each, of_folder=name == "pyproject.toml") for each in _in_toml(file)]
+                found = list(_in_toml(file))
             except (TypeError, KeyError, AttributeError) as error:
                 raise ConfigurationError(f"{file} can't be read as a Dagster project: {error!r}.") from error
             if found:
@@ -159,14 +172,20 @@ def _in_file(file: Path, folder: Path, attribute: str | None = None) -> Target:
 
 def _in_workspace(file: Path) -> list[Target]:
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
-        entries = document.get("load_from") if isinstance(document, Mapping) else None
-        found = [target for entry in entries or () for target in _of_workspace(entry, file.parent.resolve())]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        found = [target for entry in _entries(file) for target in _of_workspace(entry, file.parent.resolve())]
+    except (TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(f"{file} can't be read as a workspace: {error}.") from error
     if not found:
         raise ConfigurationError(f"{file} names no Python module and no Python file under load_from.", _NONE_HERE)
     return [replace(each, workspace=file.resolve()) for each in found]
+
+
+def _entries(file: Path) -> list[Any]:
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return list(document.get("load_from") or ()) if isinstance(document, Mapping) else []
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
+        raise ConfigurationError(f"{file} can't be read as a workspace: {error}.") from error
 
 
 def _of_workspace(entry: Any, folder: Path) -> Iterator[Target]:
@@ -174,11 +193,16 @@ def _of_workspace(entry: Any, folder: Path) -> Iterator[Target]:
     for kind, key in (("python_module", "module_name"), ("python_package", "package_name")):
         if kind in entry:
             told = _told(entry[kind], key)
-            yield Target(told[key], folder / told.get("working_directory", ""), attribute=told.get("attribute"))
+            yield _named(Target(told[key], folder / told.get("working_directory", "")), told)
     if "python_file" in entry:
         told = _told(entry["python_file"], "relative_path")
         where = folder / told.get("working_directory", "")
-        yield _in_file(folder / told["relative_path"], where, told.get("attribute"))
+        yield _named(_in_file(folder / told["relative_path"], where), told)
+
+
+def _named(target: Target, told: Mapping[str, str]) -> Target:
+    name, python = told.get("location_name", ""), told.get("executable_path", "")
+    return replace(target, attribute=told.get("attribute"), name=name, python=python)
 
 
 def _told(value: Any, key: str) -> dict[str, str]:
@@ -190,11 +214,12 @@ def _told(value: Any, key: str) -> dict[str, str]:
 
 def _in_toml(file: Path) -> Iterator[Target]:
     folder, (dagster, dg) = file.parent, _sections(file)
+    name = dagster.get("code_location_name") or ""
     if "module_name" in dagster:
-        yield Target(dagster["module_name"], folder)
+        yield Target(dagster["module_name"], folder, name=name)
     for each in dagster.get("modules", ()):
         if each.get("type") == "module":
-            yield Target(each["name"], folder)
+            yield Target(each["name"], folder, name=name)
     if dg.get("directory_type") == "workspace":
         projects = ", ".join(each.get("path", "") for each in dg.get("workspace", {}).get("projects", ()))
         raise ConfigurationError(
@@ -203,11 +228,12 @@ def _in_toml(file: Path) -> Iterator[Target]:
         )
     project = dg.get("project", {})
     if "root_module" in project and "module_name" not in dagster and "modules" not in dagster:
-        root = project["root_module"]
+        # Dagster itself reads no dg.toml.
+        root, name = project["root_module"], project.get("code_location_name") or "" if file.name != "dg.toml" else ""
         if project.get("autoload_defs"):
-            yield Target(project.get("defs_module", f"{root}.defs"), folder, is_defs_folder=True)
+            yield Target(project.get("defs_module", f"{root}.defs"), folder, is_defs_folder=True, name=name)
         else:
-            yield Target(project.get("code_location_target_module", f"{root}.definitions"), folder)
+            yield Target(project.get("code_location_target_module", f"{root}.definitions"), folder, name=name)
 
 
 def _sections(file: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 
-from kafka_lake.cli.find_project import dagster_folder, dagster_options, targets
+from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
 from kafka_lake.cli.project import configured_catalog, configured_clusters, topic_tables
 from kafka_lake.cli.topics import refresh_unknown
 from kafka_lake.common.errors import KafkaLakeError
@@ -30,11 +30,11 @@ def stay_up(
     s3: bool = False,
     metrics: bool = False,
 ) -> None:
-    """Run the local stack until a signal or until one of its servers ends; nothing is left behind.
+    """Run the local stack until a signal or until one of its servers ends too often; nothing is left behind.
 
     The embedded broker is among its servers if neither the project nor the environment names brokers.
-    A Spark Connect server is started unless ``SPARK_REMOTE`` names one that isn't this stack's own. It may die, and is
-    started again then; only if it dies too often, that ends the stack.
+    A Spark Connect server is started unless ``SPARK_REMOTE`` names one that isn't this stack's own. A server that ends
+    is started again, while the other ones go on.
 
     Args:
         ports: Where the servers listen.
@@ -44,7 +44,7 @@ def stay_up(
         metrics: Start the process that serves metrics too.
 
     Raises:
-        KafkaLakeError: If a port is taken, or a server can't start or ends unexpectedly.
+        KafkaLakeError: If a port is taken, a server can't start, or a server ended too often.
         SystemExit: At a signal, with the shell's code for it.
     """
     found = targets()
@@ -61,7 +61,7 @@ def stay_up(
         if connect:
             stack.start_connect(_catalog(tell_user))
         refresh_unknown(tell_user)
-        url = stack.start_dagster(dagster_options(found), dagster_folder(found))
+        url = stack.start_dagster(code_locations(found), dagster_folder(found), other_locations(found))
         tasks.append(lambda _stop: _register_topics(tell_user))
         told = f", metrics {stack.start_metrics()}" if metrics else ""
         tell_user(f"All is up: {url}{told} (Ctrl-C ends it; logs are in {stack.log_dir})")

@@ -44,6 +44,7 @@ class ServerProcess:
             on it as long as it lives, so there is one server at a time to a log, whoever started it.
         env: Environment variables to add to this process's own; None takes one away.
         cwd: Folder to run in.
+        locks_log: False for a server whose children may outlive it and hold the log.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class ServerProcess:
         log: Path,
         env: Mapping[str, str | None] | None = None,
         cwd: Path | None = None,
+        locks_log: bool = True,
     ) -> None:
         self.command = list(command)
         self.log = log
         self._env = dict(env or {})
         self._cwd = cwd
+        self._locks_log = locks_log
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -68,6 +71,13 @@ class ServerProcess:
     def alive(self) -> bool:
         """Tell whether the process runs."""
         return self._process is not None and self._process.poll() is None
+
+    def how_it_ended(self) -> str:
+        """Return the signal or the exit code that the process ended with; empty while it runs or if it was stopped."""
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return ""
+        return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
     def start(self, ready: Callable[[], bool], timeout: float) -> None:
         """Start the process and wait until it is ready.
@@ -84,7 +94,8 @@ class ServerProcess:
             return
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
-            self._lock(output)
+            if self._locks_log:
+                self._lock(output)
             self._log_start = output.tell()
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _WATCHED, "sh", *self.command],
@@ -132,6 +143,12 @@ class ServerProcess:
             self._process.wait(timeout)
         self.kill()
 
+    def kill_alone(self) -> None:
+        """Kill the process (SIGKILL) and wait until it is gone; its children go on until `kill`."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
     def kill(self) -> None:
         """Kill the process and its children at once (SIGKILL) and wait until it is gone."""
         if self._process is None:
@@ -177,6 +194,15 @@ class Server(ABC):
     def alive(self) -> bool:
         """Tell whether the server's process runs."""
         return self._server is not None and self._server.alive()
+
+    def how_it_ended(self) -> str:
+        """Return the signal or the exit code that the server ended with; empty while it runs or if it was stopped."""
+        return "" if self._server is None else self._server.how_it_ended()
+
+    def restart(self) -> None:
+        """Start the server again after its process has ended; what that one has left running ends first."""
+        self.kill()
+        self.start()
 
     def stop(self) -> None:
         """Shut the server down cleanly (SIGTERM), or kill it if it isn't done within half a minute."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kafka_lake.cli.find_project import dagster_folder, dagster_options, targets
+from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
 from kafka_lake.cli.status import collect
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -90,7 +90,9 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
             source = _start_source(stack, bootstrap, console, beside) if extras.cdc else None
             if connect:
                 stack.start_connect(CatalogResource().open())
-            runs = DagsterRuns(stack.start_dagster(dagster_options(found), dagster_folder(found)))
+            runs = DagsterRuns(
+                stack.start_dagster(code_locations(found), dagster_folder(found), other_locations(found))
+            )
             with console.status("Waiting for the sensor") as status:
                 timeout = 2 * TIMEOUT_S if source or beyond else TIMEOUT_S
                 watch = Watch(runs, stack.dagster_began, stack.check, tell_user=status.update, timeout=timeout)

@@ -35,7 +35,7 @@ class Running:
         registry_url: The embedded schema registry.
         spark_remote: The Spark Connect server.
         ui_url: Dagster's UI.
-        pids: Process ids by what they run. For people: the ids of servers that were started again are old ones.
+        pids: Process ids by what they run.
         catalog: Properties of the embedded object store's catalog, its secret among them.
     """
 

@@ -4,26 +4,34 @@ Started in order, stopped completely.
 """
 
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.request import urlopen
 from uuid import uuid4
 
 import psutil
 
 from kafka_lake.common.environment import HOME, SPARK_REMOTE
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
-from kafka_lake.common.server_process import ServerProcess
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_properties import catalog_name
 from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.dagster_servers import (
+    CodeLocation,
+    Program,
+    code_server,
+    daemon,
+    web_server,
+    workspace_document,
+)
 from kafka_lake.local_stack.dagster_storage import prepare_dagster_home
 from kafka_lake.local_stack.debezium import Debezium
 from kafka_lake.local_stack.environment import use_broker, use_catalog, use_registry
@@ -32,12 +40,14 @@ from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.postgres import EmbeddedPostgres
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake.local_stack.running import Running, RunningFile
+from kafka_lake.local_stack.supervision import MAX_DEATHS, Restartable, Supervision
 from kafka_lake.spark.connect_session import is_here
 from kafka_lake.spark.jars import ensure_jars, spark_jars
 from kafka_lake.spark.settings import local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 
 _MARK = "KAFKA_LAKE_STACK"
+_UNSAFE = re.compile(r"[^\w.-]")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -84,13 +94,15 @@ class Stack:
         self._file: RunningFile | None = None
         self._mark = uuid4().hex
         self._earlier: set[int] = set()
-        self._dagster: ServerProcess | None = None
-        self._metrics: ServerProcess | None = None
+        self._supervision = Supervision(tell_user)
+        self._servers: dict[str, Restartable] = {}
+        self._pids: dict[str, int] = {}
+        self._sockets = ExitStack()
         self._connect: ConnectSupervisor | None = None
         self._registry: EmbeddedRegistry | None = None
         self._broker: EmbeddedBroker | None = None
         self._store: EmbeddedObjectStore | None = None
-        self._source: dict[str, EmbeddedPostgres | Debezium] = {}
+        self._ui_url = ""
 
     def __enter__(self) -> Self:
         self._file = RunningFile() if self._shared else None
@@ -114,7 +126,7 @@ class Stack:
         use_broker(self.ports.broker.address)
         self._broker = embedded_broker(self.ports)
         address = self._broker.start().bootstrap_servers
-        self._tell()
+        self._supervise("Kafka", "broker", self._broker)
         return address
 
     def start_registry(self) -> str:
@@ -132,7 +144,7 @@ class Stack:
         self._registry = EmbeddedRegistry(home() / "registry", self.ports.registry.number)
         url = self._registry.start().url
         use_registry(url)
-        self._tell()
+        self._supervise("The schema registry", "registry", self._registry)
         return url
 
     def start_object_store(self) -> None:
@@ -146,7 +158,7 @@ class Stack:
         self._store = EmbeddedObjectStore(home() / "object-store")
         self._tell_user(f"Starting an S3 store with a REST catalog on {self._store.catalog_uri}")
         use_catalog(catalog_name(), self._store.start().catalog_properties())
-        self._tell()
+        self._supervise("The S3 store", "object-store", self._store)
 
     def start_server(self, name: str, server: EmbeddedPostgres | Debezium) -> None:
         """Start a server that changes come from.
@@ -156,9 +168,8 @@ class Stack:
             server: Is stopped before those that were started earlier; raises what its ``start`` does.
         """
         self._tell_user(f"Starting {name}")
-        self._source[name] = server
         server.start()
-        self._tell()
+        self._supervise(name, name.lower(), server)
 
     def start_connect(self, catalog: LakeCatalog) -> None:
         """Start a Spark Connect server, keep it at hand, and make it the engine of this process and of its children.
@@ -177,26 +188,50 @@ class Stack:
         server = settings.server(home() / "connect", self.ports.connect.number, conf)
         self._connect = ConnectSupervisor(server, settings.idle_seconds, self._tell_user)
         os.environ[SPARK_REMOTE.name] = self._connect.start().remote
-        self._tell()
+        # It has a supervisor of its own, which ends once it has given the server up.
+        self._supervise("Spark Connect", "connect", self._connect, max_deaths=1)
 
-    def start_dagster(self, options: Sequence[str], folder: Path) -> str:
-        """Start Dagster's webserver and daemon and wait until the UI answers.
+    def start_dagster(
+        self, locations: Sequence[CodeLocation], folder: Path, others: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
+        """Start Dagster's code servers, daemon and web server, and wait until the UI answers.
 
         Args:
-            options: Of `dagster dev`: where it finds the definitions; none if its folder says it.
-            folder: Where it is started.
+            locations: The project's code locations.
+            folder: Where they are started; has the project's ``.env``.
+            others: Entries of the project's workspace file for code locations that aren't started here.
 
         Returns:
             The UI's address.
         """
         url = f"http://{self.ports.ui.address}"
         self._tell_user(f"Starting Dagster on {url}")
-        environment = {"DAGSTER_HOME": str(prepare_dagster_home()), HOME.name: str(home())}
+        home_of_dagster = prepare_dagster_home()
+        environment = {"DAGSTER_HOME": str(home_of_dagster), HOME.name: str(home()), "DAGSTER_IS_DEV_CLI": "1"}
         self.dagster_began = time.time()
-        command = [sys.executable, "-m", "dagster", "dev", *options]
-        command += ["-h", self.ports.ui.address.split(":")[0], "-p", str(self.ports.ui.number)]
-        self._dagster = ServerProcess(command, log=self.log_dir / "dagster.log", env=environment, cwd=folder)
-        self._dagster.start(lambda: _answers(f"{url}/server_info"), timeout=120)
+        # Paths of sockets are short; the folder is its owner's alone.
+        sockets = Path(self._sockets.enter_context(TemporaryDirectory(prefix="kafka-lake-")))
+        files = {each.name: sockets / str(number) for number, each in enumerate(locations)}
+        for each in locations:
+            log = self.log_dir / f"code-server-{_UNSAFE.sub('_', each.name)}.log"
+            code = code_server(each, files[each.name], log, environment, folder).start()
+            self._supervise(f"The code server of {each.name}", f"code-server-{each.name}", code)
+        workspace = sockets / "workspace.yaml"
+        workspace.write_text(workspace_document(files, others))
+        ui = web_server(
+            workspace,
+            self.log_dir / "dagster-webserver.log",
+            environment,
+            folder,
+            self.ports.ui.address,
+            lambda: _answers(f"{url}/server_info"),
+        )
+        for name, key, server in (
+            ("Dagster's daemon", "daemon", daemon(workspace, self.log_dir / "dagster-daemon.log", environment, folder)),
+            ("Dagster's web server", "webserver", ui),
+        ):
+            self._supervise(name, key, server.start())
+        self._ui_url = url
         self._tell()
         return url
 
@@ -211,49 +246,44 @@ class Stack:
         program = "from kafka_lake.cli.main import main; main()"
         serve = ["metrics", "serve", "--port", str(self.ports.metrics.number)]
         command = [sys.executable, "-c", program, *serve]
-        self._metrics = ServerProcess(command, log=self.log_dir / "metrics.log", env={HOME.name: str(home())})
-        self._metrics.start(lambda: _answers(url), timeout=60)
-        self._tell()
+        log = self.log_dir / "metrics.log"
+        metrics = Program(command, log, lambda: _answers(url), 60.0, {HOME.name: str(home())})
+        self._supervise("The process of the metrics", "metrics", metrics.start())
         return url
+
+    def _supervise(self, name: str, key: str, server: Restartable, max_deaths: int = MAX_DEATHS) -> None:
+        self._servers[key] = server
+        self._supervision.add(name, server, max_deaths)
+        self._tell()
 
     def _tell(self) -> None:
         """Write down what runs by now, where other processes look for it."""
         if self._file is None:
             return
-        servers = {
-            "broker": self._broker,
-            "registry": self._registry,
-            "object-store": self._store,
-            **{name.lower(): server for name, server in self._source.items()},
-            "connect": self._connect,
-            "dagster": self._dagster,
-            "metrics": self._metrics,
-        }
-        pids = {name: server.pid for name, server in servers.items() if server and server.pid}
+        self._pids = self._pids_now()
         self._file.write(
             Running(
                 bootstrap_servers=self._broker.bootstrap_servers if self._broker else "",
                 registry_url=self._registry.url if self._registry else "",
                 spark_remote=self._connect.remote if self._connect else "",
-                ui_url=f"http://{self.ports.ui.address}" if self._dagster else "",
-                pids={"kafka-lake": os.getpid(), **pids},
+                ui_url=self._ui_url,
+                pids={"kafka-lake": os.getpid(), **self._pids},
                 catalog=self._store.catalog_properties() if self._store else {},
             )
         )
 
     def check(self) -> None:
-        """Raise a KafkaLakeError that names the log if a server ended unexpectedly."""
-        for name, server in (
-            ("Kafka", self._broker),
-            ("The schema registry", self._registry),
-            ("The S3 store", self._store),
-            *self._source.items(),
-            ("Spark Connect", self._connect),
-            ("Dagster", self._dagster),
-            ("The process of the metrics", self._metrics),
-        ):
-            if server is not None and not server.alive():
-                raise KafkaLakeError(f"{name} ended unexpectedly.", f"Its log tells why: {server.log}")
+        """Start again what has ended, and say so; call it every second.
+
+        Raises:
+            KafkaLakeError: If a server ended too often. The message has the reason and names its log.
+        """
+        self._supervision.check()
+        if self._pids_now() != self._pids:
+            self._tell()
+
+    def _pids_now(self) -> dict[str, int]:
+        return {key: server.pid for key, server in self._servers.items() if server.pid}
 
     def stop(self) -> None:
         """Stop what was started, last one first, then kill what is left; further signals don't cut this short."""
@@ -261,19 +291,8 @@ class Stack:
         try:
             if self._file is not None:
                 self._file.remove()
-            source = reversed(self._source.values())
-            for server in (
-                self._metrics,
-                self._dagster,
-                self._connect,
-                *source,
-                self._store,
-                self._registry,
-                self._broker,
-            ):
-                if server is not None:
-                    with suppress(OSError):
-                        server.stop()
+            self._supervision.stop()
+            self._sockets.close()
         finally:
             _kill(self._left_over())
             os.environ.pop(_MARK, None)

@@ -35,7 +35,7 @@ def started(environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
 
 def run_of_customers(environment: dict[str, str]) -> int | None:
     """Return the process of the first run that has begun to fill the customers' table."""
-    log = Path(environment["KAFKA_LAKE_HOME"]) / "logs" / "dagster.log"
+    log = Path(environment["KAFKA_LAKE_HOME"]) / "logs" / "code-server-kafka_lake.log"
     found = re.search(r"- (\d+) - shop__customers - STEP_START", log.read_text()) if log.exists() else None
     return int(found[1]) if found else None
 

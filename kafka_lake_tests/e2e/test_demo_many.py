@@ -30,7 +30,7 @@ def started(environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
 
 def run_of(environment: dict[str, str], step: str) -> int | None:
     """Return the process of the first run that has begun to fill a table."""
-    log = Path(environment["KAFKA_LAKE_HOME"]) / "logs" / "dagster.log"
+    log = Path(environment["KAFKA_LAKE_HOME"]) / "logs" / "code-server-kafka_lake.log"
     found = re.search(rf"- (\d+) - {step} - STEP_START", log.read_text()) if log.exists() else None
     return int(found[1]) if found else None
 

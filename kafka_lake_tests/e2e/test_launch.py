@@ -11,6 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from kafka_lake.cli.find_project import code_locations, targets
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo import orders, topics
 from kafka_lake.ingest.finding import CHECKS
@@ -110,7 +111,8 @@ def test_one_partition_all_of_them_and_the_checks_alone_from_the_launchpad(tmp_p
     with Stack(use_free_ports(monkeypatch), lambda line: None) as stack:
         bootstrap = stack.start_broker()
         topics.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
-        url = stack.start_dagster([], Path(__file__).parents[2])
+        project = Path(__file__).parents[2]
+        url = stack.start_dagster(code_locations(targets(project)), project)
         key = {"path": list(TABLE)}
         until(
             lambda: ask(url, PARTITIONS, key=key)["assetNodeOrError"].get("partitionKeys") == list("012345"),

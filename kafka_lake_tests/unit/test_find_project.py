@@ -8,6 +8,8 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster._cli.workspace.cli_target import WorkspaceOpts, workspace_opts_to_load_target
+from dagster._core.workspace.load_target import PyProjectFileTarget
 from typer.testing import CliRunner
 
 from kafka_lake.cli import find_project, init, project
@@ -17,8 +19,9 @@ from kafka_lake.cli.find_project import (
     WORKSPACE,
     NoProjectError,
     Target,
-    dagster_options,
+    code_locations,
     defs_folder,
+    other_locations,
     targets,
 )
 from kafka_lake.cli.main import app
@@ -59,6 +62,10 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
+def loaded(found: list[Target]) -> list[tuple[str, list[str], str]]:
+    return [(each.name, list(each.options), each.python) for each in code_locations(found)]
+
+
 def package(root: str, topic: str) -> dict[str, str]:
     return {
         f"{root}/__init__.py": "",
@@ -90,8 +97,8 @@ def test_pyproject(tmp_path: Path, tool: str, expected: list[tuple[str, bool]]) 
 def test_a_pyproject_that_is_no_dagster_project_is_passed_by(tmp_path: Path) -> None:
     write(tmp_path, {"pyproject.toml": PROJECT.format(root="a"), "sub/pyproject.toml": '[project]\nname = "x"\n'})
     found = targets(tmp_path / "sub", {})
-    assert found == [Target("a.definitions", tmp_path, of_folder=True)]
-    assert dagster_options(found) == []
+    assert found == [Target("a.definitions", tmp_path)]
+    assert loaded(found) == [("a.definitions", ["-m", "a.definitions", "-d", str(tmp_path)], "")]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +120,7 @@ def test_workspace(tmp_path: Path, entry: str, expected: Target) -> None:
     assert (found.module, found.attribute) == (expected.module, expected.attribute)
     assert found.folder == tmp_path / expected.folder
     assert found.file == (tmp_path / expected.file if expected.file else None)
-    assert dagster_options([found]) == ["-w", str(tmp_path / "workspace.yaml")]
+    assert other_locations([found]) == [{"grpc_server": {"port": 1}}]
 
 
 def test_what_is_named_comes_first(tmp_path: Path) -> None:
@@ -134,7 +141,31 @@ def test_what_is_named_comes_first(tmp_path: Path) -> None:
     ],
 )
 def test_dagster_is_told_the_same(target: Target, options: list[str]) -> None:
-    assert dagster_options([target]) == options
+    assert [options for _, options, _ in loaded([target])] == [options]
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "python"),
+    [
+        ({"pyproject.toml": '[tool.dagster]\nmodule_name = "a.b"\ncode_location_name = "shop"'}, "shop", ""),
+        ({"pyproject.toml": PROJECT.format(root="a") + 'code_location_name = "shop"\n'}, "shop", ""),
+        ({"pyproject.toml": PROJECT.format(root="a")}, "a.definitions", ""),
+        (
+            {"workspace.yaml": "load_from: [python_module: {module_name: a, location_name: b, executable_path: /c}]"},
+            "b",
+            "/c",
+        ),
+        ({"workspace.yaml": "load_from: [python_file: {relative_path: x.py, attribute: y}]", "x.py": ""}, "x.py:y", ""),
+        ({"workspace.yaml": "load_from: [python_package: {package_name: a}]"}, "a", ""),
+    ],
+)
+def test_code_location_has_dagsters_own_name(tmp_path: Path, files: dict[str, str], name: str, python: str) -> None:
+    write(tmp_path, files)
+    assert [(told, where) for told, _, where in loaded(targets(tmp_path, {}))] == [(name, python)]
+    file = next(each for each in files if "." in each and not each.endswith(".py"))
+    options = WorkspaceOpts(workspace=[str(tmp_path / file)]) if file == "workspace.yaml" else None
+    target = workspace_opts_to_load_target(options) if options else PyProjectFileTarget(path=str(tmp_path / file))
+    assert [each.location_name for each in target.create_origins()] == [name]
 
 
 def test_no_project_says_what_to_do(tmp_path: Path) -> None:
@@ -394,8 +425,7 @@ def test_dg_toml_and_both_files(tmp_path: Path) -> None:
     write(tmp_path, {"dg.toml": 'directory_type = "project"\n[project]\nroot_module = "a"\n'})
     found = targets(tmp_path, {})
     assert found == [Target("a.definitions", tmp_path)]
-    # Only `dg` looks there, so `dagster dev` is told.
-    assert dagster_options(found) == ["-m", "a.definitions", "-d", str(tmp_path)]
+    assert loaded(found) == [("a.definitions", ["-m", "a.definitions", "-d", str(tmp_path)], "")]
     write(tmp_path, {"workspace.yml": "load_from:\n  - python_module: b\n"})
     assert [each.module for each in targets(tmp_path, {})] == ["a.definitions"]
     (tmp_path / "dg.toml").unlink()
@@ -405,7 +435,8 @@ def test_dg_toml_and_both_files(tmp_path: Path) -> None:
 def test_dagsters_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = targets(tmp_path, {MODULE: "a b", "DAGSTER_ATTRIBUTE": "mine", "DAGSTER_WORKING_DIRECTORY": "sub"})
     assert found == [Target(name, tmp_path / "sub", attribute="mine") for name in ("a", "b")]
-    assert dagster_options(found) == ["-m", "a", "-m", "b", "-d", str(tmp_path / "sub"), "-a", "mine"]
+    where = ["-d", str(tmp_path / "sub"), "-a", "mine"]
+    assert loaded(found) == [("a:mine", ["-m", "a", *where], ""), ("b:mine", ["-m", "b", *where], "")]
     monkeypatch.setenv("WHICH", "a.b")
     write(tmp_path, {"workspace.yaml": "load_from:\n  - python_module: {module_name: {env: WHICH}, attribute: null}\n"})
     assert [(each.module, each.attribute) for each in targets(tmp_path, {})] == [("a.b", None)]

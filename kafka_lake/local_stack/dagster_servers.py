@@ -1,0 +1,193 @@
+"""The processes that make a Dagster: code servers, daemon and web server, each by a command of its own.
+
+`dagster dev` starts the same ones, but ends all of them when the daemon or the web server has ended.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import yaml
+
+from kafka_lake.common.server_process import Server, ServerProcess
+
+_CODE_SECONDS = 120.0
+_UI_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class CodeLocation:
+    """A code location that gets a code server.
+
+    Args:
+        name: By which Dagster knows its sensors and runs.
+        options: Of `dagster code-server start`, which say where its definitions are.
+        python: The Python to run it with; empty for this one.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    python: str = ""
+
+
+class Program(Server):
+    """A server that is a command; a context manager.
+
+    Args:
+        command: Program and arguments.
+        log: The file that it logs to; each start appends.
+        ready: Whether it can be used.
+        timeout: Seconds that it may take until it is ready.
+        env: Environment variables to add.
+        cwd: Folder to run in; this process's by default.
+        keeps_children: Whether its children go on when it is killed and started again; they end when it is stopped.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        ready: Callable[[], bool],
+        timeout: float,
+        env: Mapping[str, str | None] | None = None,
+        cwd: Path | None = None,
+        keeps_children: bool = False,
+    ) -> None:
+        self._log = log
+        self._ready = ready
+        self._timeout = timeout
+        self._keeps_children = keeps_children
+        self._former: list[ServerProcess] = []
+        self._command = [*command]
+        self._env = env
+        self._cwd = cwd
+
+    @property
+    def log(self) -> Path:
+        """The file that it logs to."""
+        return self._log
+
+    def start(self) -> Self:
+        """Start it and wait until it is ready; raises `ServerStartError`."""
+        if not self.alive():
+            locks = not self._keeps_children
+            self._server = ServerProcess(self._command, self._log, self._env, self._cwd, locks_log=locks)
+            self._server.start(self._ready, self._timeout)
+        return self
+
+    def restart(self) -> None:
+        """Start it again after it has ended; raises `ServerStartError`."""
+        if not self._keeps_children:
+            super().restart()
+        elif self._server is not None:
+            self._server.kill_alone()
+            # Its process group lives as long as this object does.
+            self._former.append(self._server)
+            self._server = None
+            self.start()
+
+    def stop(self) -> None:
+        """Stop it, and end its children."""
+        super().stop()
+        self.kill()
+
+    def kill(self) -> None:
+        """End it and its children at once."""
+        super().kill()
+        while self._former:
+            self._former.pop().kill()
+
+
+class CodeServer(Program):
+    """A server that has the definitions loaded by a child, which Dagster doesn't start again when it is killed."""
+
+    _loader: psutil.Process | None = None
+
+    def alive(self) -> bool:
+        """Tell whether both processes run."""
+        if not super().alive():
+            return False
+        if self._loader is None or not _loads(self._loader, self.pid):
+            # After a reload it is another one.
+            self._loader = next((each for each in _children(self.pid) if _loads(each, self.pid)), None)
+        return self._loader is not None
+
+
+def code_server(location: CodeLocation, socket_file: Path, log: Path, env: Mapping[str, str], cwd: Path) -> CodeServer:
+    """Return the server of a code location's definitions, not started. Runs go on when it is killed.
+
+    Args:
+        location: The code location.
+        socket_file: Where it listens; only who may use the file's folder reaches it.
+        log: The file that it logs to.
+        env: Environment variables to add.
+        cwd: The project's folder, whose ``.env`` it reads.
+    """
+    command = [location.python or sys.executable, "-m", "dagster", "code-server", "start", *location.options]
+    command += ["--socket", str(socket_file), "--location-name", location.name, "--inject-env-vars-from-instance"]
+    command += ["--log-level", "warning", *(["--use-python-environment-entry-point"] if location.python else [])]
+    return CodeServer(command, log, lambda: _listens(socket_file), _CODE_SECONDS, env, cwd, keeps_children=True)
+
+
+def daemon(workspace: Path, log: Path, env: Mapping[str, str], cwd: Path) -> Program:
+    """Return Dagster's daemon, not started. Runs go on when it is killed: its successor finds them again."""
+    command = [sys.executable, "-m", "dagster._daemon", "run", "-w", str(workspace)]
+    return Program(command, log, lambda: True, 0.0, env, cwd, keeps_children=True)
+
+
+def web_server(
+    workspace: Path, log: Path, env: Mapping[str, str], cwd: Path, address: str, ready: Callable[[], bool]
+) -> Program:
+    """Return Dagster's web server, not started.
+
+    Args:
+        workspace: The file that names its code servers.
+        log: The file that it logs to.
+        env: Environment variables to add.
+        cwd: The project's folder.
+        address: ``host:port`` of the UI.
+        ready: Whether the UI answers.
+    """
+    host, _, port = address.partition(":")
+    command = [sys.executable, "-m", "dagster_webserver", "-w", str(workspace), "-h", host, "-p", port]
+    return Program([*command, "--live-data-poll-rate", "2000"], log, ready, _UI_SECONDS, env, cwd)
+
+
+def workspace_document(servers: Mapping[str, Path], others: Sequence[Mapping[str, Any]]) -> str:
+    """Return a workspace file for daemon and web server.
+
+    Args:
+        servers: Sockets of code servers, by the name of their code location.
+        others: Entries for what isn't started here, as they are in the project's own workspace file.
+    """
+    ours = [{"grpc_server": {"socket": str(file), "location_name": name}} for name, file in servers.items()]
+    return yaml.safe_dump({"load_from": [*ours, *others]})
+
+
+def _listens(socket_file: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(os.fspath(socket_file))
+        except OSError:
+            return False
+    return True
+
+
+def _children(pid: int | None) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children())
+    except psutil.Error:
+        return []
+
+
+def _loads(process: psutil.Process, parent: int | None) -> bool:
+    try:
+        return process.is_running() and process.ppid() == parent and "grpc" in process.cmdline()
+    except psutil.Error:
+        # Also of a process that has ended and isn't reaped yet.
+        return False

@@ -1,0 +1,123 @@
+"""Starts the servers of a local stack again when they end.
+
+Process managers for Python fit badly here: honcho ends all processes together with one, and circus and supervisor ask
+for no readiness, don't end with the process that started them, and have no limit that ends everything.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from kafka_lake.common.errors import KafkaLakeError
+
+MAX_DEATHS = 3
+"""The stack ends with the reason once a server has ended so often within a minute."""
+
+_WITHIN_SECONDS = 60.0
+_MOST_SERVERS = 32
+
+
+class Restartable(Protocol):
+    """What is asked of a server; `kafka_lake.common.server_process.Server` has all of it, except for the log."""
+
+    @property
+    def log(self) -> Path:
+        """The file that the server logs to."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None while it doesn't run."""
+
+    def alive(self) -> bool:
+        """Tell whether the server runs."""
+
+    def how_it_ended(self) -> str:
+        """Return the signal or the exit code that it ended with."""
+
+    def restart(self) -> None:
+        """Start it again after it has ended, and wait until it is ready; raises a KafkaLakeError if it can't."""
+
+    def stop(self) -> None:
+        """Stop it."""
+
+    def kill(self) -> None:
+        """End it at once; a start in progress fails."""
+
+
+@dataclass
+class _Part:
+    name: str
+    server: Restartable
+    max_deaths: int
+    deaths: deque[float] = field(default_factory=deque)
+    restart: Future[object] | None = None
+
+
+class Supervision:
+    """The servers of a stack in the order in which they were started.
+
+    Args:
+        tell_user: Called with a line when a server has ended, and when it runs again.
+    """
+
+    def __init__(self, tell_user: Callable[[str], None]) -> None:
+        self._tell_user = tell_user
+        self._parts: list[_Part] = []
+        self._pool = ThreadPoolExecutor(_MOST_SERVERS, thread_name_prefix="restart")
+
+    def add(self, name: str, server: Restartable, max_deaths: int = MAX_DEATHS) -> None:
+        """Look after a server that runs.
+
+        Args:
+            name: What users call it, as the beginning of a sentence.
+            server: Its ``restart`` is called in another thread.
+            max_deaths: The stack ends once the server has ended so often within a minute.
+        """
+        self._parts.append(_Part(name, server, max_deaths))
+
+    def check(self) -> None:
+        """Start again what has ended; call it every second.
+
+        Raises:
+            KafkaLakeError: If a server has ended too often. The message has the reason and names its log. The other
+                servers go on until `stop`.
+        """
+        for part in self._parts:
+            if part.restart is None:
+                if not part.server.alive():
+                    self._ended(part, f"ended unexpectedly {part.server.how_it_ended()}".strip())
+            elif part.restart.done():
+                failure, part.restart = part.restart.exception(), None
+                if failure is None:
+                    self._tell_user(f"{part.name} runs again.")
+                elif isinstance(failure, KafkaLakeError):
+                    self._ended(part, f"can't be started again: {failure}")
+                else:
+                    raise failure
+
+    def _ended(self, part: _Part, how: str) -> None:
+        now = time.monotonic()
+        part.deaths.append(now)
+        while part.deaths[0] < now - _WITHIN_SECONDS:
+            part.deaths.popleft()
+        if len(part.deaths) >= part.max_deaths:
+            often = f" It has ended {len(part.deaths)} times within a minute." if part.max_deaths > 1 else ""
+            raise KafkaLakeError(f"{part.name} {how}.{often}", f"Its log tells why: {part.server.log}")
+        self._tell_user(f"{part.name} {how}; it is started again. Its log: {part.server.log}")
+        part.restart = self._pool.submit(part.server.restart)
+
+    def stop(self) -> None:
+        """Stop all servers, the last one first; once is enough."""
+        for part in self._parts:
+            if part.restart is not None:
+                # Its start fails then, and isn't awaited.
+                part.server.kill()
+        self._pool.shutdown(cancel_futures=True)
+        while self._parts:
+            with suppress(OSError):
+                self._parts.pop().server.stop()
