@@ -7,10 +7,11 @@ from typing import Any
 from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 
+from kafka_lake.cli.console import FullWidth
 from kafka_lake.cli.schema import preview_tables
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.printable import counted
 from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
 from kafka_lake.ingest.adopt.sources import FromCheckpoint, FromGroup, FromKafkaConnect, FromOffsets, Source
 from kafka_lake.ingest.preview import Preview
@@ -66,14 +67,14 @@ def unfit(found: Adoption, seen: Preview) -> AdoptionRefusedError:
 
 def adoption_tables(found: Adoption, seen: Preview | None) -> list[RenderableType]:
     """Return what would be written, as a table with a row per Kafka partition, and what a person must know."""
-    table = Table(title=escape(f"{found.topic} → {found.table}"), box=box.SIMPLE_HEAD, min_width=60, expand=True)
+    table = FullWidth(title=escape(f"{found.topic} → {found.table}"), box=box.SIMPLE_HEAD, min_width=60)
     for heading in ("partition", "resumes at", "Kafka has", "to read"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("why", ratio=1)
     for each in found.partitions:
         held = f"{each.low:,} to {each.end - 1:,}" if each.end > each.low else f"none, next is {each.end:,}"
         table.add_row(str(each.partition), f"{each.offset:,}", held, f"{each.end - each.offset:,}", escape(each.why))
-    lines = [escape(f"Offsets from {found.source}. The table's {found.rows:,} rows stay as they are.")]
+    lines = [escape(f"Offsets from {found.source}. The table's {counted(found.rows, 'row')} will stay.")]
     lines += [escape(f"Note: {note}") for note in found.notes]
     return [table, *lines, *(preview_tables(seen) if seen is not None else [])]
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_lake.cli import project
+from kafka_lake.cli.console import FullWidth
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.printable import printable
 from kafka_lake.components.register_partitions import register
@@ -131,7 +132,7 @@ def discovered_blocks(found: Sequence[Discovered], whole: bool = False) -> list[
     blocks: list[RenderableType] = []
     for each in found:
         blocks.append(Padding(_heading(each), (1, 0, 0, 0)))
-        grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        grid = FullWidth.grid(padding=(0, 2, 0, 0))
         grid.add_column(width=_INDENT, no_wrap=True, justify="right")
         grid.add_column(ratio=1)
         if each.error:
@@ -147,7 +148,7 @@ def discovered_blocks(found: Sequence[Discovered], whole: bool = False) -> list[
 
 
 def _heading(found: Discovered) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid = FullWidth.grid(padding=(0, 2, 0, 0))
     grid.add_column(ratio=1, overflow="fold")
     tables = "".join(f" [green]→ {escape(table)}[/]" for table in found.tables)
     cells = [f"[bold]{escape(found.full_topic)}[/]{tables}"]

@@ -12,6 +12,7 @@ from kafka_lake.common import environment
 from kafka_lake.common.cluster_variables import own_prefix
 from kafka_lake.common.environment import KAFKA, REGISTRY
 from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.printable import counted
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
@@ -21,6 +22,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry_settings import properties_from_env
 from kafka_lake.lake.assertions import probe_table, require_assertions
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.local_stack.at_hand import EmbeddedBrokerStoppedError
 from kafka_lake.spark.connect_session import address_of
 from kafka_lake.spark.jars import ensure_jars, jars_root
 from kafka_lake.spark.java import find_java
@@ -60,7 +62,7 @@ def examine(
     """Examine every part; one that is ill doesn't keep the others from being examined.
 
     Args:
-        brokers_at_hand: Entered while the brokers are examined; may start some.
+        brokers_at_hand: Entered while the brokers are examined; raises `EmbeddedBrokerStoppedError`.
         tell_user: Called with the name of the part under examination, and with the progress of downloads.
         clusters: Gives the project's clusters by name; what the environment says counts if there are none.
         catalog: Gives the project's catalog.
@@ -77,8 +79,12 @@ def examine(
         return [ill, *examine(brokers_at_hand, tell_user)]
 
     def brokers() -> str:
-        with nullcontext() if kafka.names_brokers else brokers_at_hand():
-            return _brokers(kafka)
+        try:
+            with nullcontext() if kafka.names_brokers else brokers_at_hand():
+                return _brokers(kafka)
+        except EmbeddedBrokerStoppedError as stopped:
+            # That is no illness: the stack starts it.
+            return str(stopped)
 
     examinations: list[tuple[str, Callable[[], str], str]] = [
         ("Java", _java, "Install Java 17 or 21 and set JAVA_HOME, or install the requirements again."),
@@ -137,19 +143,19 @@ def _brokers(resource: KafkaResource) -> str:
     cluster = resource.cluster()
     # What Spark's client can't be told is found here, not by the first run.
     resource.spark_options()
-    return f"{len(cluster.topics())} topics at {cluster.bootstrap_servers}"
+    return f"{counted(len(cluster.topics()), 'topic')} at {cluster.bootstrap_servers}"
 
 
 def _registry(resource: RegistryResource) -> str:
     registry = resource.registry()
     if registry is None:
         return "none is configured, and none is needed without schema ids"
-    return f"{len(registry.subjects())} subjects at {registry.url}"
+    return f"{counted(len(registry.subjects()), 'subject')} at {registry.url}"
 
 
 def _catalog(resource: CatalogResource) -> str:
     catalog = resource.open()
-    told = f"{catalog.name} ({catalog.type}), {catalog.check()} namespaces"
+    told = f"{catalog.name} ({catalog.type}), {counted(catalog.check(), 'namespace')}"
     return f"{told}, {_assertions(catalog)}" if catalog.type in ("rest", "hive") else told
 
 

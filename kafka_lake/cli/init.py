@@ -20,6 +20,7 @@ from kafka_lake.cli.discover import chosen, discovered_blocks
 from kafka_lake.cli.project import connections_at_hand
 from kafka_lake.common.environment import BOOTSTRAP_SERVERS, SCHEMA_REGISTRY_URL
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.printable import counted
 from kafka_lake.discovery.discover import Discovered, discover, documents, topics_of
 
 _SAMPLE = 20
@@ -192,7 +193,7 @@ def _next_steps(folder: Path, files: int, found: Sequence[Discovered]) -> list[s
         steps.append((f"kafka-lake query {found[0].topic} 'SELECT * FROM this LIMIT 10'", "the rows"))
     width = max(len(command) for command, _ in steps)
     return [
-        f"{folder}: {files} files. Next:",
+        f"{folder}: {counted(files, 'file')}. Next:",
         f"  cd {shlex.quote(str(folder))}",
         *(f"  {command:{width}}  {what}" for command, what in steps),
     ]

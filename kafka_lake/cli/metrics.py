@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from kafka_lake.cli.project import configured_catalog, configured_clusters, topic_tables
+from kafka_lake.common.printable import counted
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.metrics import declared as m
 from kafka_lake.metrics.board import Board
@@ -52,7 +53,7 @@ def serve(host: str, port: int, interval: float, tell_user: Callable[[str], None
                 )
             boards.append(board)
             keep_collecting({name or "": each for name, each in clusters.items()}, board, interval)
-            tell_user(f"Metrics of {len(specs)} topics: http://{host}:{port}/metrics (Ctrl-C ends it)")
+            tell_user(f"Metrics of {counted(len(specs), 'topic')}: http://{host}:{port}/metrics (Ctrl-C ends it)")
             while True:
                 time.sleep(3600)
         finally:

@@ -3,18 +3,21 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 
 from rich import box, filesize
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
+from kafka_lake.cli.console import FullWidth
 from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.repair import DeadLetterOffsets, DeadLetters, PartitionReset
 from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.environment import LOG
-from kafka_lake.common.printable import printable
+from kafka_lake.common.printable import counted, printable
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
@@ -31,6 +34,40 @@ _PARTITIONS = 6
 _FILES = 10
 
 
+def overview(found: Sequence[TopicStatus], now: datetime) -> Iterator[RenderableType]:
+    """Give the status of tables as one table with a row for each of them, and below it why topics can't be asked.
+
+    Args:
+        found: In the order of the rows.
+        now: What the ages of the last commits count from.
+    """
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
+    for heading in ("topic", "table"):
+        shown.add_column(heading, overflow="fold")
+    for heading in ("rows", "dead", "lag", "last commit"):
+        shown.add_column(heading, justify="right")
+    for each in found:
+        shown.add_row(
+            escape(full_topic(each.cluster, each.topic)),
+            escape(each.table),
+            f"{each.rows:,}",
+            f"{each.dead_letters:,}",
+            "[red]?[/]" if each.lag is None else f"{each.lag:,}",
+            _ago(now - datetime.fromisoformat(each.committed_at)) if each.committed_at else "no table",
+        )
+    yield shown
+    for error in dict.fromkeys(each.error for each in found if each.error):
+        yield Text(error, "red")
+
+
+def _ago(age: timedelta) -> str:
+    seconds = max(int(age.total_seconds()), 0)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:,} {unit} ago"
+    return f"{seconds} s ago"
+
+
 def status_table(status: TopicStatus) -> Table:
     """Return one topic's status as a table, a row per Kafka partition."""
     if status.error:
@@ -39,10 +76,11 @@ def status_table(status: TopicStatus) -> Table:
         caption = "no table yet"
     else:
         caption = f"snapshot {status.snapshot_id}, {status.committed_at}"
-    caption += f"\n{status.rows:,} rows, {status.dead_letters:,} dead letters, lag {status.lag:,}"
-    table = Table(
-        "partition", title=f"{full_topic(status.cluster, status.topic)} → {status.table}", caption=caption, min_width=60
-    )
+    caption += f"\n{counted(status.rows, 'row')}, {counted(status.dead_letters, 'dead letter')}"
+    if status.lag is not None:
+        caption += f", lag {status.lag:,}"
+    title = escape(f"{full_topic(status.cluster, status.topic)} → {status.table}")
+    table = Table("partition", title=title, caption=caption, min_width=60)
     for heading in ("position", "end", "lag"):
         table.add_column(heading, justify="right")
     for each in status.partitions:
@@ -78,7 +116,7 @@ def file_lines(tables: Sequence[Due]) -> Iterator[str]:
         health = each.needs.health
         if health.tiered_files:
             size = filesize.decimal(health.tiered_size)
-            yield f"{each.name}: {health.tiered_files:,} files ({size}) are at the other location"
+            yield f"{each.name}: {counted(health.tiered_files, 'file')} ({size}) at the other location"
         if text := health.held_by:
             yield f"{each.name}: old files are held by {printable(text)}"
 
@@ -86,14 +124,18 @@ def file_lines(tables: Sequence[Due]) -> Iterator[str]:
 def preview_lines(found: Preview) -> Iterator[str]:
     """Give, as lines, the rows and files of a table that maintenance would remove."""
     if found.dangling:
-        yield f"{found.due.name}: {found.dangling:,} delete files have no data file; the next compaction removes them"
+        have = "has" if found.dangling == 1 else "have"
+        files = counted(found.dangling, "delete file")
+        yield f"{found.due.name}: {files} {have} no data file, which the next compaction removes"
     if found.rows is not None:
-        files = f"{found.rows.dropped:,} whole files, and {found.rows.partly:,} that are written again without them"
-        yield f"{found.due.name}: {found.rows.rows:,} rows would expire: {files if found.rows.rows else 'none is old'}"
+        whole = counted(found.rows.dropped, "whole file")
+        files = f"{whole}, and {found.rows.partly:,} that would be written again without them"
+        rows = counted(found.rows.rows, "row")
+        yield f"{found.due.name}: {rows} would expire: {files if found.rows.rows else 'none is old'}"
     if found.moved is not None:
         yield f"{found.due.name}: {moved_sentence(found.moved, would_be=True)}"
     if found.orphans is not None:
-        yield f"{found.due.name}: {len(found.orphans):,} files that no snapshot knows would be removed"
+        yield f"{found.due.name}: {counted(len(found.orphans), 'file')} that no snapshot knows would be removed"
         yield from (f"  {printable(each)}" for each in found.orphans[:_FILES])
         if len(found.orphans) > _FILES:
             yield f"  and {len(found.orphans) - _FILES:,} more"
@@ -141,15 +183,15 @@ def followed(topic: str, console: Console, backlog: int | None = None) -> Iterat
 
 def run_line(report: RunReport) -> str:
     """Return what a run did in one line."""
-    rows, failed = _counted(report.total("rows"), "row"), _counted(report.total("dead_letters"), "dead letter")
-    return f"{report.table}: {rows} in {_counted(len(report.commits), 'commit')}, {failed}, {report.seconds:.1f} s"
+    rows, failed = counted(report.total("rows"), "row"), counted(report.total("dead_letters"), "dead letter")
+    return f"{report.table}: {rows} in {counted(len(report.commits), 'commit')}, {failed}, {report.seconds:.1f} s"
 
 
 def dead_letter_tables(found: DeadLetters) -> list[RenderableType]:
     """Return a topic's dead letters as tables: the classes, and samples of them if there are any."""
     if not found.classes:
         return [f"{escape(found.table)}: no dead letters"]
-    classes = Table("class", title=_title(found.topic, found.table), box=box.SIMPLE_HEAD, expand=True)
+    classes = FullWidth("class", title=_title(found.topic, found.table), box=box.SIMPLE_HEAD)
     classes.add_column("count", justify="right")
     classes.add_column("offsets", no_wrap=True)
     classes.add_column("newest (UTC)", no_wrap=True)
@@ -158,7 +200,7 @@ def dead_letter_tables(found: DeadLetters) -> list[RenderableType]:
         classes.add_row(name, f"{each.count:,}", _offsets(each.offsets), _moment(each.failed_at))
     if not any(each.samples for each in found.classes):
         return [classes]
-    samples = Table("class", box=box.SIMPLE_HEAD, expand=True)
+    samples = FullWidth("class", box=box.SIMPLE_HEAD)
     samples.add_column("place", justify="right", no_wrap=True)
     samples.add_column("time (UTC)", no_wrap=True)
     samples.add_column("reason", ratio=3)
@@ -178,11 +220,11 @@ def dead_letter_tables(found: DeadLetters) -> list[RenderableType]:
 
 def replayed_tables(spec: TopicTable, done: Replayed) -> list[RenderableType]:
     """Return what became of dead letters in a line, and those that remain as a table, a row per class."""
-    moved, name = _counted(done.moved, "dead letter"), ".".join(spec.identifier)
+    moved, name = counted(done.moved, "dead letter"), ".".join(spec.identifier)
     line = f"{escape(name)}: {moved} moved into the table, {done.remaining:,} of those examined remain"
     if not done.remaining:
         return [line]
-    table = Table("class", box=box.SIMPLE_HEAD, expand=True)
+    table = FullWidth("class", box=box.SIMPLE_HEAD)
     table.add_column("count", justify="right")
     table.add_column("first", justify="right", no_wrap=True)
     table.add_column("its reason", ratio=1)
@@ -210,16 +252,12 @@ def reset_table(spec: TopicTable, resets: Sequence[PartitionReset]) -> Table:
 
 def cleaned_lines(spec: TopicTable, cleaned: Cleaned, removed: bool) -> list[str]:
     """Return what was cleaned away, or would be: a line for the table, and one for each branch and the first files."""
-    counts = f"{_counted(len(cleaned.branches), 'branch', 'es')} and {_counted(len(cleaned.files), 'file')}"
+    counts = f"{counted(len(cleaned.branches), 'branch', 'es')} and {counted(len(cleaned.files), 'file')}"
     counts += " removed" if removed else " to remove"
     names = [*cleaned.branches, *cleaned.files[:_FILES]]
     if len(cleaned.files) > _FILES:
         names.append(f"… {len(cleaned.files) - _FILES:,} files more")
     return [f"{'.'.join(spec.identifier)}: {counts}", *(f"  {name}" for name in names)]
-
-
-def _counted(count: int, what: str, plural: str = "s") -> str:
-    return f"{count:,} {what}{'' if count == 1 else plural}"
 
 
 def _title(topic: str, table: str) -> str:

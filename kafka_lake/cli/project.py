@@ -213,6 +213,7 @@ def connections_at_hand(
     with_spark: bool = False,
     of_project: bool = True,
     cluster: str | None = None,
+    starts_broker: bool = False,
 ) -> Iterator[Connections]:
     """Run the block with what its runs work with, as the definitions configure it; Spark is stopped behind it.
 
@@ -222,13 +223,15 @@ def connections_at_hand(
 
     Args:
         tell_user: Called with a line for the user when an embedded broker is started.
-        with_broker: Brokers are needed: the embedded one is started, if that is the configured cluster.
+        with_broker: Brokers are needed.
         with_catalog: The catalog is needed.
         with_spark: Spark is needed, and must answer if it is a Connect server.
         of_project: What they are is for the project to say; else for the environment alone.
         cluster: Name of the Kafka cluster, if the project has several.
+        starts_broker: Start the embedded broker if it is the configured cluster; for commands that do more than ask.
 
     Raises:
+        EmbeddedBrokerStoppedError: If the embedded broker is needed, isn't up and shall not be started.
         KafkaLakeError: If the definitions can't be loaded, or what is needed doesn't answer.
     """
     resources = _resources_at_hand() if of_project else {}
@@ -239,7 +242,8 @@ def connections_at_hand(
     if not isinstance(spark, SparkResource):
         spark = SparkResource(spark_config={}, catalog=catalog)
     servers = kafka.cluster().bootstrap_servers if kafka.names_brokers else None
-    with broker_at_hand(Ports.from_env(), tell_user, servers) if with_broker else nullcontext():
+    brokers = broker_at_hand(Ports.from_env(), tell_user, servers, starts=starts_broker)
+    with brokers if with_broker else nullcontext():
         # The stack kills what is left in its block: Spark is to end before that.
         try:
             connections = build_connections(kafka, catalog, spark, registry)

@@ -11,8 +11,9 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from kafka_lake.cli.console import FullWidth
 from kafka_lake.common.errors import ConfigurationError, TableError
-from kafka_lake.common.printable import printable
+from kafka_lake.common.printable import counted, printable
 from kafka_lake.components.table_page import readable
 from kafka_lake.ingest.column_type.change import Changed, ColumnType, change, plan
 from kafka_lake.ingest.column_type.change import look as look_at_change
@@ -107,7 +108,7 @@ def _registered(spec: TopicTable, connections: Connections) -> str:
 
 def schema_tables(found: TopicSchema) -> list[RenderableType]:
     """Return a topic's schema as tables: the columns, what was looked at, and what would be changed."""
-    columns = Table("column", title=escape(f"{found.topic} → {found.table}"), box=box.SIMPLE_HEAD, expand=True)
+    columns = FullWidth("column", title=escape(f"{found.topic} → {found.table}"), box=box.SIMPLE_HEAD)
     columns.add_column("type", ratio=2, overflow="fold")
     columns.add_column("null", no_wrap=True)
     columns.add_column("from field", no_wrap=True)
@@ -128,7 +129,8 @@ def preview_tables(seen: Preview) -> list[RenderableType]:
         return ["The topic has no records to look at."]
     failed = sum(each.count for each in seen.classes)
     written = ", ".join(f"{count:,} of {label}" for label, count in seen.schemas.items())
-    line = f"The newest {seen.records:,} records: {failed:,} would be dead letters, {seen.tombstones:,} tombstones"
+    records = counted(seen.records, "record")
+    line = f"The newest {records}: {failed:,} would be dead letters, {seen.tombstones:,} tombstones"
     shown: list[RenderableType] = [escape(f"{line}; {written}." if written else f"{line}.")]
     for each in seen.classes:
         place = f"partition {each.partition} offset {each.offset}"
@@ -137,7 +139,7 @@ def preview_tables(seen: Preview) -> list[RenderableType]:
         shown.append(f"[bold red]The next run would fail:[/] {escape(seen.refused)}")
     if not seen.notes:
         return shown if seen.refused else [*shown, "The next run would change no column."]
-    changes = Table("column", title="What the next run would do", box=box.SIMPLE_HEAD, expand=True)
+    changes = FullWidth("column", title="What the next run would do", box=box.SIMPLE_HEAD)
     for heading in ("change", "before", "after", "why"):
         changes.add_column(heading, overflow="fold")
     for note in seen.notes:

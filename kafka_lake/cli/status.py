@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -14,6 +15,9 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import TableState, live_row_count, row_count
+
+if TYPE_CHECKING:
+    from kafka_lake.components.at_hand import FailedRun
 
 _POLL_SECONDS = 0.5
 
@@ -43,25 +47,27 @@ class TopicStatus:
         topic: The topic's name.
         table: ``namespace.table``.
         partitions: Ascending by number; empty where ``error`` is set.
-        lag: Sum over the partitions.
+        lag: Sum over the partitions; None where ``error`` is set.
         snapshot_id: Head of ``main``; None for a table that doesn't exist yet.
         committed_at: When that snapshot was committed, ISO 8601 in UTC.
         rows: Rows of that snapshot; those that are deleted by their values are counted until compaction.
         dead_letters: Rows of the dead-letter table.
         error: Why the topic could not be asked; empty if it could.
         cluster: Name of its Kafka cluster; None if that has none.
+        last_failure: The topic's last run, if that failed and is over.
     """
 
     topic: str
     table: str
     partitions: tuple[PartitionStatus, ...]
-    lag: int
+    lag: int | None
     snapshot_id: int | None
     committed_at: str | None
     rows: int
     dead_letters: int
     error: str = ""
     cluster: str | None = None
+    last_failure: "FailedRun | None" = None
 
 
 def clusters_of(specs: Sequence[TopicTable]) -> list[str | None]:
@@ -86,6 +92,20 @@ def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCat
     """
     answers = cluster.watermarks(spec.topic for spec in specs)
     return [_status(table, spec, answers[spec.topic], catalog) for spec in specs for table in spec.tables]
+
+
+def unanswered(specs: Sequence[TopicTable], error: KafkaLakeError, catalog: LakeCatalog) -> list[TopicStatus]:
+    """Return what the tables of topics tell without the brokers.
+
+    Args:
+        specs: The topics and their tables.
+        error: Why the brokers can't be asked.
+        catalog: Where the tables are.
+
+    Raises:
+        KafkaLakeError: If the catalog can't be asked.
+    """
+    return [_status(table, spec, error, catalog) for spec in specs for table in spec.tables]
 
 
 def awaited(
@@ -121,7 +141,7 @@ def _status(spec: TopicTable, topic: TopicTable, now: Watermarks | KafkaLakeErro
         topic=spec.topic,
         table=".".join(spec.identifier),
         partitions=partitions,
-        lag=sum(each.lag for each in partitions),
+        lag=None if isinstance(now, KafkaLakeError) else sum(each.lag for each in partitions),
         snapshot_id=head.snapshot_id if head else None,
         committed_at=_time(head) if head else None,
         rows=live_row_count(table),

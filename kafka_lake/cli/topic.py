@@ -3,24 +3,21 @@
 import base64
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from kafka_lake.cli import console
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.record_times import is_time
 
 app = typer.Typer(no_args_is_help=True, help="Create, fill and show topics, to try kafka_lake with your own records.")
 
-_out = Console()
-_err = Console(stderr=True)
 _STDIN = Path("-")
 
 Topic = Annotated[str, typer.Argument(help="The Kafka topic; with its cluster's name if there are several: eu/orders.")]
@@ -35,7 +32,7 @@ def create(
     from kafka_lake.kafka.topics import create_topic
 
     cluster, name = split(topic)
-    with connections_at_hand(_err.print, cluster=cluster) as connections:
+    with connections_at_hand(console.err.print, cluster=cluster, starts_broker=True) as connections:
         created = create_topic(connections.cluster, name, partitions)
     _tell_user(f"Topic {topic} {'created' if created else 'is there already'}.")
 
@@ -56,7 +53,8 @@ def produce(
     from kafka_lake.kafka.topics import produce as produce_records
 
     cluster, name = split(topic)
-    with _opened(file) as lines, connections_at_hand(_err.print, cluster=cluster) as connections:
+    brokers = connections_at_hand(console.err.print, cluster=cluster, starts_broker=True)
+    with _opened(file) as lines, brokers as connections:
         count = produce_records(connections.cluster, name, records_of(lines, key_field))
     _tell_user(f"{count:,} record{'' if count == 1 else 's'} produced to topic {topic}.")
 
@@ -67,18 +65,19 @@ def tail(
     number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many records.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: a JSON object in each line.")] = False,
 ) -> None:
-    """Show the newest records of a topic, oldest first. No consumer group is involved."""
+    """Show the newest records of a topic, oldest first; times are in UTC. No consumer group is involved."""
     from kafka_lake.cli.project import connections_at_hand, split
     from kafka_lake.kafka.sample import Sampler
 
     cluster, name = split(topic)
-    with connections_at_hand(_err.print, cluster=cluster) as connections, Sampler(connections.cluster) as sampler:
+    asked = connections_at_hand(console.err.print, cluster=cluster)
+    with asked as connections, Sampler(connections.cluster) as sampler:
         records = sampler.newest(connections.cluster.watermarks_of(name), number).records[-number:]
     if as_json:
         for each in records:
             typer.echo(json.dumps(as_json_object(each)))
     elif records:
-        _out.print(records_table(topic, records))
+        console.out.print(*map(record_lines, records), sep="\n", soft_wrap=True)
     else:
         _tell_user(f"Topic {topic} has no records.")
 
@@ -120,22 +119,21 @@ def as_json_object(record: Any) -> dict[str, Any]:
     return shown
 
 
-def records_table(topic: str, records: Sequence[Any]) -> Table:
-    """Return records as a table, a row each."""
+def record_lines(record: Any) -> Text:
+    """Return a record as two lines for people: where and when it is with its key, and below it the value."""
     from kafka_lake.common.printable import printable
 
-    shown = Table("partition", title=Text(f"The newest records of {topic}"))
-    shown.add_column("offset", justify="right")
-    for heading in ("time", "key", "value"):
-        shown.add_column(heading, overflow="fold")
-    for each in records:
-        texts = [
-            Text("none", "dim") if content is None else Text(printable(content.decode(errors="replace")))
-            for content in (each.key, each.value)
-        ]
-        time = _time(each) or ("" if each.timestamp_ms == -1 else f"{each.timestamp_ms} ms")
-        shown.add_row(str(each.partition), f"{each.offset:,}", time, *texts)
-    return shown
+    def shown(content: bytes | None) -> Text:
+        return Text("none", "dim") if content is None else Text(printable(content.decode(errors="replace")))
+
+    moment = (_time(record) or _no_time(record)).replace("T", " ").removesuffix("+00:00")
+    place = Text(f"partition {record.partition}, offset {record.offset:,}, {moment}, key ", "bold")
+    return Text.assemble(place, shown(record.key), "\n  ", shown(record.value))
+
+
+def _no_time(record: Any) -> str:
+    """Return what stands in the place of a timestamp that is no time."""
+    return "no time" if record.timestamp_ms == -1 else f"{record.timestamp_ms} ms"
 
 
 def _time(record: Any) -> str | None:
@@ -160,4 +158,4 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
 
 
 def _tell_user(text: str) -> None:
-    _out.print(text, soft_wrap=True, highlight=False, markup=False)
+    console.out.print(text, soft_wrap=True, highlight=False, markup=False)

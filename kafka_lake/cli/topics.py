@@ -12,6 +12,7 @@ from kafka_lake.cli.project import (
     documents_with_tables_by_value,
 )
 from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
+from kafka_lake.common.printable import counted
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.routed_state import keep
@@ -120,8 +121,9 @@ def refresh_unknown(tell_user: Callable[[str], None]) -> None:
         for each in documents_about_many_topics():
             if not each.is_known:
                 new = [topic.topic for topic in _compared(each, tell_user, refresh=True)]
-                goal = f"fill {each.full_table}" if isinstance(each, KafkaTopicTable) else "get tables"
-                said = f"{len(new)} topics match and {goal}." if new else "no topic matches. The sensor tells new ones."
+                goal = f"for {each.full_table}" if isinstance(each, KafkaTopicTable) else "with a table each"
+                found = counted(len(new), "matching topic")
+                said = f"{found}, {goal}." if new else "no topic matches. The sensor tells new ones."
                 tell_user(f"{each.shown}: {said}")
     except KafkaLakeError as error:
         tell_user(str(error))

@@ -1,4 +1,4 @@
-"""Text of others, such as records, made safe to show in a terminal or in a file for people."""
+"""Text for people: that of records made safe to show in a terminal or in a file, and numbers with what they count."""
 
 
 def printable(text: str) -> str:
@@ -8,3 +8,17 @@ def printable(text: str) -> str:
     'a b�[2J'
     """
     return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+
+
+def counted(count: int, what: str, plural: str = "s") -> str:
+    """Return a number and what it counts.
+
+    Args:
+        count: The number.
+        what: One of them.
+        plural: What makes several of it.
+
+    >>> counted(1, "row"), counted(1200, "row"), counted(2, "branch", "es")
+    ('1 row', '1,200 rows', '2 branches')
+    """
+    return f"{count:,} {what}{'' if count == 1 else plural}"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -21,27 +22,51 @@ def dagster_at_hand() -> dg.DagsterInstance:
     return dg.DagsterInstance.from_config(str(dagster_home()))
 
 
-def failed_runs(specs: Iterable[TopicTable]) -> list[str]:
-    """Return, for each topic whose last run failed, when and why: a line each; none if Dagster can't be asked.
+@dataclass(frozen=True)
+class FailedRun:
+    """A topic's last run that is over, which failed.
+
+    Args:
+        run_id: Dagster's.
+        failed_at: ISO 8601 in UTC; empty if Dagster doesn't say.
+        error: Why it failed.
+    """
+
+    run_id: str
+    failed_at: str
+    error: str
+
+    def line(self, topic: str) -> str:
+        """Return it as people read it."""
+        moment = self.failed_at or "an unknown time"
+        return f"The last run of topic {topic}, {self.run_id[:8]}, failed at {moment}: {self.error}"
+
+
+def failed_runs(specs: Iterable[TopicTable]) -> dict[str, FailedRun]:
+    """Return the last runs of topics, of those whose last run failed; none if Dagster can't be asked.
 
     Args:
         specs: The topics.
+
+    Returns:
+        By the name that `work_name` gives a topic.
     """
     names = list(dict.fromkeys(map(work_name, specs)))
     try:
         with dagster_at_hand() as instance:
-            return [told for name in names if (told := _told(instance, name))]
+            found = {name: _failed(instance, name) for name in names}
     except Exception:
         # Whatever Dagster's storage may be, and whatever it may lack: positions and lags are told all the same.
-        return []
+        return {}
+    return {name: run for name, run in found.items() if run is not None}
 
 
-def _told(instance: dg.DagsterInstance, name: str) -> str:
+def _failed(instance: dg.DagsterInstance, name: str) -> FailedRun | None:
     last = instance.get_run_records(dg.RunsFilter(statuses=_ENDED, tags={TOPIC_TAG: name}), limit=1)
     if not last or last[0].dagster_run.status != dg.DagsterRunStatus.FAILURE:
-        return ""
+        return None
     run, ended = last[0].dagster_run, last[0].end_time
-    moment = datetime.fromtimestamp(ended, UTC).isoformat(timespec="seconds") if ended else "an unknown time"
+    moment = datetime.fromtimestamp(ended, UTC).isoformat(timespec="seconds") if ended else ""
     why = "see its page in Dagster."
     for each in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
         data = each.get_dagster_event().step_failure_data
@@ -52,4 +77,4 @@ def _told(instance: dg.DagsterInstance, name: str) -> str:
             while error.cause is not None:
                 error = error.cause
             why = error.message.strip()
-    return f"The last run of topic {name}, {run.run_id[:8]}, failed at {moment}: {why}"
+    return FailedRun(run.run_id, moment, why)

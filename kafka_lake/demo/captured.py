@@ -15,6 +15,7 @@ from rich.table import Table
 from kafka_lake.cli.status import TopicStatus, collect
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
+from kafka_lake.common.printable import counted
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.defs.shop.component import DATABASE
@@ -114,7 +115,7 @@ def captured(stack: Stack, bootstrap: str, console: Console) -> Iterator[Capture
     new = shop.open()
     for name, spec in TABLES.items():
         rows = len(shop.rows(name))
-        console.print(f"Table {name} {'created' if new else 'is there already'}, with {rows:,} rows")
+        console.print(f"Table {name} {'created' if new else 'is there already'}, with {counted(rows, 'row')}")
         topics.ensure_topic(bootstrap, spec.topic, _PARTITIONS)
     stack.start_server("Debezium", Debezium(home() / "debezium", bootstrap, postgres, {"topic.prefix": NAMESPACE}))
     console.print(f"Its rows change all the time now. Change some too: psql {postgres.url}", soft_wrap=True)

@@ -16,6 +16,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.deliveries import DeliveryProducer
 from kafka_lake.demo.many import NAMESPACES, many
+from kafka_lake.demo.project import check_project
 from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
 from kafka_lake.demo.watch import TIMEOUT_S, Watch, made
 from kafka_lake.derive.record import record_of
@@ -67,10 +68,12 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
         console: Gets the progress and the tables.
 
     Raises:
+        ConfigurationError: If the project has no tables for the demo's topics. Nothing has been started.
         KafkaLakeError: If anything fails; names the cause and where the logs are. Nothing keeps running.
         SystemExit: At a signal, with the shell's code for it.
     """
     found = targets()
+    check_project()
     check_alone()
     avro = extras.avro
     # Twice as many runs: a Spark that is warm pays.

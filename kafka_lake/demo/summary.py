@@ -7,6 +7,7 @@ from rich.table import Table
 
 from kafka_lake.cli.status import collect
 from kafka_lake.common.environment import SCHEMA_REGISTRY_URL
+from kafka_lake.common.printable import counted
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo.columns import columns_of
@@ -41,8 +42,8 @@ def print_orders(
     console.print(_best_stores(catalog, top_stores))
     new = sum(_number(each, "rows_added") for each in events)
     console.print(
-        f"[bold green]{new:,} new rows[/], {status.rows:,} rows in {status.table} now, snapshot {status.snapshot_id}, "
-        f"lag {status.lag}; {seconds:.0f} s from the start of Dagster to the last table.",
+        f"[bold green]{counted(new, 'new row')}[/], {counted(status.rows, 'row')} in {status.table} now, snapshot "
+        f"{status.snapshot_id}, lag {status.lag}; {seconds:.0f} s from the start of Dagster to the last table.",
         soft_wrap=True,
     )
 
@@ -78,7 +79,8 @@ def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: 
             shown.add_row(each.name, each.type, came_with, style="bold green" if each.run_id else "")
     console.print(shown)
     console.print(
-        f"{status.rows:,} rows in {status.table} now, snapshot {status.snapshot_id}, lag {status.lag}.", soft_wrap=True
+        f"{counted(status.rows, 'row')} in {status.table} now, snapshot {status.snapshot_id}, lag {status.lag}.",
+        soft_wrap=True,
     )
 
 

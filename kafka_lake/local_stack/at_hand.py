@@ -2,12 +2,23 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
+from kafka_lake.common.errors import KafkaError
 from kafka_lake.common.server_process import port_open
 from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.local_stack.environment import names_broker, use_broker
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.stack import Stack, interruptible
+
+
+class EmbeddedBrokerStoppedError(KafkaError):
+    """The embedded broker is the configured cluster, and isn't running. Nothing has been read."""
+
+    what_to_do: ClassVar[str] = (
+        "Start it with `kafka-lake up`. Commands that only ask don't start it. For brokers of your own, set "
+        "`KAFKA_LAKE_BOOTSTRAP_SERVERS`."
+    )
 
 
 def is_embedded(ports: Ports, servers: str | None = None) -> bool:
@@ -18,13 +29,19 @@ def is_embedded(ports: Ports, servers: str | None = None) -> bool:
 
 
 @contextmanager
-def broker_at_hand(ports: Ports, tell_user: Callable[[str], None], servers: str | None = None) -> Iterator[None]:
-    """Run the block with the embedded broker up, if that is the configured cluster and it isn't up anyway.
+def broker_at_hand(
+    ports: Ports, tell_user: Callable[[str], None], servers: str | None = None, *, starts: bool
+) -> Iterator[None]:
+    """Run the block with the embedded broker up, if that is the configured cluster.
 
     Args:
         ports: The local stack's ports.
         tell_user: Called with a line for the user when the broker is started.
         servers: Brokers of the configured cluster; by default what the environment says.
+        starts: Start the broker if it isn't up; it is stopped after the block.
+
+    Raises:
+        EmbeddedBrokerStoppedError: If the broker isn't up and shall not be started.
     """
     if not is_embedded(ports, servers):
         yield
@@ -34,6 +51,11 @@ def broker_at_hand(ports: Ports, tell_user: Callable[[str], None], servers: str 
     if port_open(ports.broker.number):
         yield
         return
+    if not starts:
+        raise EmbeddedBrokerStoppedError(
+            f"The embedded broker at {ports.broker.address} isn't running.",
+            "`kafka-lake up` starts it. For brokers of your own, set KAFKA_LAKE_BOOTSTRAP_SERVERS.",
+        )
     with interruptible(), Stack(ports, tell_user) as stack:
         stack.start_broker()
         yield

@@ -16,6 +16,7 @@ import pytest
 
 from kafka_lake.common.server_process import free_port
 from kafka_lake.ingest.finding import CHECKS
+from kafka_lake.local_stack.broker import EmbeddedBroker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -53,7 +54,10 @@ def processes_of(environment: Mapping[str, str]) -> list[str]:
 
 
 def status(environment: Mapping[str, str]) -> dict:
-    asked = kafka_lake(environment, "status", "completed-pizzas", "--json")
+    """What the command tells of the demo's topic beside its broker, which the command doesn't start."""
+    port = int(environment["KAFKA_LAKE_BROKER_PORT"])
+    with EmbeddedBroker(Path(environment["KAFKA_LAKE_HOME"]) / "kafka", port):
+        asked = kafka_lake(environment, "status", "completed-pizzas", "--json")
     assert asked.returncode == 0, asked.stderr
     [topic] = json.loads(asked.stdout)
     return topic

@@ -90,6 +90,9 @@ def test_the_newest_records_are_shown(run: Callable[..., Result], name: str, tmp
     assert "\x1b" not in shown
     assert '{"n": 18, "text": "[red]\\u001b[2J"}' in shown
     assert '{"n": 17' not in shown
+    assert [line.split(", 20")[0] for line in shown.splitlines()[::2]] == [
+        f"partition 0, offset {n}" for n in (18, 19, 20)
+    ]
     told = [json.loads(line) for line in run("tail", name, "-n", "2", "--json").output.splitlines()]
     assert [(each["partition"], each["offset"]) for each in told] == [(0, 19), (0, 20)]
     assert told[0]["key"] == "19"

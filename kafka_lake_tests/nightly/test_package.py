@@ -168,6 +168,7 @@ def test_the_wheel_has_the_library_and_not_the_shop(stranger: Stranger, tmp_path
     assert told[1:] == [False, False, False, True, True, "kafka_lake.components.kafka_topic_table", True, True, True]
     assert not (Path(told[0]).parent / "kafka_lake_tests").exists()
     assert "demo" not in stranger.run("kafka-lake", "--help", folder=tmp_path)
+    assert "--demo" not in stranger.run("kafka-lake", "up", "--help", folder=tmp_path)
 
 
 def test_each_module_of_the_wheel_is_imported_with_what_it_declares(stranger: Stranger, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ UP_TO_DATE = TopicStatus(
     7,
     0,
 )
-UNREACHABLE = TopicStatus("gone", "pizza.gone", (), 0, None, None, 0, 0, "Topic gone: no such topic.")
+UNREACHABLE = TopicStatus("gone", "pizza.gone", (), None, None, None, 0, 0, "Topic gone: no such topic.")
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def at_hand(*_arguments: object) -> Iterator[None]:
+    def at_hand(*_arguments: object, **_settings: object) -> Iterator[None]:
         yield
 
     monkeypatch.setattr(kafka_lake.cli.project, "broker_at_hand", at_hand)
@@ -455,7 +455,7 @@ def test_spark_ends_before_the_local_stack_kills_what_was_started_in_its_block(
             ended.append("spark")
 
     @contextmanager
-    def stack(*_arguments: object) -> Iterator[None]:
+    def stack(*_arguments: object, **_settings: object) -> Iterator[None]:
         try:
             yield
         finally:

@@ -1,5 +1,6 @@
 """Of a topic that lags, `kafka-lake status` tells why its last run failed."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -35,14 +36,18 @@ def test_the_newest_run_tells_by_its_sentence_or_by_its_error() -> None:
     ended("clicks", ValueError("no sentence of ours"))
     ended("views", dg.Failure(description="Gone by now."))
     ended("views", None)
-    orders, clicks = failed_runs([TopicTable(name) for name in ("orders", "clicks", "views", "never_run")])
-    assert orders.startswith("The last run of topic orders, ")
-    assert orders.endswith(": Topic orders: 1001 new columns.")
-    assert "clicks" in clicks
-    assert "no sentence of ours" in clicks
+    found = failed_runs([TopicTable(name) for name in ("orders", "clicks", "views", "never_run")])
+    assert [*found] == ["orders", "clicks"]
+    orders = found["orders"]
+    assert orders.error == "Topic orders: 1001 new columns."
+    assert orders.line("orders") == (
+        f"The last run of topic orders, {orders.run_id[:8]}, failed at {orders.failed_at}: {orders.error}"
+    )
+    assert datetime.fromisoformat(orders.failed_at).tzinfo is UTC
+    assert "no sentence of ours" in found["clicks"].error
 
 
 def test_without_a_dagster_that_can_be_asked_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended("orders", dg.Failure(description="Topic orders: 1001 new columns."))
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "nowhere"))
-    assert failed_runs([TopicTable("orders")]) == []
+    assert failed_runs([TopicTable("orders")]) == {}

@@ -1,6 +1,8 @@
 """The catalog that a project's YAML names is that of `kafka-lake up` and of the doctor, as it is that of its runs."""
 
+import json
 import os
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +10,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from kafka_lake.cli import doctor, up
+from kafka_lake.cli.main import app
 from kafka_lake.cli.project import configured_catalog, configured_clusters, connections_at_hand, topics_if_any
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.server_process import free_port
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.stack import Stack
@@ -188,6 +193,59 @@ def test_a_command_starts_no_broker_beside_the_one_that_a_document_names(
     with connections_at_hand(lambda _: None, with_catalog=False):
         pass
     assert asked == ["elsewhere:9"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("discover", "orders"),
+        ("discover", "orders", "--write"),
+        ("doctor",),
+        ("topic", "tail", "orders"),
+        ("topics", "list"),
+        ("topics", "refresh"),
+        ("schema", "orders"),
+        ("init", "new", "--topic", "orders"),
+        ("adopt", "shop.orders", "--topic", "orders", "--from-offsets", "0:1"),
+    ],
+    ids=" ".join,
+)
+def test_command_that_asks_starts_no_broker(
+    document: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("KAFKA_LAKE_BROKER_PORT", str(port))
+    monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", "")
+    monkeypatch.delenv("KAFKA_LAKE_BOOTSTRAP_SERVERS")
+    for name, text in (
+        ("orders", "type: kafka_lake.KafkaTopicTable\nattributes: {topic: orders, namespace: shop}\n"),
+        ("many", "type: kafka_lake.KafkaTopics\nattributes: {topics: ['web.*'], namespace: web}\n"),
+    ):
+        (document.parent.parent / name).mkdir()
+        (document.parent.parent / name / "defs.yaml").write_text(text)
+    for part in ("_java", "_jars", "_spark"):
+        monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
+    monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
+    done = CliRunner(env={"COLUMNS": "400"}).invoke(app, command)
+    assert done.exit_code == (0 if command == ("doctor",) else 1), done.output
+    assert f"The embedded broker at 127.0.0.1:{port} isn't running. `kafka-lake up` starts it." in done.output
+    if command == ("status",):
+        assert re.search(r"^orders +shop.orders +0 +0 +\? +no table *$", done.stdout, re.MULTILINE)
+        told = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
+        assert [(each["topic"], each["lag"], each["partitions"]) for each in told] == [("orders", None, [])]
+
+
+@pytest.mark.usefixtures("document")
+@pytest.mark.parametrize("command", [("up", "--demo"), ("demo",)], ids=" ".join)
+def test_demo_in_a_project_without_its_topics_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, command)
+    assert done.exit_code == 1
+    assert "topics completed-pizzas and pizza-deliveries, and this project has no table of them." in done.output
+    assert not (tmp_path / "home" / "running.json").exists()
 
 
 def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,9 @@ def adopt(
 
     source = cli_adopt.source_of(from_kafka_connect, from_checkpoint, from_group, from_offsets)
     spec = cli_adopt.spec_of(topic_tables(topic), table)
-    with connections_at_hand(console.err.print, with_spark=yes or sample > 0, cluster=spec.cluster) as connections:
+    with connections_at_hand(
+        console.err.print, with_spark=yes or sample > 0, cluster=spec.cluster, starts_broker=yes
+    ) as connections:
         with console.err.status(f"Asking where {table} resumes"):
             found = plan_adoption(spec, connections, source, offset_columns)
             seen = preview(spec, connections, sample) if sample else None

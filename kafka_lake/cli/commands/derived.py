@@ -6,6 +6,7 @@ from uuid import uuid4
 import typer
 
 from kafka_lake.cli import console
+from kafka_lake.common.printable import counted
 
 
 def rebuild(
@@ -35,4 +36,6 @@ def rebuild(
             commit_slots=connections.commit_slots,
         )
         report = derive(spec, engine, rebuild=True)
-    console.out.print(f"{report.table}: {report.rows:,} rows, snapshot {report.snapshot}; {report.seconds:.0f} s.")
+    console.out.print(
+        f"{report.table}: {counted(report.rows, 'row')}, snapshot {report.snapshot}; {report.seconds:.0f} s."
+    )

@@ -8,6 +8,7 @@ import typer
 from kafka_lake.cli import console
 from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.common.home import home
+from kafka_lake.common.printable import counted
 from kafka_lake.local_stack.running import running
 
 
@@ -39,9 +40,13 @@ DEMO = (demo,) if find_spec("kafka_lake.demo") else ()
 def up(
     demo: Annotated[
         bool,
-        typer.Option("--demo", help="Start an embedded broker and registry too, and produce records all the time."),
+        typer.Option(
+            "--demo",
+            help="Start an embedded broker and registry too, and produce records all the time.",
+            hidden=not DEMO,
+        ),
     ] = False,
-    rate: Annotated[float, typer.Option(min=0.01, help="Orders per second, with --demo.")] = 5.0,
+    rate: Annotated[float, typer.Option(min=0.01, help="Orders per second, with --demo.", hidden=not DEMO)] = 5.0,
     s3: Annotated[
         bool, typer.Option("--s3", help="Keep the tables in an embedded S3 store with a REST catalog.")
     ] = False,
@@ -56,8 +61,10 @@ def up(
         return stay_up(Ports.from_env(), tell_user, s3=s3, metrics=metrics)
     if not DEMO:
         raise ConfigurationError("The demo is not installed.", "It is part of the repository: `make dev`.")
+    from kafka_lake.demo.project import check_project
     from kafka_lake.demo.up import demo_trickles
 
+    check_project()
     return stay_up(
         Ports.from_env(), tell_user, lambda stack: demo_trickles(stack, rate, tell_user), s3=s3, metrics=metrics
     )
@@ -79,6 +86,6 @@ def reload() -> None:
     specs = topic_tables()
     with console.err.status("Loading definitions"):
         reload_definitions(stack.ui_url)
-    console.out.print(f"Dagster has loaded the tables of {len(specs)} topics:", highlight=False)
+    console.out.print(f"Dagster has loaded the tables of {counted(len(specs), 'topic')}:", highlight=False)
     for spec in once_each(specs):
         console.out.print(f"  {stack.ui_url}/assets/{'/'.join(spec.identifier)}", soft_wrap=True, highlight=False)

@@ -43,7 +43,7 @@ def dead_letters(
     specs = topic_tables(topic)
     told: list[dict[str, Any]] = []
     with connections_at_hand(
-        console.err.print, with_broker=replay, with_spark=replay, cluster=specs[0].cluster
+        console.err.print, with_broker=replay, with_spark=replay, cluster=specs[0].cluster, starts_broker=replay
     ) as connections:
         for spec in chain.from_iterable(each.tables for each in specs):
             if replay:
@@ -86,7 +86,9 @@ def replay(
     specs = topic_tables(topic)
     if not (start or end or chosen or yes):
         console.agree(f"Read all of topic {topic} again?")
-    with connections_at_hand(console.err.print, with_spark=True, cluster=specs[0].cluster) as connections:
+    with connections_at_hand(
+        console.err.print, with_spark=True, cluster=specs[0].cluster, starts_broker=True
+    ) as connections:
         for spec in specs:
             with followed(topic, console.err) as observer:
                 report = run.replay(spec, connections, run_id=str(uuid4()), extent=extent, observer=observer)
@@ -112,7 +114,9 @@ def reset(
 
     chosen = partitions_of(partitions)
     specs = topic_tables(topic)
-    with connections_at_hand(console.err.print, with_spark=True, cluster=specs[0].cluster) as connections:
+    with connections_at_hand(
+        console.err.print, with_spark=True, cluster=specs[0].cluster, starts_broker=True
+    ) as connections:
         due = []
         for spec in specs:
             plan = run.plan_reset(spec, connections, to, chosen)

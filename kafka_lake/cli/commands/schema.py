@@ -100,7 +100,7 @@ def change(
     specs = cli_schema.specs_of(table, topic_tables())
     first, replayed = specs[0], []
     with connections_at_hand(
-        console.err.print, with_broker=not dry_run, with_spark=True, cluster=first.cluster
+        console.err.print, with_broker=not dry_run, with_spark=True, cluster=first.cluster, starts_broker=not dry_run
     ) as connections:
         with console.err.status(f"Changing column {column} of {table}") as status:
             done = cli_schema.change_column(

@@ -87,7 +87,7 @@ def doctor() -> None:
     ports = Ports.from_env()
     with console.err.status("Examining") as working:
         diagnoses = examine(
-            lambda: broker_at_hand(ports, console.err.print),
+            lambda: broker_at_hand(ports, console.err.print, starts=False),
             working.update,
             clusters=configured_clusters,
             catalog=configured_catalog,

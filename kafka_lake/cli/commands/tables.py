@@ -2,7 +2,8 @@
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Annotated
 from uuid import uuid4
 
@@ -21,7 +22,9 @@ def ingest(topic: Topic) -> None:
     from kafka_lake.ingest import run
 
     specs = topic_tables(topic)
-    with connections_at_hand(console.err.print, with_spark=True, cluster=specs[0].cluster) as connections:
+    with connections_at_hand(
+        console.err.print, with_spark=True, cluster=specs[0].cluster, starts_broker=True
+    ) as connections:
         for spec in specs:
             before = collect([spec], connections.cluster, connections.catalog)[0]
             with followed(topic, console.err, before.lag) as observer:
@@ -37,15 +40,18 @@ def status(
         str | None, typer.Option(help="Wait until the tables have all records, at most for this time: 90s, 5m.")
     ] = None,
 ) -> None:
-    """Show for each topic and partition how far its table is; of a topic that lags, why its last run failed if it did.
+    """Show how far each topic's table is, in a line; with a topic's name, in a line for each Kafka partition.
 
-    Exit code 1 if a topic can't be read, or if --wait ended before the tables had all records.
+    Of a topic that lags, also why its last run failed if it did. Exit code 1 if a topic can't be read, or if --wait
+    ended before the tables had all records.
     """
-    from kafka_lake.cli.output import status_table
+    from kafka_lake.cli.output import overview, status_table
     from kafka_lake.cli.project import connections_at_hand, topic_tables
-    from kafka_lake.cli.status import awaited, clusters_of, collect
+    from kafka_lake.cli.status import awaited, clusters_of, collect, unanswered
     from kafka_lake.common.durations import seconds_of
     from kafka_lake.components.at_hand import failed_runs
+    from kafka_lake.components.keys import work_name
+    from kafka_lake.local_stack.at_hand import EmbeddedBrokerStoppedError
 
     seconds = None if wait is None else seconds_of(wait)
     specs, found, untold = topic_tables(topic), [], False
@@ -60,22 +66,27 @@ def status(
                     with console.err.status("Waiting for the tables"):
                         left = deadline - time.monotonic()
                         found += awaited(of_cluster, connections.cluster, connections.catalog, left)
+        except EmbeddedBrokerStoppedError as stopped:
+            with connections_at_hand(console.err.print, with_broker=False, cluster=cluster) as connections:
+                found += unanswered(of_cluster, stopped, connections.catalog)
         except KafkaError as error:
             if cluster is None:
                 raise
             # The topics of the other clusters can be told of.
             untold = True
             console.err.print(f"Kafka cluster {cluster}: {error}", style="red", markup=False, soft_wrap=True)
+    names = {(spec.cluster, spec.topic): work_name(spec) for spec in specs}
+    failures = failed_runs(specs)
+    found = [replace(each, last_failure=failures.get(names.get((each.cluster, each.topic), ""))) for each in found]
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+    elif found:
+        console.out.print(*(map(status_table, found) if topic else overview(found, datetime.now(UTC))), sep="\n")
     else:
-        for each in found:
-            console.out.print(status_table(each))
-        if not specs:
-            console.out.print("No topic has a table here. `kafka-lake discover TOPIC --write` gives it one.")
-    behind = {each.topic for each in found if each.lag}
-    for line in failed_runs(spec for spec in specs if spec.topic in behind):
-        console.err.print(line, style="red", markup=False, soft_wrap=True)
+        console.out.print("No topic has a table here. `kafka-lake discover TOPIC --write` gives it one.")
+    told = {each.topic: each.last_failure for each in found if each.lag and each.last_failure}
+    for name, failure in told.items():
+        console.err.print(failure.line(name), style="red", markup=False, soft_wrap=True)
     if untold or any(each.error or (wait and each.lag) for each in found):
         raise typer.Exit(1)
 

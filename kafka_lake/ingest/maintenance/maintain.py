@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from pyiceberg.exceptions import CommitFailedException
 
+from kafka_lake.common.printable import counted
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.clean import orphan_files, remove
 from kafka_lake.ingest.maintenance.needed import Due, due, files_to_move, old_rows
@@ -65,7 +66,7 @@ def sentence(done: Maintained) -> str:
     """Return what was done to a table, as people read it."""
     parts = []
     if done.rows is not None:
-        parts.append(f"{done.rows.rows:,} rows expired")
+        parts.append(f"{counted(done.rows.rows, 'row')} expired")
     if done.compacted is not None:
         parts.append(
             f"{done.before.data_files:,} data and {done.before.delete_files:,} delete files became "
@@ -74,7 +75,7 @@ def sentence(done: Maintained) -> str:
     if done.moved is not None:
         parts.append(moved_sentence(done.moved))
     if done.expired:
-        parts.append(f"{done.expired:,} snapshots expired")
+        parts.append(f"{counted(done.expired, 'snapshot')} expired")
     if done.orphans is not None:
         parts.append(f"{done.orphans:,} orphan files removed")
     if done.counted:
@@ -89,7 +90,7 @@ def sentence(done: Maintained) -> str:
 
 def moved_sentence(moved: MovedFiles, would_be: bool = False) -> str:
     """Return which files were moved to another location, and which stay, as people read it."""
-    told = f"{moved.files:,} files, {moved.size / 2**20:,.1f} MiB, {'would be ' if would_be else ''}moved"
+    told = f"{counted(moved.files, 'file')}, {moved.size / 2**20:,.1f} MiB, {'would be ' if would_be else ''}moved"
     told += f" to {moved.place}" if moved.files else ""
     if moved.with_deletes:
         told += f"; {moved.with_deletes:,} old files stay until a compaction has taken their deleted rows out"
