@@ -97,10 +97,6 @@ class Seen:
 NOTHING = Seen({}, None, {})
 
 
-def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {path: one.get(path, 0) + other.get(path, 0) for path in {**one, **other}}
-
-
 @dataclass(frozen=True)
 class Decoded:
     """What became of a batch's values, in their order.
