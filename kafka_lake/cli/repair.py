@@ -274,7 +274,7 @@ def pinned(before: Position | None, plan: Plan) -> str:
     """Return the targets of a reset as offsets by partition, so that what was agreed to is what is done.
 
     Partitions that the plan leaves where they are are not named: a run meanwhile may take them further. To stay at an
-    offset of a log that has another leader since is something to agree to, though.
+    offset of a log that has another leader since, or was replaced, is something to agree to, though.
 
     Args:
         before: The table's position now.
@@ -285,7 +285,8 @@ def pinned(before: Position | None, plan: Plan) -> str:
     moved = [
         (p, o)
         for p, o in sorted(plan.after.offsets.items())
-        if known.offsets.get(p) != o or known.epochs.get(p) != plan.after.epochs.get(p)
+        if (known.offsets.get(p), known.epochs.get(p), known.last.get(p))
+        != (o, plan.after.epochs.get(p), plan.after.last.get(p))
     ]
     return ",".join(f"{p}:{o}" for p, o in moved)
 

@@ -158,7 +158,7 @@ class SchemaNotSupportedError(KafkaLakeError):
 class DataLossError(KafkaLakeError):
     """Kafka no longer has records that the table doesn't have yet. `main` is as it was.
 
-    Retention was shorter than the table's lag, or the log was cut off.
+    Retention was shorter than the table's lag, the log was cut off, or the brokers were restored from an older copy.
     """
 
     what_to_do: ClassVar[str] = (
@@ -166,7 +166,9 @@ class DataLossError(KafkaLakeError):
         "of them exists, produce them again later. To continue with what is left, either run `kafka-lake reset "
         "TOPIC --to earliest --partitions …`, which shows its effect and asks, or set `on_data_loss: continue`: the "
         "loss is then recorded in the snapshot and in the check `data_loss`. A replay that meets such offsets is "
-        "refused too: begin it later, or keep those rows with `--keep-missing`. To prevent it, make retention "
+        "refused too: begin it later, or keep those rows with `--keep-missing`. If a log was replaced, the records "
+        "below the table's position may be other ones than those that the table has: [restored "
+        "brokers](operations.md#brokers-restored-from-an-older-copy). To prevent it, make retention "
         "longer than the longest outage that you expect. See [what happens "
         "when](guarantees.md#when-something-else-changes)."
     )

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
+from kafka_lake.common.last_record import LastRecord, from_text, to_text
+
 
 @dataclass(frozen=True, order=True)
 class OffsetRange:
@@ -28,7 +30,7 @@ class OffsetRange:
 
 _EARLIER_REASONS = {"topic made anew": "topic recreated"}
 """Reasons as snapshots of earlier versions have them."""
-LossReason = Literal["retention", "truncated", "partition gone", "topic recreated", "skipped"]
+LossReason = Literal["retention", "truncated", "replaced", "partition gone", "topic recreated", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,9 @@ class Loss:
         start: First offset concerned.
         end: Exclusive end; None where nobody can tell any more, as for a topic that was deleted.
         reason: Why. For ``truncated``, the offsets are those between where the log was cut off and the table's
-            position: the table has read them, and what came after them is lost.
+            position: the table has read them, and what came after them is lost. For ``replaced``, ``start`` is the
+            record that differs and ``end`` the table's position: the log has other records there, from an offset on
+            that isn't known.
         topic: Of which topic; empty for the only one of the table.
     """
 
@@ -55,6 +59,8 @@ class Loss:
         told = {
             "retention": f"lost offsets {self.start} to {last} to retention",
             "truncated": f"was cut off at {self.start}, before the table's position {self.end}",
+            "replaced": f"was replaced: its record at offset {self.start} is not the one that the table has read, so "
+            f"records before the table's position {self.end} may be missing",
             "partition gone": f"is gone, the table's position in it was {self.start}",
             "topic recreated": f"lost all that came at offset {self.start} and later when the topic was deleted",
             "skipped": f"skipped offsets {self.start} to {last} by a reset",
@@ -119,11 +125,14 @@ class Position:
         epochs: The epoch of a leader that had all that comes before the offset, per partition; none where the brokers
             tell none, and in positions of older versions. A log that is cut off, and grows again, has another leader
             epoch from there on (KIP-320).
+        last: The last record before the offset, per partition; none where none was found, and in positions that were
+            rebuilt, set by hand or written by older versions.
     """
 
     identity: TopicIdentity
     offsets: Mapping[int, int]
     epochs: Mapping[int, int] = field(default_factory=dict)
+    last: Mapping[int, LastRecord] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the canonical JSON text that snapshot summaries carry.
@@ -139,6 +148,8 @@ class Position:
         }
         if self.epochs:
             doc["epochs"] = {str(p): self.epochs[p] for p in sorted(self.epochs)}
+        if last := to_text(self.offsets, self.last):
+            doc["last"] = last
         return json.dumps(doc, separators=(",", ":"))
 
     @classmethod
@@ -151,16 +162,17 @@ class Position:
         try:
             doc = json.loads(text)
             identity = TopicIdentity(doc["cluster_id"], doc["topic_id"], doc["topic"])
-            offsets, epochs = doc["offsets"], doc.get("epochs", {})
-            return cls(
-                identity, {int(p): int(o) for p, o in offsets.items()}, {int(p): int(e) for p, e in epochs.items()}
-            )
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            offsets = {int(p): int(o) for p, o in doc["offsets"].items()}
+            epochs = {int(p): int(e) for p, e in doc.get("epochs", {}).items()}
+            return cls(identity, offsets, epochs, from_text(offsets, doc.get("last", "")))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"not a position: {text!r}") from error
 
     def advanced(self, ranges: tuple[OffsetRange, ...]) -> "Position":
         """Return the position after `ranges` were consumed; other partitions stay where they are."""
-        return Position(self.identity, {**self.offsets, **{r.partition: r.end for r in ranges}}, self.epochs)
+        offsets = {**self.offsets, **{r.partition: r.end for r in ranges}}
+        last = {p: each for p, each in self.last.items() if offsets.get(p) == self.offsets.get(p)}
+        return Position(self.identity, offsets, self.epochs, last)
 
 
 @dataclass(frozen=True)
@@ -174,6 +186,7 @@ class Watermarks:
         epochs: The leader's epoch per partition, when the end was asked for; none where the brokers tell none.
         cut_off: Where the log was cut off before a table's position and has grown again, per partition; None in the
             place of an offset if no record of the log is what the table has read. By `KafkaCluster.cut_off`.
+        replaced: A record that is not the one that a table has read at its offset, per partition.
     """
 
     identity: TopicIdentity
@@ -181,6 +194,7 @@ class Watermarks:
     end: Mapping[int, int]
     epochs: Mapping[int, int] = field(default_factory=dict)
     cut_off: Mapping[int, int | None] = field(default_factory=dict)
+    replaced: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def partitions(self) -> list[int]:

@@ -188,7 +188,9 @@ def _plan(attempt: Attempt, found: Tables) -> Plan | None:
         attempt.topic.poll()
     todo = attempt.job.plan(attempt.topic, found.table)
     attempt.context.observer.step_done("planned")
-    return None if todo is None else attempt.byte_limit.cut(attempt.search.next(todo))
+    if todo is None:
+        return None
+    return attempt.topic.remembered(attempt.byte_limit.cut(attempt.search.next(todo)))
 
 
 def _missing(context: Context, found: Tables) -> frozenset[tuple[str, str]]:

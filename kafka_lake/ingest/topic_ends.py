@@ -6,7 +6,9 @@ from dataclasses import replace
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.last_records import LastRecords
 from kafka_lake.ingest.plan.identity import unsure
+from kafka_lake.ingest.plan.model import Plan
 
 
 class TopicEnds:
@@ -19,6 +21,7 @@ class TopicEnds:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._now: Watermarks | None = None
+        self._last_records = LastRecords(context.connections.cluster)
 
     @property
     def now(self) -> Watermarks:
@@ -48,7 +51,7 @@ class TopicEnds:
         return now
 
     def validated(self, position: Position | None, partitions: Collection[int] | None = None) -> Watermarks:
-        """Return what the topic holds, and where its log was cut off since a position was written.
+        """Return what the topic holds, and where its log was cut off or replaced since a position was written.
 
         Args:
             position: The table's; None if it has none.
@@ -57,10 +60,29 @@ class TopicEnds:
         Raises:
             KafkaError: If the brokers don't answer.
         """
-        doubts = unsure(position, self.now, partitions)
-        if position is None or not doubts:
-            return self.now
-        return replace(self.now, cut_off=self._context.connections.cluster.cut_off(position, doubts))
+        now, cluster = self.now, self._context.connections.cluster
+        if position is None or not position.identity.same_as(now.identity):
+            return now
+        doubts = unsure(position, now, partitions)
+        cut_off = cluster.cut_off(position, doubts) if doubts else {}
+        chosen = set(position.offsets if partitions is None else partitions) - set(cut_off)
+        replaced = self._last_records.replaced(position, now, chosen)
+        return replace(now, cut_off=cut_off, replaced=replaced)
+
+    def remembered(self, todo: Plan) -> Plan:
+        """Return a plan whose position has the last records, which the next run will look for.
+
+        A part that is read again, and dead letters, leave the position as it is.
+
+        Args:
+            todo: The commit.
+
+        Raises:
+            KafkaError: If the brokers don't answer.
+        """
+        if todo.kind not in ("append", "reset", "adopt"):
+            return todo
+        return replace(todo, after=self._last_records.remembered(todo.after, self.now))
 
     def is_behind(self, position: Position) -> bool:
         """Return whether a position is further than the topic was when it was last looked at."""

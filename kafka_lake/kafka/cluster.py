@@ -12,7 +12,8 @@ from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from kafka_lake.common.cluster_variables import own_variables
 from kafka_lake.common.errors import AuthenticationError, KafkaError, KafkaLakeError
-from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.common.last_record import LastRecord, last_record
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.kafka.client import GRACE_SECONDS, POLL_SECONDS, KafkaClient
 from kafka_lake.kafka.explain import UNREACHABLE, Right
 
@@ -30,6 +31,25 @@ _VALIDATION: Mapping[str, Any] = {
     "fetch.wait.max.ms": 20,
     "max.partition.fetch.bytes": 1024,
     "queued.min.messages": 1,
+}
+_LAST_RECORDS: Mapping[str, Any] = {
+    **_VALIDATION,
+    "group.id": "kafka-lake.last-records",
+    "fetch.wait.max.ms": 10,
+    # Brokers give a whole batch of one partition at least, of the others only what fits: most batches do.
+    "max.partition.fetch.bytes": 64 * 1024,
+    # A partition whose queue is full is left alone for a second otherwise.
+    "fetch.queue.backoff.ms": 2,
+}
+# What a partition answers whose records can't be had: they are gone, or no client can read them.
+_NOT_THERE = {
+    ClientError._PARTITION_EOF,
+    ClientError._AUTO_OFFSET_RESET,
+    ClientError._BAD_COMPRESSION,
+    ClientError._BAD_MSG,
+    ClientError.INVALID_MSG,
+    ClientError.MSG_SIZE_TOO_LARGE,
+    ClientError.OFFSET_OUT_OF_RANGE,
 }
 
 
@@ -52,6 +72,11 @@ class KafkaCluster(KafkaClient):
     ) -> None:
         super().__init__(properties, timeout, name)
         self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+
+    @property
+    def reads_committed(self) -> bool:
+        """Return whether aborted records, and those of open transactions, are left out."""
+        return bool(self._isolation == IsolationLevel.READ_COMMITTED)
 
     def check(self) -> None:
         """Ask the cluster who it is.
@@ -248,6 +273,64 @@ class KafkaCluster(KafkaClient):
             consumer.close()
         return found
 
+    def last_records(self, topic: str, ranges: Iterable[OffsetRange]) -> dict[OffsetRange, list[LastRecord]]:
+        """Return what is remembered of the records of short ranges; to read the topic is right enough.
+
+        Args:
+            topic: The topic's name.
+            ranges: Which offsets to look at; none is empty. Several ranges of a partition are read one after the other.
+
+        Returns:
+            The records that a reader sees, ascending; fewer where the log ends, or where records can't be had.
+
+        Raises:
+            KafkaError: If the brokers refuse, or nothing comes for as long as one question may take.
+        """
+        left: dict[int, list[OffsetRange]] = {}
+        for each in ranges:
+            left.setdefault(each.partition, []).append(each)
+        if not left:
+            return {}
+        found: dict[OffsetRange, list[LastRecord]] = {}
+        consumer = self.consumer(_LAST_RECORDS)
+        try:
+            # By itself the client finds out but once a second who leads the partitions that it has been given.
+            with suppress(KafkaException):
+                consumer.list_topics(topic, timeout=self.timeout)
+            while left:
+                # All at once: to move the partitions one by one takes seconds for a thousand.
+                found |= self._last_records(consumer, topic, {p: due[0] for p, due in left.items()})
+                left = {p: due[1:] for p, due in left.items() if due[1:]}
+        finally:
+            consumer.close()
+        return found
+
+    def _last_records(
+        self, consumer: Consumer, topic: str, at: dict[int, OffsetRange]
+    ) -> dict[OffsetRange, list[LastRecord]]:
+        what, right = f"Reading single records of topic {topic}", Right("READ", "topic", topic)
+        found: dict[OffsetRange, list[LastRecord]] = {each: [] for each in at.values()}
+        consumer.assign([TopicPartition(topic, p, each.start) for p, each in at.items()])
+        until = time.monotonic() + self.timeout
+        while at:
+            if time.monotonic() > until:
+                raise self.explained(what, TimeoutError(), right)
+            message = consumer.poll(POLL_SECONDS)
+            if message is None or message.topic() != topic or message.partition() not in at:
+                # Of the group for instance, on which no right is needed.
+                continue
+            error, offset, each = message.error(), message.offset(), at[message.partition()]
+            if error is not None and error.code() not in _NOT_THERE:
+                raise self.explained(what, KafkaException(error), right)
+            if error is None and each.start <= offset < each.end:
+                found[each].append(last_record(offset, message.timestamp()[1], message.key(), message.value()))
+            if error is not None or offset >= each.end - 1:
+                until = time.monotonic() + self.timeout
+                del at[each.partition]
+                consumer.incremental_unassign([TopicPartition(topic, each.partition)])
+        consumer.unassign()
+        return found
+
     def cleanup_policies(self, topics: Iterable[str]) -> dict[str, str]:
         """Return ``cleanup.policy`` by topic, with one request; topics whose settings aren't told are left out."""
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
@@ -270,7 +353,7 @@ class KafkaCluster(KafkaClient):
         Raises:
             ConfigurationError: If the properties make no client.
         """
-        isolation = "read_committed" if self._isolation == IsolationLevel.READ_COMMITTED else "read_uncommitted"
+        isolation = "read_committed" if self.reads_committed else "read_uncommitted"
         return self.made(Consumer, {**settings, "enable.auto.commit": False, "isolation.level": isolation})
 
     def commit_group(self, group: str, position: Position) -> None:

@@ -85,7 +85,8 @@ LOST = _gauge(
 LOSSES = _gauge(
     "losses",
     "topic table reason",
-    "How often offsets were given up for lost: retention, truncated, partition gone, topic recreated, skipped.",
+    "How often offsets were given up for lost: retention, truncated, replaced, partition gone, topic recreated, or "
+    "skipped.",
 )
 
 # The label `table` is each of the topic's tables here: that with its rows, the dead letters, deletes, the history.

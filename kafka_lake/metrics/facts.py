@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
-from kafka_lake.common.offsets import Loss, Position, Watermarks, in_topic
+from kafka_lake.common.offsets import Loss, LossReason, Position, Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.health import TableHealth
@@ -114,7 +115,7 @@ def _losses(key: Key, losses: Iterable[Loss]) -> Iterator[Sample]:
     # show it as a change.
     for reason in ("retention", "skipped"):
         yield Sample(m.LOST, (*key, reason), records[reason])
-    for reason in sorted({"retention", "truncated", "partition gone", "topic recreated", "skipped"} | counts.keys()):
+    for reason in sorted({*get_args(LossReason)} | counts.keys()):
         yield Sample(m.LOSSES, (*key, reason), counts[reason])
 
 

@@ -171,6 +171,7 @@ def test_losses_are_counted_and_added_up_where_it_is_known_how_many_records() ->
     assert values(iter(samples), m.LOSSES) == {
         ("retention",): 2,
         ("truncated",): 1,
+        ("replaced",): 0,
         ("partition gone",): 1,
         ("topic recreated",): 0,
         ("skipped",): 0,

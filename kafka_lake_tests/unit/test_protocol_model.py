@@ -245,6 +245,25 @@ def test_a_log_that_was_cut_off_at_the_position_has_lost_nothing() -> None:
     assert not world.told["recorded cuts"]
 
 
+def test_restored_log_that_outgrew_the_position_is_refused() -> None:
+    world = World()
+    world.mended |= {"lost", "regrown"}
+    world.do("produce", (0, ["good", "good", "good", "lost", "lost"]))
+    world.run(NEXT)
+    world.do("restore", (0, 3, ["regrown"] * 2))
+    assert world.run(replace(NEXT, accept_losses=False)) is not None, "nothing is new, and so nothing is looked at"
+    world.do("produce", (0, ["regrown"]))
+    assert world.run(replace(NEXT, accept_losses=False)) is None
+    assert world.told["stopped by losses"] == 1
+    world.run(NEXT)
+    assert world.told["recorded replacements"] == 1
+    world.finish()
+    assert not world.violations
+    kinds = [record.kind for record in world.view(TABLE).content()]
+    assert Counter(kinds) == {"good": 4, "lost": 2, "regrown": 1}
+    assert world.told["stopped by losses"] == 1
+
+
 def test_letters_published_while_others_are_settled_stay() -> None:
     world = outcome(
         ("produce", (0, ["bad-0"])),

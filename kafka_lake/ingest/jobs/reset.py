@@ -48,6 +48,6 @@ class Reset(Job):
             )
         targets = offsets_of(self._to, spec.topic, self.context.connections.cluster, topic.now)
         chosen = {p: o for p, o in targets.items() if self._partitions is None or p in self._partitions}
-        todo = resetting(state.position, topic.now, chosen)
+        todo = resetting(state.position, topic.validated(state.position), chosen)
         refuse_adopted(adopted_position(state.table), topic.now, todo.after.offsets)
         return None if state.position == todo.after and not is_unfinished(self.context) else todo

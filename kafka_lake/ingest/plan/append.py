@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kafka_lake.common.errors import DataLossError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
-from kafka_lake.ingest.plan.identity import WAYS_ON, another_topic
+from kafka_lake.ingest.plan.identity import another_topic, ways_on
 from kafka_lake.ingest.plan.model import Plan, chunk, position_only
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -82,13 +82,17 @@ def backlog(
         elif offset > now.end[partition]:
             losses.append(Loss(partition, now.end[partition], offset, "truncated"))
             at[partition] = now.end[partition]
+        elif partition in now.replaced:
+            losses.append(Loss(partition, now.replaced[partition], offset, "replaced"))
     if losses and not accept_losses:
         raise DataLossError(
             f"Topic {position.identity.topic}: Kafka no longer has what the table lacks: "
             f"{'; '.join(str(loss) for loss in losses)}.",
-            WAYS_ON.format(topic=position.identity.topic),
+            ways_on(position.identity.topic, losses),
         )
-    return Backlog(Position(now.identity, at, epochs), _to_the_end(at, now), tuple(losses))
+    lost = {loss.partition for loss in losses}
+    last = {p: each for p, each in position.last.items() if p in at and p not in lost}
+    return Backlog(Position(now.identity, at, epochs, last), _to_the_end(at, now), tuple(losses))
 
 
 def plan(

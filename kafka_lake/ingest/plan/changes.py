@@ -124,5 +124,8 @@ def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, 
         **now.epochs,
         **({p: e for p, e in position.epochs.items() if p not in targets} if at and position else {}),
     }
-    stay = position_only(Position(now.identity, after, {p: epochs[p] for p in after if p in epochs}))
+    # So does who names the very offset of a log that was replaced. Where nothing changes, the last record stays.
+    last = {p: each for p, each in (position.last if at and position else {}).items()
+            if after.get(p) == at.get(p) and (p not in targets or p not in now.replaced)}  # fmt: skip
+    stay = position_only(Position(now.identity, after, {p: epochs[p] for p in after if p in epochs}, last))
     return Plan(ranges=stay.ranges, after=stay.after, remaining=0, kind="reset", deletes=deletes, losses=tuple(losses))

@@ -1,21 +1,44 @@
 """Whether a topic is the one that a table was filled from, and what can't be told of it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from kafka_lake.common.errors import TopicReplacedError
-from kafka_lake.common.offsets import Position, Watermarks
+from kafka_lake.common.offsets import Loss, Position, Watermarks
 
 WAYS_ON = (
     "Nothing was read. To continue with what is left and have the loss recorded, set on_data_loss: continue in the "
     "topic's YAML. Or choose where those partitions continue: `kafka-lake reset {topic} --to … --partitions …`."
 )
-
+_REPLACED = (
+    "Nothing was read. The brokers may have been restored from an older copy. `kafka-lake reset {topic} --to earliest "
+    "--partitions {partitions}` reads what the log has now, in the place of the rows from its first offset on. (A "
+    "table with write: upsert keeps its rows then; drop it to fill it anew.) "
+    "`kafka-lake reset {topic} --to {targets}` accepts the log as it is, and so does on_data_loss: continue in the "
+    "topic's YAML, which records the loss."
+)
 
 _WHY = {
     False: "It was deleted and recreated.",
     True: "These are the brokers of another cluster. If that is a mistake, mend cluster: in the topic's YAML, or the "
     "brokers' address. If the topic has moved there, it is another topic, and its offsets are others.",
 }
+
+
+def ways_on(topic: str, losses: Sequence[Loss]) -> str:
+    """Return what to do about losses: of logs that were replaced, if there are any, since that is the larger one.
+
+    Args:
+        topic: The topic's name.
+        losses: What Kafka no longer has.
+    """
+    replaced = [loss for loss in losses if loss.reason == "replaced"]
+    if not replaced:
+        return WAYS_ON.format(topic=topic)
+    return _REPLACED.format(
+        topic=topic,
+        partitions=",".join(str(loss.partition) for loss in replaced),
+        targets=",".join(f"{loss.partition}:{loss.end}" for loss in replaced),
+    )
 
 
 def unsure(position: Position | None, now: Watermarks, partitions: Collection[int] | None = None) -> list[int]:

@@ -69,13 +69,15 @@ def _trusted(context: Context, topic: TopicEnds, plan: Plan, position: Position)
     offsets = dict(position.offsets)
     for partition, offset in reached.items():
         cut = now.cut_off.get(partition, offset)
-        offsets[partition] = min(
-            offset, starts.get(partition, 0) if cut is None else cut, now.end.get(partition, offset)
-        )
+        if cut is None or partition in now.replaced:
+            # Any record may be another one: all that are planned come.
+            cut = starts.get(partition, 0)
+        offsets[partition] = min(offset, cut, now.end.get(partition, offset))
     if offsets != dict(position.offsets):
         context.observer.warn(
-            f"Table {context.table_name}: the log of topic {context.spec.topic} was cut off before its position "
-            f"{dict(position.offsets)}: records from {offsets} on are other ones than those that it has, and come too."
+            f"Table {context.table_name}: the log of topic {context.spec.topic} was cut off or replaced before its "
+            f"position {dict(position.offsets)}: records from {offsets} on are other ones than those that it has, and "
+            "come too."
         )
     return replace(position, offsets=offsets)
 

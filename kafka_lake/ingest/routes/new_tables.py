@@ -100,7 +100,7 @@ def telling(state: TableState, todo: Plan) -> Plan:
         todo: The commit whose records have shown the values.
     """
     starts = {r.partition: r.start for r in todo.ranges}
-    return position_only(state.position or replace(todo.after, offsets={**todo.after.offsets, **starts}))
+    return position_only(state.position or replace(todo.after, offsets={**todo.after.offsets, **starts}, last={}))
 
 
 def _is_free(context: Context, table: TopicTable) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.ingest.plan.model import Plan
 
-OTHER_LOG = ("truncated", "partition gone", "topic recreated")
+OTHER_LOG = ("truncated", "replaced", "partition gone", "topic recreated")
 """Losses after which offsets mean other records. What is lost to retention, or skipped, was what it is."""
 
 
@@ -107,7 +107,11 @@ def share_of(plan: Plan, own: Position | None, since: Mapping[int, int] | None =
         return replace(plan, deletes=tuple(deletes))
     further = {p: offset for p, offset in reached.items() if offset > plan.after.offsets[p]}
     epochs = {p: own.epochs[p] for p in further if own and p in own.epochs}
-    after = replace(plan.after, offsets={**plan.after.offsets, **further}, epochs={**plan.after.epochs, **epochs})
+    last = {p: each for p, each in plan.after.last.items() if p not in further}
+    last |= {p: own.last[p] for p in further if own and p in own.last}
+    after = Position(
+        plan.after.identity, {**plan.after.offsets, **further}, epochs={**plan.after.epochs, **epochs}, last=last
+    )
     if plan.kind == "replace":
         return replace(plan, after=after)
     if since is not None and is_doubtful(own, plan, since):

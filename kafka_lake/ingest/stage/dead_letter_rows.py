@@ -169,7 +169,8 @@ def _furthest(after: Position, before: Position | None) -> Position:
     furthest = {**after.offsets}
     for partition, offset in before.offsets.items() if before else ():
         furthest[partition] = max(offset, furthest.get(partition, 0))
-    return replace(after, offsets=furthest)
+    # What it has been further in is told by offsets and times alone.
+    return replace(after, offsets=furthest, last={})
 
 
 def added_rows(context: Context, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:

@@ -63,7 +63,13 @@ class Process:
         self.publishing: tuple[tuple[str, str], dict[str, int | None], dict[str, int | None]] | None = None
 
     def connections(self) -> Connections:
-        cluster: Any = SimpleNamespace(watermarks_of=self._watermarks, commit_group=ignore, cut_off=self.world.cut_off)
+        cluster: Any = SimpleNamespace(
+            watermarks_of=self._watermarks,
+            commit_group=ignore,
+            cut_off=self.world.cut_off,
+            last_records=self.world.last_records,
+            reads_committed=True,
+        )
         retry, spark, frames = RetryPolicy(ATTEMPTS, 0, 0), SimulatedSpark(self), SimulatedFrames(self)
         return Connections(
             cluster,

@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Operation
 from pyspark.errors import PySparkException
 
 from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefusedError
+from kafka_lake.common.last_record import LastRecord, last_record
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks, losses_from_json
 from kafka_lake.ingest.dead_letters.unreconciled import Unreconciled, unreconciled
 from kafka_lake.ingest.maintenance.clean import sweep
@@ -44,6 +45,7 @@ class World:
         self.log: dict[int, list[str | None]] = {0: []}
         self.low = {0: 0}
         self.cuts: dict[int, list[int]] = {}
+        self.restored: dict[int, range] = {}
         self.forgotten: set[Record] = set()
         self.mended: set[str] = set()
         self.tables: dict[tuple[str, str], Metadata] = {}
@@ -84,6 +86,23 @@ class World:
         """Return where logs were cut off before a position, as `KafkaCluster.cut_off` does."""
         since = {p: self.cuts.get(p, [])[position.epochs[p] :] for p in partitions}
         return {p: min(cuts) for p, cuts in since.items() if cuts and min(cuts) < position.offsets[p]}
+
+    def last_records(self, _: str, ranges: Iterable[OffsetRange]) -> dict[OffsetRange, list[LastRecord]]:
+        """Return what is remembered of records, as `KafkaCluster.last_records` does."""
+        return {
+            each: [
+                last_record(o, 0, None, kind.encode())
+                for o, kind in enumerate(self.log[each.partition][: each.end])
+                if kind is not None and o >= max(each.start, self.low[each.partition])
+            ]
+            for each in ranges
+        }
+
+    def restore(self, partition: int, at: int, kinds: Iterable[str | None]) -> None:
+        """Bring a partition back from an older copy of all that the brokers have, and append records."""
+        self.restored[partition] = range(at, len(self.log[partition]))
+        self.cut(partition, at, kinds)
+        self.cuts[partition].pop()
 
     def watermarks(self) -> Watermarks:
         ends = {p: len(kinds) for p, kinds in self.log.items()}
@@ -243,6 +262,7 @@ class World:
                 "retain": self.retain,
                 "expire": self.expire,
                 "cut": self.cut,
+                "restore": self.restore,
             }
             actions[action](*argument)
 
@@ -334,12 +354,10 @@ class World:
         self.violations += sorted(found)
 
     def _lost(self, record: Record) -> bool:
-        """Return whether Kafka deleted a record before a run could read it, and a commit says so or never could."""
+        """Return whether a run couldn't read a record, and a commit says so, or Kafka deleted it and none could."""
         partition, offset, _ = record
-        if offset >= self.low[partition]:
-            return False
         recorded = any(p == partition and start <= offset < end for p, start, end in self.losses)
-        return recorded or offset < self.unknowable.get(partition, 0)
+        return recorded or offset < min(self.low[partition], self.unknowable.get(partition, 0))
 
     def _note_losses(self, before: View) -> None:
         now = self.view(TABLE)
@@ -353,6 +371,9 @@ class World:
             for loss in losses_from_json(summary_of(snapshot).get(LOSSES, "[]")):
                 if loss.reason == "truncated" and loss.start in self.cuts.get(loss.partition, ()):
                     self.told["recorded cuts"] += 1
+                elif loss.reason == "replaced" and loss.start in self.restored.get(loss.partition, ()):
+                    self.told["recorded replacements"] += 1
+                    self.losses.add((loss.partition, self.restored[loss.partition].start, loss.end or 0))
                 elif loss.reason != "retention" or loss.end is None or loss.end > self.low[loss.partition]:
                     self.violations.append(f"{loss} was recorded, the log begins at {self.low}")
                 else:
