@@ -355,7 +355,9 @@ def test_errors_that_can_not_be_told_are_refused(topic: TopicTable, ddl: str, ma
 
 # Met in test_formats and test_fuzz.
 OF_OTHER_FORMATS = {"not_text", "no_schema_id", "unknown_schema", "malformed", "bad_key", "too_deep", "undecodable"}
-OF_CHANGES = {"not_a_change", "no_key", "no_order", "other_key", "value_not_sent", "key_changed", "several_rows"}
+OF_CHANGES = {
+    "not_a_change", "no_key", "no_old_key", "no_order", "other_key", "value_not_sent", "key_changed", "several_rows",
+}  # fmt: skip
 OF_RULES = {"rule:<name>"}
 OF_ROUTES = {"table_refused", "unrouted"}
 

@@ -304,8 +304,10 @@ def test_keys_of_the_row_need_the_row_before(
         capture.send(envelope("c", 10 + number, {"id": number, "mail": mail}), [number])
     capture.send(envelope("d", 20, None, {"id": 0, "mail": "a"}), [0])
     capture.send(None, [0])
+    before = {"id": 1, "mail": "b"}
+    capture.send({**envelope("u", 21, {"id": 1, "mail": "moved"}), "before": before}, [1])
     ingest(spec, connections(schemas), "run-1")
-    assert rows(view(spec), "mail") == [("b",)]
+    assert rows(view(spec), "mail") == [("moved",)]
     assert view(spec).dead_letters() == []
     capture.send(envelope("c", 30, {"id": 3, "mail": "c"}), [3])
     with pytest.raises(KafkaLakeError, match="needs a schema registry"):

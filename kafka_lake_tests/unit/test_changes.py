@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kafka_lake.executors.changes import debezium, plain
 from kafka_lake.executors.changes.change import (
     DELETE,
+    NO_OLD_KEY,
     NO_ORDER,
     NOT_A_CHANGE,
     NOTHING,
@@ -123,6 +124,33 @@ def test_a_key_of_other_columns_is_told_with_both() -> None:
 def test_a_key_that_is_not_the_records_is_told_by_the_row_before() -> None:
     change = told({**envelope("d"), "before": {"mail": "a@b"}}, {"id": 1}, ("mail",), of_record=False)
     assert (change.does, change.row) == (DELETE, b'{"mail": "a@b"}')
+
+
+@pytest.mark.parametrize("key", [{"id": 1}, None, b"no object"])
+def test_update_tells_the_row_before_if_its_record_has_another_key(key: Any) -> None:
+    update = {**envelope("u", {"id": 1, "mail": "new"}), "before": {"id": 1, "mail": "old"}}
+    change = told(update, key, ("mail",), of_record=False)
+    assert (change.does, change.row, change.old) == (
+        UPSERT, b'{"id": 1, "mail": "new"}', b'{"id": 1, "mail": "old"}',
+    )  # fmt: skip
+    for op in ("c", "r"):
+        assert told({**update, "op": op}, key, ("mail",), of_record=False).old is None
+
+
+def test_update_whose_record_has_the_key_tells_no_row_before() -> None:
+    update = {**envelope("u", {"id": 1, "mail": "new"}), "before": {"id": 1, "mail": "old"}}
+    assert told(update).old is None
+    change = told({**update, "before": None}, {"id": 1, "mail": "new"}, ("mail",), of_record=False)
+    assert (change.error_class, change.old) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("key", "of_record", "says"), [({"id": 1}, False, "REPLICA IDENTITY FULL"), (None, True, "The update's record has")]
+)
+def test_update_that_hides_the_key_before_is_refused(key: Any, of_record: bool, says: str) -> None:
+    change = told(envelope("u", {"id": 1, "mail": "new"}), key, ("mail",), of_record=of_record)
+    assert change.error_class == NO_OLD_KEY
+    assert says in change.error_message
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 from kafka_lake.executors.changes import canal, maxwell
 from kafka_lake.executors.changes.change import (
     DELETE,
-    KEY_CHANGED,
     NOT_A_CHANGE,
     NOTHING,
     OTHER_KEY,
@@ -172,7 +171,6 @@ def test_canals_text_of_a_number_is_one(text: str | None, kind: int | None, made
         ({**INSERTED, "type": "heartbeat"}, NOT_A_CHANGE, "no change of a row"),
         ({**INSERTED, "data": None}, NOT_A_CHANGE, "`data`"),
         ({**INSERTED, "primary_key_columns": ["id"]}, OTHER_KEY, "has the columns id, the table's key has c, id."),
-        ({**UPDATED, "old": {"id": 7}}, KEY_CHANGED, "id was 7 and is 1"),
     ],
 )
 def test_what_is_no_change_of_maxwells_says_why(value: Any, error: str, says: str) -> None:
@@ -194,7 +192,6 @@ def test_what_is_no_change_of_maxwells_says_why(value: Any, error: str, says: st
         ({**CHANGED, "data": [1]}, NOT_A_CHANGE, "no row"),
         ({**CHANGED, "data": CHANGED["data"] * 2}, SEVERAL_ROWS, "2 rows"),  # type: ignore[operator]
         ({**CHANGED, "pkNames": ["name", "id"]}, OTHER_KEY, "has the columns id, name, the table's key has id."),
-        ({**CHANGED, "old": [{"id": "7"}]}, KEY_CHANGED, "id was 7 and is 111"),
     ],
 )
 def test_what_is_no_change_of_canals_says_why(value: Any, error: str, says: str) -> None:
@@ -214,7 +211,22 @@ def test_a_truncate_and_a_record_without_a_value() -> None:
 def test_a_key_of_the_settings_is_not_the_sources() -> None:
     assert of_maxwell(INSERTED, ("comment",), of_record=False).error_class == ""
     assert of_canal(CHANGED, ("name",), of_record=False).error_class == ""
-    assert of_canal({**CHANGED, "old": [{"name": "car"}]}, ("name",), of_record=False).error_class == KEY_CHANGED
+
+
+def test_update_that_may_change_the_key_tells_the_row_before() -> None:
+    maxwells = of_maxwell({**UPDATED, "old": {"id": 7}})
+    assert json.loads(maxwells.old) == {**UPDATED["data"], "id": 7}  # type: ignore[dict-item]
+    canals = of_canal({**CHANGED, "old": [{"id": "7"}]})
+    assert json.loads(canals.old)["id"] == 7
+    assert json.loads(canals.row)["id"] == 111
+    # Columns that the settings name may be called otherwise in records.
+    assert json.loads(of_canal({**CHANGED, "old": [{"name": "car"}]}, ("label",), of_record=False).old)["name"] == "car"
+
+
+def test_update_of_other_columns_than_the_key_tells_no_row_before() -> None:
+    assert of_maxwell({**UPDATED, "old": {"comment": "x"}}).old is None
+    assert of_canal({**CHANGED, "old": [{"name": "car"}]}).old is None
+    assert of_canal({**CHANGED, "old": None}, ("name",), of_record=False).old is None
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ NO_ORDER = "no_order"
 OTHER_KEY = "other_key"
 MALFORMED = "malformed"
 KEY_CHANGED = "key_changed"
+NO_OLD_KEY = "no_old_key"
 SEVERAL_ROWS = "several_rows"
 
 
@@ -27,6 +28,8 @@ class Change:
         at: When it was made, in milliseconds since the epoch; None if the record doesn't tell.
         snapshot: Of a row that a snapshot has read: which of them it is, as the envelope calls it; empty if unknown.
         source: The source's table that it is about, with all that its name has; empty if the envelope tells none.
+        old: The row before an update that may have changed the row's key; it has the key columns at least. None if
+            the key is the same as before.
     """
 
     does: str
@@ -37,6 +40,7 @@ class Change:
     at: int | None = None
     snapshot: str = ""
     source: str = ""
+    old: bytes | None = None
 
 
 def refused(error_class: str, message: str) -> Change:

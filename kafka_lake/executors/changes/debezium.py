@@ -7,10 +7,11 @@ https://debezium.io/documentation/reference/stable/connectors/postgresql.html
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_lake.executors.changes.change import (
     DELETE,
+    NO_OLD_KEY,
     NO_ORDER,
     NOT_A_CHANGE,
     NOTHING,
@@ -121,7 +122,28 @@ def told_by(
     if envelope.after is None:
         return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no row.")
     read = string(envelope.source.get("snapshot")) or "" if does == READ else ""
-    return Change(does, envelope.after, order, at=at, snapshot=read, source=source)
+    change = Change(does, envelope.after, order, at=at, snapshot=read, source=source)
+    # A connector makes two records of an update that changes the record's key.
+    is_same = operation != "u" or (key is not None and set(key.columns) >= set(columns))
+    return change if is_same else _with_old_key(change, envelope, of_record)
+
+
+def _with_old_key(change: Change, envelope: Envelope, of_record: bool) -> Change:
+    """Return an update whose record's key doesn't tell the row's key, with the row before."""
+    if of_record:
+        return refused(
+            NO_OLD_KEY,
+            "The update's record has no key, so whether it changes the row's key isn't known. Let the connector write "
+            "keys, or name the key's columns with key:.",
+        )
+    if envelope.before is None:
+        return refused(
+            NO_OLD_KEY,
+            "`before` is no row, and the record's key lacks columns of the row's key: whether the update changes that "
+            "isn't known. Let updates have the row before (PostgreSQL: REPLICA IDENTITY FULL), or let the record's key "
+            "have the columns (message.key.columns).",
+        )
+    return replace(change, old=envelope.before)
 
 
 def _opened(value: bytes, types: ConnectTypes) -> Envelope | Change:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from kafka_lake.executors.changes.change import KEY_CHANGED, OTHER_KEY, Change, refused
+from kafka_lake.executors.changes.change import OTHER_KEY, Change, refused
 from kafka_lake.executors.changes.spans import members
 
 
@@ -57,9 +57,11 @@ def change_by(told: ToldRow, columns: Collection[str], of_record: bool) -> Chang
             f"The source's key has the columns {', '.join(sorted(told.key))}, the table's key has "
             f"{', '.join(sorted(columns))}.",
         )
-    changed = [name for name in columns if name in told.old and told.old[name] != told.row.get(name)]
-    if changed:
-        was = ", ".join(f"{name} was {told.old[name]} and is {told.row.get(name, 'null')}" for name in changed)
-        return refused(KEY_CHANGED, f"The update changes the row's key: {was}.")
-    row = ", ".join(f"{json.dumps(name)}: {value}" for name, value in told.row.items())
-    return Change(told.does, f"{{{row}}}".encode(), None, at=told.at, source=told.source)
+    # The names of a source's own key are those of its rows; a column that the settings name may be called otherwise.
+    may_change = bool(told.old) and (not of_record or any(name in told.old for name in columns))
+    old = _text({**told.row, **told.old}) if may_change else None
+    return Change(told.does, _text(told.row), None, at=told.at, source=told.source, old=old)
+
+
+def _text(row: Mapping[str, str]) -> bytes:
+    return f"{{{', '.join(f'{json.dumps(name)}: {value}' for name, value in row.items())}}}".encode()

@@ -24,6 +24,7 @@ FIELDS = pa.struct(
         ("at", pa.int64()),
         ("snapshot", pa.string()),
         ("source", pa.string()),
+        ("old", pa.binary()),
     ]
 )
 """The column `CHANGE`, beside which a source may have any names."""
@@ -76,4 +77,5 @@ def _data(change: Change) -> dict[str, Any]:
         "at": change.at,
         "snapshot": change.snapshot or None,
         "source": change.source or None,
+        "old": change.old,
     }

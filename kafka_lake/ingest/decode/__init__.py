@@ -30,6 +30,7 @@ OTHER_KEY = "other_key"
 VALUE_NOT_SENT = "value_not_sent"
 RULE = f"{RULE_CLASS}<name>"
 KEY_CHANGED = "key_changed"
+NO_OLD_KEY = "no_old_key"
 SEVERAL_ROWS = "several_rows"
 
 ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
@@ -54,7 +55,9 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         NO_KEY: "With write upsert: a column of the row's key is null, or the record doesn't tell it.",
         NO_ORDER: "With write upsert: what tells the order of changes is null, or isn't known.",
         OTHER_KEY: "With an envelope: the record's key has other columns than the table's key; the message names both.",
-        KEY_CHANGED: "With envelope maxwell or canal: an update changes the row's key; the message tells both.",
+        KEY_CHANGED: "With envelope maxwell or canal, several partitions and no order_by: an update changes the row's "
+        "key, and offsets of two partitions don't tell which change is newer.",
+        NO_OLD_KEY: "With an envelope: an update may have changed the row's key, and doesn't tell the key before it.",
         SEVERAL_ROWS: "With envelope canal: the record has several rows.",
         VALUE_NOT_SENT: "With an envelope: the source didn't send a value since it hasn't changed, and there is no row "
         "that has it.",

@@ -10,13 +10,14 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.executors.changes import task
-from kafka_lake.executors.changes.change import DELETE, NO_KEY, NO_ORDER, READ, UPSERT
+from kafka_lake.executors.changes.change import DELETE, KEY_CHANGED, NO_KEY, NO_OLD_KEY, NO_ORDER, READ, UPSERT
 from kafka_lake.executors.changes.debezium import key_row
 from kafka_lake.executors.changes.task import CHANGE, ORIGINAL
 from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN
 from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
 from kafka_lake.ingest.decode.decoder import Decoder, Learned
 from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.tasks import told
 
@@ -26,6 +27,7 @@ _KEYS_IN = {
     "canal": "Let Canal write pkNames, of a table with a primary key",
 }
 _TEXT = T.StringType()
+_ROW, _OLD = "__kafka_lake_row", "__kafka_lake_old"
 _CHANGE = T.StructType(
     [
         T.StructField("does", _TEXT),
@@ -35,6 +37,7 @@ _CHANGE = T.StructType(
         T.StructField("at", T.LongType()),
         T.StructField("snapshot", _TEXT),
         T.StructField("source", _TEXT),
+        T.StructField("old", T.BinaryType()),
     ]
 )
 
@@ -53,6 +56,8 @@ class Changes:
         of_record: Whether the columns are those of the record's key.
         looks: Whether each record must be looked at to tell its row: for an envelope, and for records without a value
             whose key tells columns.
+        comparable: Whether a change of an old key and one of a new key can be compared with others, from whatever
+            partition.
     """
 
     rows: Decoder
@@ -61,6 +66,7 @@ class Changes:
     order_by: tuple[str, ...]
     of_record: bool
     looks: bool
+    comparable: bool = True
 
     @property
     def fixed(self) -> Target | None:
@@ -76,6 +82,9 @@ class Changes:
     ) -> DataFrame:
         """Add the columns of every decoder's result to records, and ``change``."""
         given = self._told(records)
+        old_keys = self._old_keys(target)
+        if old_keys is not None:
+            given = self._with_old_keys(given, old_keys, messages=messages)
         # Deletes tell the key alone: what a row must have is asked of rows.
         made = self.rows.decode(given, _relaxed(target), max_record_bytes=max_record_bytes, messages=messages)
         change = F.col(CHANGE)
@@ -83,13 +92,33 @@ class Changes:
         for when, name, said in self._verdicts(made, target):
             error_class = F.coalesce(error_class, F.when(when, F.lit(name)))
             message = F.coalesce(message, F.when(F.col("error_class").isNull() & when, said))
+        told_of_change = [change[name].alias(name) for name in ("does", "order", "at", "snapshot", "source")]
+        if old_keys is not None:
+            told_of_change.append(F.col(_OLD)["decoded"].alias("old"))
         replaced = {
             "value": F.col(ORIGINAL),
-            CHANGE: F.struct(*[change[name].alias(name) for name in ("does", "order", "at", "snapshot", "source")]),
+            CHANGE: F.struct(*told_of_change),
             "error_class": error_class,
             "error_message": F.coalesce("error_message", message if messages else F.lit(None).cast(_TEXT)),
         }
-        return made.select(*[replaced.get(name, F.col(name)).alias(name) for name in made.columns if name != ORIGINAL])
+        names = [name for name in made.columns if name not in (ORIGINAL, _OLD)]
+        return made.select(*[replaced.get(name, F.col(name)).alias(name) for name in names])
+
+    def _old_keys(self, target: Target) -> Target | None:
+        """Return the key's columns, to decode rows before updates into; None if no record may tell another key."""
+        may_change = self.envelope in task.ROWS_TOLD or (self.envelope != "none" and not self.of_record)
+        columns = T.StructType([field for field in target.columns if field.name in self.key_in(target)])
+        return _relaxed(replace(target, columns=columns)) if may_change and columns.fields else None
+
+    def _with_old_keys(self, given: DataFrame, keys: Target, *, messages: bool) -> DataFrame:
+        """Return records with the key that the row had before an update, decoded as rows are."""
+        # What a row has beside its key is of no interest here.
+        decoder = replace(self.rows, declared=keys, watches=False) if isinstance(self.rows, Json) else self.rows
+        swapped = given.withColumns({_ROW: F.col("value"), "value": F.col(CHANGE)["old"]})
+        found = decoder.decode(swapped, keys, messages=messages)
+        old = F.struct("decoded", "error_class", "error_message").alias(_OLD)
+        others = [F.col(_ROW if name == "value" else name).alias(name) for name in given.columns]
+        return found.select(*others, old)
 
     def key_in(self, target: Target) -> tuple[str, ...]:
         """Return the key's columns of a table: what a record's key calls them may be no column's name, or an old one.
@@ -100,6 +129,11 @@ class Changes:
         if not self.of_record:
             return self.key
         return tuple(_column_of(name, target) for name in self.key)
+
+    def of_partitions(self, count: int) -> "Changes":
+        """Return a decoder for a topic of so many partitions, whose offsets alone may tell the order of changes."""
+        has_order = bool(self.order_by) or self.envelope not in task.ROWS_TOLD
+        return replace(self, comparable=has_order or count == 1)
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return what rows tell."""
@@ -193,9 +227,31 @@ class Changes:
         required = missing([f.name for f in target.columns if not f.nullable and f.name not in of_key])
         order = missing(self.order_by)
         return [
+            *self._verdicts_of_old(made),
             ((is_row | (does == DELETE)) & (key != ""), NO_KEY, F.concat(F.lit("Null or missing in the key: "), key)),
             (is_row & (required != ""), NULL_IN_REQUIRED_COLUMN, _said("Required, but null or missing: ", required)),
             (is_row & (order != ""), NO_ORDER, _said("Null or missing, and changes are ordered by it: ", order)),
+        ]
+
+    def _verdicts_of_old(self, made: DataFrame) -> list[tuple[Column, str, Column]]:
+        """Return why the row before an update doesn't tell its key, or can't go."""
+        if _OLD not in made.columns:
+            return []
+        old, is_told = F.col(_OLD), F.col(CHANGE)["old"].isNotNull()
+        reason = F.coalesce(old["error_message"], old["error_class"])
+        names = made.select(f"{_OLD}.decoded.*").columns
+        nulls = F.concat_ws(", ", *[F.when(old["decoded"][name].isNull(), F.lit(name)) for name in names])
+        differing = [
+            F.when(~old["decoded"][name].eqNullSafe(F.col("decoded")[name]), F.lit(name))
+            for name in names
+            if not self.comparable
+        ]
+        moved = F.concat_ws(", ", *differing)
+        from_where = ", and the row of the old key may be from another partition. Name a column with order_by:."
+        return [
+            (is_told & old["error_class"].isNotNull(), NO_OLD_KEY, F.concat(F.lit("The row before: "), reason)),
+            (is_told & (nulls != ""), NO_OLD_KEY, _said("Null or missing in the key before the update: ", nulls)),
+            (is_told & (moved != ""), KEY_CHANGED, F.concat(F.lit("The update changes "), moved, F.lit(from_where))),
         ]
 
 

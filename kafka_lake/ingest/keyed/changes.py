@@ -1,7 +1,10 @@
 """Decoded records as changes of rows: the table's columns, what is done to the row, and what stays as it is."""
 
 from base64 import b64encode
+from collections.abc import Sequence
+from functools import reduce
 from hashlib import md5
+from operator import or_
 from uuid import UUID
 
 from pyspark.errors import AnalysisException, ParseException
@@ -15,7 +18,7 @@ from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.task import CHANGE as TOLD
 from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, SOURCE, quoted
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, quoted
 from kafka_lake.ingest.keyed.source_snapshots import AMONG, BEGINS, ENDS
 from kafka_lake.ingest.keyed.source_tables import tells_sources
 from kafka_lake.ingest.topic_table import TopicTable
@@ -38,7 +41,8 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
     Returns:
         The table's columns, as the change tells them; what it does (`DOES`); the columns that it leaves as they are
         (`KEPT`); when it was made (`AT`); of a row that a snapshot has read, which of them it is (`READS`); and which
-        of the source's tables it is about (`SOURCE`). Records that are no change are left out.
+        of the source's tables it is about (`SOURCE`). Records that are no change are left out. An update that changes
+        the row's key is two changes: the second one deletes the row of the key before (`MOVES`).
     """
     if TOLD not in decoded.columns:
         # None of them was looked at.
@@ -59,17 +63,60 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
     acts = F.col(TOLD)["does"] if is_soft else does
     kept = _untold(rows, spec, values, acts) if spec.is_partial else _left_out(values, spec)
     if is_soft:
-        # A delete by delete_when tells the row; the others tell its key alone, which the metadata column stands for.
-        others = F.array(*[F.lit(name) for name in (*values.names, spec.metadata_column)])
-        kept = F.when(F.col(TOLD)["does"] == DELETE, others).otherwise(kept)
+        kept = F.when(F.col(TOLD)["does"] == DELETE, _all_but_key(values, spec)).otherwise(kept)
     added = {DOES: does, KEPT: kept, AT: F.timestamp_millis(told["at"]), READS: told["snapshot"]}
+    added[MOVES] = F.lit(False)
     added[SOURCE] = told["source"] if tells_sources(spec) else F.lit(None).cast("string")
     for field in change_columns(spec):
         if field.name == CHANGE:
             added[CHANGE] = F.struct(does.alias("op"), F.col(TOLD)["order"].alias("order"))
         if field.name == DELETED:
             added[DELETED] = does == DELETE
-    return rows.select(*[F.col(quoted(name)) for name in rows.columns if name != TOLD], *_named(added))
+    made = {name: F.col(quoted(name)) for name in rows.columns if name != TOLD} | added
+    told_of = rows.schema[TOLD].dataType
+    assert isinstance(told_of, T.StructType)
+    if "old" not in told_of.names:
+        return rows.select(*_named(made))
+    return _with_moved(rows, made, told_of["old"].dataType.fieldNames(), spec, values)
+
+
+def _with_moved(
+    rows: DataFrame, made: dict[str, Column], key: Sequence[str], spec: TopicTable, values: T.StructType
+) -> DataFrame:
+    """Return changes, and behind each that changes the row's key the one that deletes the row of the key before.
+
+    Both have the place and the order of their record.
+
+    Args:
+        rows: The decoded columns, and what records tell of changes.
+        made: The columns of changes.
+        key: Those of the key.
+        spec: The settings.
+        values: The decoded columns that the table may have.
+    """
+    old = F.col(TOLD)["old"]
+    kinds = rows.select(*_named(made)).schema
+    gone = {field.name: F.lit(None).cast(field.dataType) for field in kinds}
+    shared = (*spec.order_by, spec.metadata_column, AT, SOURCE)
+    gone |= {name: made[name] for name in shared if name in made}
+    gone |= {name: old[name] for name in key}
+    gone |= {DOES: F.lit(DELETE), MOVES: F.lit(True), KEPT: F.array().cast("array<string>")}
+    if spec.deletes == "soft":
+        gone |= {KEPT: _all_but_key(values, spec), DELETED: F.lit(True)}
+    if CHANGE in made:
+        gone[CHANGE] = F.struct(F.lit(DELETE).alias("op"), F.col(TOLD)["order"].alias("order"))
+    is_moved = old.isNotNull() & reduce(or_, [~old[name].eqNullSafe(F.col(quoted(name))) for name in key])
+    as_it_is, moved = (F.struct(*_named(columns)) for columns in (made, gone))
+    both = F.when(is_moved, F.array(as_it_is, moved)).otherwise(F.array(as_it_is))
+    return rows.select(F.explode(both).alias("change")).select("change.*")
+
+
+def _all_but_key(values: T.StructType, spec: TopicTable) -> Column:
+    """Return the columns that a soft delete leaves as they are.
+
+    A delete by delete_when tells the row; the others tell its key alone, which the metadata column stands for.
+    """
+    return F.array(*[F.lit(name) for name in (*values.names, spec.metadata_column)])
 
 
 def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:
@@ -90,7 +137,7 @@ def counted(changes: DataFrame) -> dict[str, Column]:
     """Return the aggregates that count changes by what they do."""
     does = changes[DOES]
     return {
-        "changes": F.count(F.lit(1)),
+        "changes": F.count_if(~changes[MOVES]),
         "deletes": F.count_if(does == DELETE),
         "truncates": F.count_if(does == TRUNCATE),
         "sources": F.array_distinct(F.array_compact(F.array(F.min(changes[SOURCE]), F.max(changes[SOURCE])))),

@@ -134,9 +134,11 @@ class Batch:
             held.close()
         else:
             log.info("Topic %s: Spark writes these rows: %s.", spec.topic, doubt)
-        topic_id = self.plan.after.identity.topic_id
+        topic_id, decoder = self.plan.after.identity.topic_id, self.decoder
+        if isinstance(decoder, Changes):
+            decoder = decoder.of_partitions(len(self.plan.after.offsets))
         decoded = context.decoding.decode(
-            spec, self.decoder, self.target, self.records, topic_id=topic_id, refused=self.refused
+            spec, decoder, self.target, self.records, topic_id=topic_id, refused=self.refused
         )
         if spec.write == "upsert":
             return self._merge(branch, decoded, tasks, undo)

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.rows import STALE, change_columns
 from kafka_lake.ingest.keyed.changes import can_leave_out
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, SOURCE, Keys
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, Keys
 from kafka_lake.ingest.keyed.source_snapshots import Ended
 from kafka_lake.ingest.keyed.stale import has_marks
 from kafka_lake.ingest.keyed.truncates import Emptied, Truncate
@@ -79,8 +79,8 @@ class ChangesToStage:
     def may_lack(self) -> list[str]:
         """The columns that a change may leave as they are."""
         spec, keys = self.context.spec, self.keys
-        about = (field.name for field in change_columns(spec))
-        others = (spec.metadata_column, DOES, KEPT, AT, READS, SOURCE, *about, *([STALE] if self.has_marks else []))
+        about = [field.name for field in change_columns(spec)] + ([STALE] if self.has_marks else [])
+        others = (spec.metadata_column, DOES, KEPT, AT, READS, SOURCE, MOVES, *about)
         values = [name for name in self.changes.columns if name not in others]
         told = (*keys.columns, *keys.order_by)
         return [f.name for f in self.columns if f.name not in told and f.name in values and can_leave_out(f, spec)]

@@ -30,7 +30,7 @@ from kafka_lake.ingest.keyed.fold import (
 )
 from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch
 from kafka_lake.ingest.keyed.history.shape import Shape
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, SOURCE
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
 from kafka_lake.ingest.keyed.past import Told, past_of, refuse_to_remove
@@ -62,6 +62,7 @@ _ABOUT_CHANGES = T.StructType(
         T.StructField(AT, T.TimestampType()),
         T.StructField(READS, T.StringType()),
         T.StructField(SOURCE, T.StringType()),
+        T.StructField(MOVES, T.BooleanType()),
     ]
 )
 
@@ -113,7 +114,7 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     verdict = judge_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
     batch = _without_refused(batch, verdict)
     batch = _since_past(batch, all_changes, figures)
-    changes, marks = all_changes.drop(READS, SOURCE), None
+    changes, marks = all_changes.drop(READS, SOURCE, MOVES), None
     if verdict.refused is not None:
         changes, bad = split(changes, verdict.refused, batch.keys)
         marks = kept(marks_of(bad.drop(AT), batch.keys, batch.columns), held)
