@@ -22,6 +22,7 @@ from kafka_lake.components.which_cluster import Place
 from kafka_lake.ingest.routes.by_value import knowing, may_meet, may_name
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
 from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.names import column_name
 from kafka_lake.lake.tables.layout import parse_partition_field
 
 log = logging.getLogger(__name__)
@@ -202,7 +203,7 @@ def partitions_apart_from_the_key(spec: TopicTable) -> str:
     if spec.write != "upsert" or not spec.key:
         return ""
     columns = [parse_partition_field(each)[0] for each in spec.partition_by]
-    others = [each for each in columns if not {each, each.partition(".")[0]} & set(spec.key)]
+    others = [each for each in columns if not {each, each.partition(".")[0], column_name(each, ())} & set(spec.key)]
     if not others:
         return ""
     return (

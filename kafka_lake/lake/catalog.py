@@ -1,6 +1,6 @@
 """One catalog configuration, in Iceberg's standard property names, for both engines: PyIceberg and Spark."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +43,19 @@ def configured_catalog() -> "LakeCatalog":
     """
     name = catalog_name()
     return LakeCatalog(name, properties_from_environment(name))
+
+
+def quoted_path(column: str, names: Collection[str]) -> str:
+    """Return a column in Spark SQL: by its name, or by its path if it is a field of a struct.
+
+    Args:
+        column: A name, or names with dots between them.
+        names: Of the table's columns.
+
+    >>> quoted_path("who.id", ["who"]), quoted_path("who.id", ["who.id"])
+    ('`who`.`id`', '`who.id`')
+    """
+    return quoted(column) if column in names else ".".join(map(quoted, column.split(".")))
 
 
 def quoted(name: str) -> str:

@@ -141,8 +141,8 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
         ),
         (
             "{}",
-            "route_by: {field: k, table: 'k_{value}', maintenance: {compact_sort: [a upwards]}}",
-            "'a upwards' is not understood",
+            "route_by: {field: k, table: 'k_{value}', maintenance: {compact_sort: ['a, b']}}",
+            "'a, b' is not understood",
         ),
         (
             "tier: {after: 30d, location: 's3://cold'}",

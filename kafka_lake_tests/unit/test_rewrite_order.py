@@ -64,7 +64,7 @@ def test_a_column_that_cannot_be_ordered_by_is_refused_by_name(policy: Maintenan
         (Maintenance(compact_sort=("a",), compact_z_order=("a", "b")), "ask for two orders"),
         (Maintenance(compact_sort=("a",), compact_every=None), "compact_sort has no effect"),
         (Maintenance(compact_z_order=("a", "b"), compact_every=None), "compact_z_order has no effect"),
-        (Maintenance(compact_sort=("a upwards",)), "'a upwards' is not understood"),
+        (Maintenance(compact_sort=("a, b",)), "'a, b' is not understood"),
         (Maintenance(compact_z_order=("a",)), "needs two columns"),
         (Maintenance(compact_z_order=("a", "b.c")), "b.c is within a struct"),
         (Maintenance(compact_sort=("a desc", "b.c")), ""),

@@ -1,6 +1,6 @@
 """Tables with a variant column: Iceberg's format version 3, which Spark can make and PyIceberg can't yet."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
@@ -8,7 +8,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog, literal, quoted
+from kafka_lake.lake.catalog import LakeCatalog, literal, quoted, quoted_path
 from kafka_lake.lake.pyiceberg_compat.variant import require_variants
 from kafka_lake.lake.tables.create import location_of, table_properties
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
@@ -44,14 +44,16 @@ def create_variant_table(
     ours = {"write.distribution-mode": "hash" if spec.partition_by else "none"}
     given = {**table_properties(ours, {**properties, **spec.table_properties}), "format-version": "3"}
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in given.items())
-    fields = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in columns)
-    by = ", ".join(_partition(text) for text in spec.partition_by)
+    declared = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in columns)
+    names = columns.fieldNames()
+    by = ", ".join(_partition(text, names) for text in spec.partition_by)
     partitioned = f" PARTITIONED BY ({by})" if by else ""
     location = location_of(connections.catalog, spec.identifier, spec.table_properties)
     at = f" LOCATION {literal(location)}" if location else ""
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({fields}) USING iceberg{partitioned}{at} TBLPROPERTIES ({listed})")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({declared}) USING iceberg{partitioned}{at} TBLPROPERTIES ({listed})")
     if spec.sort_by:
-        order = ", ".join(f"{column} {direction.value}" for column, direction in map(parse_sort_field, spec.sort_by))
+        fields = map(parse_sort_field, spec.sort_by)
+        order = ", ".join(f"{quoted_path(column, names)} {direction.value}" for column, direction in fields)
         spark.sql(f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {order}")
     table = connections.catalog.table(spec.identifier)
     if table is not None and table.current_snapshot() is None:
@@ -76,9 +78,9 @@ def append_nothing(connections: Writes, identifier: tuple[str, str]) -> None:
     connections.spark().table(name).limit(0).writeTo(name).append()
 
 
-def _partition(text: str) -> str:
+def _partition(text: str, names: Collection[str]) -> str:
     column, transform = parse_partition_field(text)
-    return _call(column, transform)
+    return _call(quoted_path(column, names), transform)
 
 
 def _call(column: str, transform: Transform[object, object]) -> str:

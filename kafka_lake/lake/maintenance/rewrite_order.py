@@ -17,7 +17,7 @@ from pyiceberg.types import (
 )
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.lake.catalog import literal, quoted
+from kafka_lake.lake.catalog import literal, quoted, quoted_path
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.tables.layout import parse_sort_field
 
@@ -66,7 +66,7 @@ def rewrite_arguments(schema: Schema, policy: Maintenance | None, ordered: bool,
 def _sorted_by(schema: Schema, texts: Sequence[str], name: str) -> str:
     parts = []
     for column, direction in map(parse_sort_field, texts):
-        path = ".".join(quoted(each) for each in _known(schema, column, "compact_sort", name).split("."))
+        path = quoted_path(_known(schema, column, "compact_sort", name), [field.name for field in schema.fields])
         parts.append(f"{path} {'DESC NULLS LAST' if direction is SortDirection.DESC else 'ASC NULLS FIRST'}")
     return ", ".join(parts)
 

@@ -16,9 +16,12 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.lake.names import Names, column_name
 from kafka_lake.lake.tables.properties import to_json
 
-_CALL = re.compile(r"^\s*(?P<transform>[A-Za-z]+)\s*\(\s*(?:(?P<width>\d+)\s*,\s*)?(?P<column>[^(),\s]+)\s*\)\s*$")
-_COLUMN = re.compile(r"^\s*(?P<column>[^(),\s]+)\s*$")
-_SORT = re.compile(r"^\s*(?P<column>[^(),\s]+)(?:\s+(?P<direction>asc|desc))?\s*$", re.IGNORECASE)
+_QUOTED = r"`(?:[^`]|``)+`"
+_NAME = rf"(?P<column>{_QUOTED}(?:\.{_QUOTED})*|[^(),`\s](?:[^(),]*?[^(),\s])??)"
+_CALL = re.compile(rf"^\s*(?P<transform>[A-Za-z]+)\s*\(\s*(?:(?P<width>\d+)\s*,\s*)?{_NAME}\s*\)\s*$")
+_COLUMN = re.compile(rf"^\s*{_NAME}\s*$")
+_SORT = re.compile(rf"^\s*{_NAME}(?:\s+(?P<direction>asc|desc))?\s*$", re.IGNORECASE)
+_PLAIN = re.compile(r"^\w[\w.]*$")
 _SPELLINGS = {"days": "day", "hours": "hour", "months": "month", "years": "year", "date": "day"}
 _WITH_WIDTH = {"bucket", "truncate"}
 _KNOWN = {"identity", "year", "month", "day", "hour", "bucket", "truncate"}
@@ -28,25 +31,28 @@ def parse_partition_field(text: str) -> tuple[str, Transform[Any, Any]]:
     """Return column and transform of one ``partition_by`` entry.
 
     Args:
-        text: ``column``, ``day(column)`` or ``bucket(16, column)``.
+        text: ``column``, ``day(column)`` or ``bucket(16, column)``. A name with brackets or commas is in backticks.
 
     Raises:
         ConfigurationError: If Iceberg has no such transform.
 
     >>> parse_partition_field("bucket(16, store_id)")
     ('store_id', BucketTransform(num_buckets=16))
+    >>> parse_partition_field("day(`sold (UTC)`)")
+    ('sold (UTC)', DayTransform())
     """
     if plain := _COLUMN.match(text):
-        return plain["column"], IdentityTransform()
+        return _unquoted(plain["column"]), IdentityTransform()
     call = _CALL.match(text)
     written = call["transform"].lower() if call else ""
     name = _SPELLINGS.get(written, written)
     if not call or name not in _KNOWN or (name in _WITH_WIDTH) != bool(call["width"]):
         raise ConfigurationError(
             f"partition_by: {text!r} is not an Iceberg transform.",
-            "Write a column, or year(c), month(c), day(c), hour(c), bucket(16, c), truncate(4, c).",
+            "Write a column, or year(c), month(c), day(c), hour(c), bucket(16, c), truncate(4, c). Write a name with "
+            "brackets or commas in backticks.",
         )
-    return call["column"], parse_transform(f"{name}[{call['width']}]" if call["width"] else name)
+    return _unquoted(call["column"]), parse_transform(f"{name}[{call['width']}]" if call["width"] else name)
 
 
 def parse_sort_field(text: str) -> tuple[str, SortDirection]:
@@ -54,11 +60,29 @@ def parse_sort_field(text: str) -> tuple[str, SortDirection]:
 
     Raises:
         ConfigurationError: If it is not ``column``, ``column asc`` or ``column desc``.
+
+    >>> parse_sort_field("sold at desc"), parse_sort_field("`sold desc`")
+    (('sold at', SortDirection.DESC), ('sold desc', SortDirection.ASC))
     """
     match = _SORT.match(text)
     if not match:
         raise ConfigurationError(f"sort_by: {text!r} is not understood.", "Write `column` or `column desc`.")
-    return match["column"], SortDirection.DESC if (match["direction"] or "").lower() == "desc" else SortDirection.ASC
+    descends = (match["direction"] or "").lower() == "desc"
+    return _unquoted(match["column"]), SortDirection.DESC if descends else SortDirection.ASC
+
+
+def _unquoted(name: str) -> str:
+    parts = re.findall(_QUOTED, name) if name.startswith("`") else []
+    return ".".join(part[1:-1].replace("``", "`") for part in parts) or name
+
+
+def written_name(name: str) -> str:
+    """Return a column's name as ``partition_by`` and ``sort_by`` have it: in backticks, unless it is plain.
+
+    >>> written_name("who.id"), written_name("a key"), written_name("tick`ed")
+    ('who.id', '`a key`', '`tick``ed`')
+    """
+    return name if _PLAIN.match(name) else f"`{name.replace('`', '``')}`"
 
 
 @dataclass(frozen=True)
@@ -131,7 +155,7 @@ class Layout:
     def sort_text(self, schema: Schema) -> str:
         """Return ``sort_by`` as a user would write it."""
         descends = {SortDirection.DESC: " desc", SortDirection.ASC: ""}
-        return ", ".join(f"{name_of_field(schema, i)}{descends[d]}" for i, d in self.sort_by) or "(none)"
+        return ", ".join(f"{written_name(name_of_field(schema, i))}{descends[d]}" for i, d in self.sort_by) or "(none)"
 
 
 def distribution_of(partition_by: Sequence[str]) -> str:
@@ -175,7 +199,8 @@ def partition_name(schema: Schema, source_id: int, transform: Transform[Any, Any
 def _transform_text(transform: str, column: str) -> str:
     kind, _, width = transform.partition("[")
     if kind == "identity":
-        return column
+        return written_name(column)
+    column = written_name(column)
     return f"{kind}({width.rstrip(']')}, {column})" if width else f"{kind}({column})"
 
 
@@ -191,6 +216,9 @@ def _field(schema: Schema, column: str, setting: str, renames: Mapping[str, str]
     except ValueError as error:
         if column in renames:
             return _field(schema, ".".join([*column.split(".")[:-1], renames[column]]), setting, {})
+        if (called := column_name(column, ())) != column and called in schema.column_names:
+            # A field of the records, whose name no column can have.
+            return _field(schema, called, setting, {})
         raise ConfigurationError(
             f"{setting}: there is no column {column!r}; the columns are {', '.join(f.name for f in schema.fields)}.",
             f"Correct {setting} in the topic's YAML, or the schema.",
