@@ -38,8 +38,19 @@ def keyed_property(spec: TopicTable, columns: Sequence[str]) -> str:
     return to_json(_told(spec, columns))
 
 
+def keep_keyed_property(spec: TopicTable, table: Table) -> None:
+    """Let a keyed table's property tell what the settings say, which `refuse_other_keys` has let pass."""
+    told = keyed_property(spec, key_columns(spec, table))
+    if table.properties.get(KEYED, told) != told:
+        with table.transaction() as transaction:
+            transaction.set_properties({KEYED: told})
+
+
 def refuse_other_keys(spec: TopicTable, table: Table) -> None:
     """Stop a run whose settings don't go with the rows that are there.
+
+    An order that is set for the first time goes with them: they have its columns, or are older than any change that
+    does. A history would have to be put in order anew.
 
     Raises:
         TableError: If they ask for another key or order than the table was written with, or for rows of another kind.
@@ -51,8 +62,9 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
             f"Table {name} is a history, and the topic's settings ask for its rows there.",
             "Set history: only, as it was; or give the topic another table with table:.",
         )
+    drop = "the table and its history" if spec.history else "the table"
     rebuild = (
-        "Set it back; or drop the table and materialize it anew from the topic; or give the topic another table with "
+        f"Set it back; or drop {drop} and materialize it anew from the topic; or give the topic another table with "
         "table:."
     )
     if spec.write == "append":
@@ -64,8 +76,9 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
             raise TableError(f"Table {name} has rows that were appended, and its topic is set to upsert.", rebuild)
         return
     want = _told(spec, key_columns(spec, table))
-    if have != want:
-        differing = [each for each in {**want, **have} if have.get(each) != want.get(each)]
+    differing = [each for each in {**want, **have} if have.get(each) != want.get(each)]
+    is_first_order = differing == ["order_by"] and not have["order_by"] and not spec.history
+    if differing and not is_first_order:
         said = "; ".join(f"{each} was {_shown(have.get(each))} and is {_shown(want.get(each))}" for each in differing)
         raise TableError(f"Table {name} was written with other settings: {said}.", rebuild)
 

@@ -15,7 +15,7 @@ from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.excepted import refuse_excepted_key
 from kafka_lake.ingest.decode.json.columns import nullable_all
-from kafka_lake.ingest.decode.key_columns import KEYED, keyed_property
+from kafka_lake.ingest.decode.key_columns import KEYED, keep_keyed_property, keyed_property
 from kafka_lake.ingest.decode.rows import change_columns, row_type, rows_of
 from kafka_lake.ingest.decode.target import Target, documented
 from kafka_lake.ingest.decoding import SchemaPlan
@@ -140,6 +140,8 @@ def evolve_table(
         refuse_too_many(spec, table.schema(), schema)
     apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
     evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
+    if spec.write == "upsert":
+        keep_keyed_property(spec, table)
     return ignored
 
 
