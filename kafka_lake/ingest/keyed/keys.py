@@ -89,7 +89,7 @@ class Keys:
     def own_order(self, alias: str) -> list[str]:
         """Return what changes themselves tell of their order."""
         # A row that a snapshot has read never beats a change of the same position.
-        read = [f"{alias}.{CHANGE}.`op` <> '{READ}'"] if self.has_envelope else []
+        read = [f"({alias}.{CHANGE}.`op` <> '{READ}')"] if self.has_envelope else []
         return [*(each for one in self.told(alias) for each in self._compared(one)), *read]
 
     def place(self, alias: str) -> list[str]:
