@@ -101,12 +101,18 @@ def big_decimal(number: int, scale: int) -> bytes:
 
 # The types, one by one.
 
+BORDERS = (
+    datetime(1, 1, 1), datetime(1582, 10, 4), datetime(1582, 10, 14, 12, 30, 0, 1), datetime(1582, 10, 15),
+    datetime(9999, 12, 31, 23, 59, 59, 999999),
+)  # fmt: skip
+"""The first and the last time of a table, and those around the days that Spark's older calendar doesn't have."""
+BORDERS_IN_MILLIS = tuple(at.replace(microsecond=at.microsecond // 1000 * 1000) for at in BORDERS)
 ID = "123e4567-e89b-12d3-a456-426614174000"
 LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
     ("boolean", "boolean", [(True, True), (False, False)]),
     ("int", "int", [(-(2**31), -(2**31)), (2**31 - 1, 2**31 - 1)]),
     ("int date", typed("int", "date"), [
-        (day, day) for day in (date.min, date(1582, 10, 10), date.max)
+        (day, day) for day in (date.min, date(1582, 10, 4), date(1582, 10, 10), date(1582, 10, 14), date.max)
     ]),
     ("int time-millis", typed("int", "time-millis"), [
         (clock(0), "00:00:00.000000"), (clock(9, 5), "09:05:00.000000"), (clock(23, 59, 59, 999000), "23:59:59.999000")
@@ -118,18 +124,20 @@ LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
     ("long timestamp-millis", typed("long", "timestamp-millis"), [
         (-1, datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)),
         (1577836800123, datetime(2020, 1, 1, 0, 0, 0, 123000, UTC)),
+        *((at.replace(tzinfo=UTC), at.replace(tzinfo=UTC)) for at in BORDERS_IN_MILLIS),
     ]),
     ("long timestamp-micros", typed("long", "timestamp-micros"), [
         (-1, datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)),
-        (datetime(1, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)),
-        (datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)),
+        *((at.replace(tzinfo=UTC), at.replace(tzinfo=UTC)) for at in BORDERS),
     ]),
     ("long timestamp-nanos", typed("long", "timestamp-nanos"), [(2**63 - 1, 2**63 - 1), (-1, -1)]),
     ("long local-timestamp-millis", typed("long", "local-timestamp-millis"), [
-        (-1, datetime(1969, 12, 31, 23, 59, 59, 999000)), (1577836800123, datetime(2020, 1, 1, 0, 0, 0, 123000))
+        (-1, datetime(1969, 12, 31, 23, 59, 59, 999000)), (1577836800123, datetime(2020, 1, 1, 0, 0, 0, 123000)),
+        *((at, at) for at in BORDERS_IN_MILLIS),
     ]),
     ("long local-timestamp-micros", typed("long", "local-timestamp-micros"), [
-        (-1, datetime(1969, 12, 31, 23, 59, 59, 999999)), (datetime(2026, 3, 29, 2, 30), datetime(2026, 3, 29, 2, 30))
+        (-1, datetime(1969, 12, 31, 23, 59, 59, 999999)), (datetime(2026, 3, 29, 2, 30), datetime(2026, 3, 29, 2, 30)),
+        *((at, at) for at in BORDERS),
     ]),
     ("long local-timestamp-nanos", typed("long", "local-timestamp-nanos"), [(7, 7)]),
     ("float", "float", [(1.5, 1.5), (-0.0, -0.0), (float("inf"), float("inf"))]),
