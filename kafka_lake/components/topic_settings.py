@@ -37,6 +37,7 @@ from kafka_lake.components.text import (
     rendered,
 )
 from kafka_lake.components.topic_pattern import TopicPattern
+from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER, Placeholders
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.rule import RuleEntry
@@ -90,6 +91,7 @@ _OF_KEYED_TABLES = (
     "track",
     "snapshot",
     "max_removed",
+    "unavailable_value_placeholder",
 )
 
 
@@ -324,6 +326,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 yield "schema_file: an envelope in format avro needs the registry's schemas. Leave it out."
             if self.key_format is not None:
                 yield "key_format: an envelope in format avro reads keys itself. Leave it out."
+        yield from self._placeholder_problems()
         if self.envelope == "debezium" and self.order_by:
             yield f"order_by: envelope: {self.envelope} already has the order of its changes. Leave one of them out."
         if self.envelope != "none" and self.ignore_null_updates:
@@ -349,6 +352,16 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             seconds_of(self.keep_deletes)
         except ConfigurationError as error:
             yield f"keep_deletes: {error}"
+
+    def _placeholder_problems(self) -> Iterator[str]:
+        """Give what is wrong with what stands for values that aren't sent."""
+        setting = self.unavailable_value_placeholder
+        if self.envelope != "debezium" and setting != DEFAULT_PLACEHOLDER:
+            yield "unavailable_value_placeholder: has no effect without envelope: debezium. Leave it out."
+        try:
+            Placeholders(setting)
+        except ValueError:
+            yield "unavailable_value_placeholder: behind hex: it has no bytes of UTF-8. Copy the connector's property."
 
     def _undeclared(self) -> Iterator[str]:
         """Give the settings that name columns which no record can have."""

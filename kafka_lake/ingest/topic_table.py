@@ -11,17 +11,18 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass, rebuild_dataclass
 from pydantic.fields import FieldInfo
 
 from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
 from kafka_lake.ingest.route import OnTableError, Otherwise, RouteByKind, When
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.maintenance.settings import Maintenance
-from kafka_lake.lake.names import shortened
+from kafka_lake.lake.names import column_name, shortened
 
 Format = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes", "variant", "confluent"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -320,6 +321,12 @@ class TopicTable:
         "before it publishes. A count, or a share of the table's rows; null for any number.",
         examples=["1%"],
     )
+    unavailable_value_placeholder: str = Field(
+        default=DEFAULT_PLACEHOLDER,
+        min_length=1,
+        description="With envelope debezium: the connector's `unavailable.value.placeholder`, which stands for a value "
+        "that PostgreSQL didn't send because it hasn't changed (TOAST). The row keeps the value that it has.",
+    )
     ignore_null_updates: bool | tuple[str, ...] = Field(
         default=False,
         description="With write upsert and without an envelope: columns that a change leaves as they are by a null; "
@@ -385,6 +392,14 @@ class TopicTable:
         default=False,
         description="With routes: a record goes to the table of each route that takes it, not of the first one alone.",
     )
+
+    @field_validator("key", "order_by", "track", "ignore_null_updates", "update_columns", mode="after")
+    @classmethod
+    def _as_columns(cls, named: Any, info: ValidationInfo) -> Any:
+        """Return the columns that some fields get, unless they are declared: a field may have any name."""
+        if info.data.get("schema") is not None or named is None or isinstance(named, bool):
+            return named
+        return column_name(named, ()) if isinstance(named, str) else tuple(column_name(each, ()) for each in named)
 
     def null_leaves(self, column: str) -> bool:
         """Return whether a change leaves a column as it is by a null."""

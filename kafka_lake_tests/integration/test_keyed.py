@@ -5,6 +5,7 @@ import random
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import pytest
@@ -299,15 +300,18 @@ def test_columns_of_debezium_keep_what_was_not_told(
     topic, text = new_topic(1), "__debezium_unavailable_value"
     spec = topic.spec(
         "id bigint, _changed_by string, ints array<int>, longs array<bigint>, texts array<string>, ids array<string>, "
-        "store string, pairs map<string,string>, raw binary, doc variant, columns int",
+        "store string, pairs map<string,string>, raw binary, doc variant, columns int, days array<date>, "
+        "shop struct<a: string>",
         write="upsert",
         envelope="debezium",
     )
     row = {"_changed_by": "ada", "ints": [1], "longs": [2], "texts": ["a"], "ids": ["b"], "store": '{"a":"b"}',
-           "pairs": {"a": "b"}, "raw": "AQI=", "doc": {"a": 1}, "columns": 1}  # fmt: skip
+           "pairs": {"a": "b"}, "raw": "AQI=", "doc": {"a": 1}, "columns": 1,
+           "days": ["2026-11-24"], "shop": {"a": "b"}}  # fmt: skip
     told = {"_changed_by": text, "ints": [*text.encode()], "longs": [*text.encode()], "texts": [text],
             "ids": ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], "store": f'{{"{text}":"{text}"}}', "pairs": {text: text},
-            "raw": b64encode(text.encode()).decode(), "doc": text}  # fmt: skip
+            "raw": b64encode(text.encode()).decode(), "doc": text, "days": [*text.encode()],
+            "shop": {text: text}}  # fmt: skip
     for number, (op, values) in enumerate([("c", row), ("u", told), ("u", told)]):
         topic.send(debezium(op, 10 + number, {"id": 1, **values}, number), key=b'{"id": 1}')
         if number:
@@ -317,6 +321,7 @@ def test_columns_of_debezium_keep_what_was_not_told(
     names = ("_changed_by", "ints", "longs", "texts", "ids", "store", "pairs", "shown")
     assert [found[each] for each in names] == ["ada", [1], [2], ["a"], ["b"], '{"a":"b"}', {"a": "b"}, '{"a":1}']
     assert bytes(found["raw"]) == b"\x01\x02"
+    assert (found["days"], found["shop"].asDict()) == ([date(2026, 11, 24)], {"a": "b"})
     # Of a row that is gone nothing is left to keep.
     topic.send(debezium("c", 20, {"id": 2, **row}, 19), key=b'{"id": 2}')
     topic.send(debezium("d", 21, None, 20), key=b'{"id": 2}')
@@ -330,7 +335,7 @@ def test_columns_of_debezium_keep_what_was_not_told(
     letters = sorted((r["offset"], r["error_class"], r["error_message"]) for r in view(spec).dead_letters())
     assert [each[:2] for each in letters] == [(number, "value_not_sent") for number in (5, 6, 8)]
     assert letters[0][2].startswith("Not sent, since unchanged, and no row of the key has it: _changed_by, ")
-    assert letters[1][2].endswith(": _changed_by, ints, longs, texts, ids, store, pairs, raw.")
+    assert letters[1][2].endswith(": _changed_by, ints, longs, texts, ids, store, pairs, raw, days, shop.")
     assert (facts(report)["changes"], facts(report)["dead_letters"]) == (3, 3)
     # What tells all values brings the row.
     topic.send(debezium("u", 26, {"id": 3, **row}, 25), key=b'{"id": 3}')
@@ -342,8 +347,10 @@ def test_columns_of_debezium_keep_what_was_not_told(
 def test_a_row_that_needs_a_new_column_has_what_a_later_change_leaves_out(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
-    topic, text = new_topic(1), "__debezium_unavailable_value"
-    spec = topic.spec(None, write="upsert", envelope="debezium", on_incompatible="new_column")
+    topic, text = new_topic(1), "not sent"
+    spec = topic.spec(
+        None, write="upsert", envelope="debezium", on_incompatible="new_column", unavailable_value_placeholder=text
+    )
     topic.send(debezium("c", 10, {"id": 1, "p": 1, "big": "x"}, 9), key=b'{"id": 1}')
     ingest(spec, connections(), "run-1")
     topic.send(debezium("c", 20, {"id": 2, "p": {"a": 1}, "q": [1], "big": "y"}, 19), key=b'{"id": 2}')
@@ -351,6 +358,17 @@ def test_a_row_that_needs_a_new_column_has_what_a_later_change_leaves_out(
     ingest(spec, connections(), "run-2")
     assert rows(view(spec), "id", "big") == [(1, "x"), (2, "y")]
     assert view(spec).dead_letters() == []
+    # The table has no column that could have kept a value.
+    topic.send(debezium("u", 40, {"id": 1, "p": 3, "never": text}, 39), key=b'{"id": 1}')
+    topic.send(debezium("u", 41, {"id": 2, "p": 4, "q": [*text.encode()], "big": text}, 40), key=b'{"id": 2}')
+    topic.send(debezium("u", 42, {"id": text, "p": 4}, 41), key=b'{"id": 2}')
+    ingest(spec, connections(), "run-3")
+    assert rows(view(spec), "id", "p", "q", "big") == [(1, 1, None, "x"), (2, 4, [2], "y")]
+    letters = sorted((r["offset"], r["error_class"], r["error_message"]) for r in view(spec).dead_letters())
+    assert letters == [
+        (3, "value_not_sent", "Not sent, since unchanged, and the table has no such values: never."),
+        (5, "no_key", "Null or missing in the key: id"),
+    ]
 
 
 def test_a_change_that_makes_its_batch_fail_becomes_a_dead_letter(
@@ -641,6 +659,51 @@ def test_deletes_as_the_settings_say(
     ingest(spec, connections(), "run-2")
     found = sorted((row["v"], row.get("_is_deleted")) for row in view(spec).rows())
     assert found == left
+
+
+def test_order_by_set_later_counts_from_then_on(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    """As the error says that tells of changes which nothing orders; and another order as its error says."""
+    topic = new_topic(2)
+    spec = topic.spec("id bigint, at bigint, v string", write="upsert", key=("id",))
+    topic.send({"id": 1, "at": 5, "v": "first"}, 0)
+    topic.send({"id": 2, "at": 9, "v": "gone"}, 0)
+    topic.send(None, 0, key=b"2")
+    ingest(spec, connections(), "run-1")
+    topic.send({"id": 1, "at": 4, "v": "older"}, 1)
+    with pytest.raises(KafkaLakeError, match="Name the column that tells it with order_by:"):
+        ingest(spec, connections(), "run-2")
+    ordered = replace(spec, order_by=("at",))
+    topic.send({"id": 2, "at": 3, "v": "back"}, 0)
+    ingest(ordered, connections(), "run-3")
+    assert rows(view(spec), "id", "at", "v") == [(1, 5, "first"), (2, 3, "back")]
+    topic.send({"id": 1, "at": 6, "v": "newer"}, 1)
+    topic.send(None, 0, key=b"2")
+    ingest(ordered, connections(), "run-4")
+    assert rows(view(spec), "id", "at", "v") == [(1, 6, "newer")]
+    for other in (spec, replace(spec, order_by=("v",))):
+        with pytest.raises(KafkaLakeError, match=r"order_by was at and is (v|\(none\))\..*drop the table and mat"):
+            ingest(other, connections(), "run-5")
+    connections().catalog.pyiceberg.drop_table(spec.identifier)
+    ingest(replace(spec, order_by=("v",)), connections(), "run-6")
+    assert rows(view(spec), "id", "at", "v") == [(1, 4, "older")]
+
+
+def test_order_of_a_history_needs_a_new_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id bigint, at bigint", write="upsert", key=("id",), history=True)
+    topic.send({"id": 1, "at": 5})
+    topic.send({"id": 1, "at": 4})
+    ingest(spec, connections(), "run-1")
+    ordered = replace(spec, order_by=("at",))
+    with pytest.raises(KafkaLakeError, match=r"order_by was \(none\) and is at\..*drop the table and its history and"):
+        ingest(ordered, connections(), "run-2")
+    for table in (spec.identifier, spec.history_table):
+        connections().catalog.pyiceberg.drop_table(table)
+    ingest(ordered, connections(), "run-3")
+    assert rows(view(spec), "id", "at") == [(1, 5)]
+    assert sorted((row["valid_from"], row["valid_to"]) for row in view(spec).history()) == [(4, 5), (5, None)]
 
 
 def test_deletes_that_shall_fail_publish_nothing(

@@ -224,18 +224,27 @@ def test_values_that_were_not_sent_stay(
     new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
 ) -> None:
     columns = {"id": "long", "big": optional("string"), "raw": optional("bytes"), "n": optional("int"),
-               "tags": optional({"type": "array", "items": ["null", "string"]})}  # fmt: skip
+               "tags": optional({"type": "array", "items": ["null", "string"]}),
+               "pairs": {"type": "map", "values": "string"},
+               "days": {"type": "array", "items": ["null", named("int", "io.debezium.time.Date")]},
+               "ints": {"type": "array", "items": "int"},
+               "raws": optional({"type": "array", "items": "bytes"})}  # fmt: skip
     capture = new_capture(columns)
     spec = capture.topic.spec(None, format="avro", write="upsert", envelope="debezium")
-    row = {"id": 1, "big": "b", "raw": b"\x01", "n": 1, "tags": ["a"]}
-    left = {"big": PLACEHOLDER, "raw": PLACEHOLDER.encode(), "tags": [PLACEHOLDER]}
+    row = {"id": 1, "big": "b", "raw": b"\x01", "n": 1, "tags": ["a"], "pairs": {"a": "b"}, "days": [20_781],
+           "ints": [1], "raws": [b"\x02"]}  # fmt: skip
+    numbers = [*PLACEHOLDER.encode()]
+    left = {"big": PLACEHOLDER, "raw": PLACEHOLDER.encode(), "tags": [PLACEHOLDER], "pairs": {PLACEHOLDER: PLACEHOLDER},
+            "days": numbers, "ints": numbers, "raws": [PLACEHOLDER.encode()]}  # fmt: skip
     capture.send(envelope("c", 10, row), [1])
     capture.send(envelope("u", 11, {**row, **left, "n": 2}), [1])
     ingest(spec, connections(schemas), "run-1")
     capture.send(envelope("u", 12, {**row, **left, "n": 3}), [1])
     capture.send(envelope("u", 13, {**row, **left, "id": 2}), [2])
     ingest(spec, connections(schemas), "run-2")
-    assert rows(view(spec), "id", "big", "raw", "n", "tags") == [(1, "b", b"\x01", 3, ["a"])]
+    names = ("id", "big", "raw", "n", "tags", "pairs", "days", "ints", "raws")
+    kept = ([("a", "b")], [date(2026, 11, 24)], [1], [b"\x02"])
+    assert [tuple(each[name] for name in names) for each in view(spec).rows()] == [(1, "b", b"\x01", 3, ["a"], *kept)]
     (letter,) = view(spec).dead_letters()
     assert letter["error_class"] == "value_not_sent"
     assert b64encode(PLACEHOLDER.encode()).decode() not in str(view(spec).rows())
@@ -312,6 +321,24 @@ def test_keys_of_the_row_need_the_row_before(
     capture.send(envelope("c", 30, {"id": 3, "mail": "c"}), [3])
     with pytest.raises(KafkaLakeError, match="needs a schema registry"):
         ingest(spec, connections(), "run-2")
+
+
+def test_key_columns_that_rows_lack_are_those_of_the_records_key(
+    new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
+) -> None:
+    """As Debezium's ByLogicalTableRouter writes them."""
+    table = "__dbz__physicalTableIdentifier"
+    capture = new_capture({**COLUMNS, table: "string"}, key=("id", table))
+    capture.value(envelope_schema(COLUMNS))
+    spec = capture.topic.spec(None, format="avro", write="upsert", envelope="debezium")
+    for number, shard in enumerate(("shop.orders_1", "shop.orders_2")):
+        capture.send(envelope("c", 10 + number, {"id": 1, "name": shard}), [1, shard])
+    ingest(spec, connections(schemas), "run-1")
+    capture.send(envelope("u", 20, {"id": 1, "name": "changed"}), [1, "shop.orders_1"])
+    capture.send(envelope("d", 21, None, {"id": 1, "name": "x"}), [1, "shop.orders_2"])
+    ingest(spec, connections(schemas), "run-2")
+    assert rows(view(spec), "id", table, "name") == [(1, "shop.orders_1", "changed")]
+    assert view(spec).dead_letters() == []
 
 
 def test_keys_that_tell_no_columns_stop_the_first_run(

@@ -21,6 +21,7 @@ from kafka_lake.executors.changes.change import (
 )
 from kafka_lake.executors.changes.connect_types import ConnectTypes
 from kafka_lake.executors.changes.spans import members
+from kafka_lake.executors.changes.unavailable import Placeholders
 from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.keys import Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, statement
@@ -39,7 +40,8 @@ def envelope(op: str = "c", after: Any = None, source: Any = POSTGRES, **more: A
 
 def told(value: Any, key: Any = {"id": 1}, columns: tuple[str, ...] = ("id",), of_record: bool = True) -> Any:  # noqa: B006
     raw = [each if each is None or isinstance(each, bytes) else json.dumps(each).encode() for each in (key, value)]
-    return debezium.change_of(*raw, columns=columns, of_record=of_record, types=ConnectTypes())
+    known = {"types": ConnectTypes(), "placeholders": Placeholders()}
+    return debezium.change_of(*raw, columns=columns, of_record=of_record, **known)
 
 
 @pytest.mark.slow
@@ -87,9 +89,9 @@ def test_an_operation_with_and_without_the_converters_schema(op: str, does: str,
 
 
 def test_the_row_keeps_every_digit() -> None:
-    raw = b'{"op": "c", "source": %s, "after": {"n": 1.10, "m": 123456789012345678901234567890.12}}'
+    raw = b'{"op": "c", "source": %s, "after": {"id": 1, "n": 1.10, "m": 123456789012345678901234567890.12}}'
     change = told(raw % json.dumps(POSTGRES).encode())
-    assert change.row == b'{"n": 1.10, "m": 123456789012345678901234567890.12}'
+    assert change.row == b'{"id": 1, "n": 1.10, "m": 123456789012345678901234567890.12}'
 
 
 @pytest.mark.parametrize(
@@ -289,3 +291,35 @@ def test_what_nobody_would_write_is_an_error_that_can_be_written() -> None:
 def test_a_change_tells_its_sources_table(op: str, source: dict[str, Any], name: str) -> None:
     after = {"id": 1} if op in "cur" else None
     assert told(envelope(op, after, {**POSTGRES, **source})).source == name
+
+
+def test_values_that_were_not_sent_are_named_and_left_out() -> None:
+    text = "__debezium_unavailable_value"
+    row = {"id": 1, "big": text, "days": [*text.encode()], "store": {text: text}, "told": [1]}
+    change = told(envelope("u", row))
+    assert change.unavailable == ("big", "days", "store")
+    assert json.loads(change.row) == {"id": 1, "told": [1]}
+    # The schema makes text of days; the placeholder is none.
+    day = {"field": "days", "type": "array", "items": {"type": "int32", "name": "io.debezium.time.Date"}}
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [day]}]}
+    change = told({"schema": schema, "payload": envelope("u", row)})
+    assert change.unavailable == ("big", "days", "store")
+    assert told(envelope("u", {"id": 1, "big": "x"})).unavailable == ()
+
+
+def test_key_columns_that_the_row_lacks_are_those_of_the_records_key() -> None:
+    """As Debezium's ByLogicalTableRouter writes them."""
+    key, columns = (
+        {"id": 1, "__dbz__physicalTableIdentifier": "shop.orders_7"},
+        ("id", "__dbz__physicalTableIdentifier"),
+    )
+    for op in ("c", "u", "r"):
+        change = told(envelope(op, {"id": 1, "name": "ada"}), key, columns)
+        assert json.loads(change.row) == {"name": "ada", **key}
+    gone = told({**envelope("d"), "before": {"id": 1, "name": "ada"}}, key, columns)
+    assert (gone.does, json.loads(gone.row)) == (DELETE, key)
+    # So is a column of the key that wasn't sent.
+    big = told(envelope("u", {"id": "__debezium_unavailable_value", "n": 1}), {"id": "long"})
+    assert (json.loads(big.row), big.unavailable) == ({"n": 1, "id": "long"}, ())
+    whole = told(envelope("u", {"id": 2}), {"id": 1})
+    assert json.loads(whole.row) == {"id": 2}

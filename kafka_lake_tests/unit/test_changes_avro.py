@@ -16,6 +16,7 @@ from kafka_lake.executors.changes.avro_spans import Types
 from kafka_lake.executors.changes.change import (
     DELETE,
     MALFORMED,
+    NO_OLD_KEY,
     NO_ORDER,
     NOT_A_CHANGE,
     NOTHING,
@@ -154,6 +155,30 @@ def test_a_tombstone_deletes_the_row_of_its_key() -> None:
 def test_a_key_that_is_not_the_records_is_told_by_the_row_before() -> None:
     change = told(envelope("d", 20, None, ROW), columns=("name",), of_record=False)
     assert read(of_rows(schema(envelope_schema(COLUMNS))), change.row) == ROW
+
+
+def test_update_of_a_key_that_is_not_the_records_tells_the_row_before() -> None:
+    change = told(envelope("u", 20, ROW, {**ROW, "id": 7}), columns=("name",), of_record=False)
+    assert read(of_rows(schema(envelope_schema(COLUMNS))), change.old) == {**ROW, "id": 7}
+    assert told(envelope("u", 20, ROW, {**ROW, "id": 7})).old is None
+    assert told(envelope("u", 20, ROW), columns=("name",), of_record=False).error_class == NO_OLD_KEY
+
+
+def test_values_that_were_not_sent_are_named() -> None:
+    columns = {"id": "long", "big": ["null", "string"], "days": {"type": "array", "items": ["null", "int"]}, "n": "int"}
+    text = "__debezium_unavailable_value"
+    row = {"id": 1, "big": text, "days": [*text.encode()], "n": 1}
+    assert told(envelope("u", 20, row), of=envelope_schema(columns)).unavailable == ("big", "days")
+    assert told(envelope("u", 20, {**row, "big": "x"}), of=envelope_schema(columns)).unavailable == ("days",)
+    assert told(envelope("u", 20, ROW)).unavailable == ()
+
+
+def test_key_columns_that_the_row_lacks_are_in_the_records_key() -> None:
+    lacking = envelope_schema({"name": ["null", "string"]})
+    change = told(envelope("u", 20, {"name": "ada"}), of=lacking)
+    assert read(of_keys(schema(key_schema({"id": "long"}), KEY)), change.key) == {"id": 1}
+    assert told(envelope("u", 20, ROW)).key is None
+    assert told(envelope("d", 20, None), of=lacking).key is None
 
 
 def test_a_key_of_other_columns_is_told_with_both() -> None:

@@ -368,7 +368,7 @@ def test_settings_survive_the_assets_metadata(spec):
     [
         ("topics: orders", "topics"),
         ("partition_by: [week(at)]", "week(at)"),
-        ("sort_by: [at down]", "at down"),
+        ("sort_by: [lower(at)]", "lower(at)"),
         ("schema: id bigintt", "bigintt"),
         ("schema: id int, ID int", "twice"),
         ("schema: id array<int", "brackets"),
@@ -702,3 +702,11 @@ def test_the_warning_is_there_when_the_document_loads(caplog):
     load("topic: orders\nwrite: upsert\nkey: [id]\npartition_by: [day(at)]")
     assert [r.message for r in caplog.records if "partition_by has at" in r.message] != []
     assert caplog.records[-1].message.startswith("Topic orders: ")
+
+
+def test_settings_name_fields_whose_columns_are_called_otherwise() -> None:
+    settings = {"write": "upsert", "key": ["shop.id", "a key"], "order_by": ["at`s"], "update_columns": "set.of"}
+    spec = KafkaTopicTable(topic="orders", **settings).topic_table()
+    assert (spec.key, spec.order_by, spec.update_columns) == (("shop_id", "a key"), ("at_s",), "set_of")
+    declared = KafkaTopicTable(topic="orders", schema="`shop.id` int, v int", write="upsert", key=["shop.id"])
+    assert declared.topic_table().key == ("shop.id",)

@@ -30,6 +30,8 @@ class Change:
         source: The source's table that it is about, with all that its name has; empty if the envelope tells none.
         old: The row before an update that may have changed the row's key; it has the key columns at least. None if
             the key is the same as before.
+        unavailable: Fields of the row whose values weren't sent, since they haven't changed.
+        key: The record's key as a row, if the row lacks columns of it.
     """
 
     does: str
@@ -41,6 +43,8 @@ class Change:
     snapshot: str = ""
     source: str = ""
     old: bytes | None = None
+    unavailable: tuple[str, ...] = ()
+    key: bytes | None = None
 
 
 def refused(error_class: str, message: str) -> Change:

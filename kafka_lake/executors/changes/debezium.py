@@ -24,6 +24,7 @@ from kafka_lake.executors.changes.change import (
 )
 from kafka_lake.executors.changes.connect_types import ConnectTypes, Convert, converted
 from kafka_lake.executors.changes.spans import integer, is_null, members, string, time_ms
+from kafka_lake.executors.changes.unavailable import Placeholders
 
 NAMES = ("db", "schema", "table", "collection")
 """Members of ``source`` that make up the name of a source's table."""
@@ -55,16 +56,23 @@ class Envelope:
         source: Its ``source``, each member as JSON text.
         before: The row before; None if it isn't told.
         after: The row after; None if it isn't told.
+        unavailable: Fields of the row after whose values weren't sent.
     """
 
     operation: str
     source: Mapping[str, str]
     before: bytes | None
     after: bytes | None
+    unavailable: tuple[str, ...] = ()
 
 
 def change_of(
-    key: bytes | None, value: bytes | None, columns: Collection[str], of_record: bool, types: ConnectTypes
+    key: bytes | None,
+    value: bytes | None,
+    columns: Collection[str],
+    of_record: bool,
+    types: ConnectTypes,
+    placeholders: Placeholders,
 ) -> Change:
     """Return what a record of Debezium's in JSON says.
 
@@ -74,10 +82,27 @@ def change_of(
         columns: Those of the row's key.
         of_record: Whether they are those of the record's key. If not, deletes must tell the row before.
         types: Know the schemas that have been seen.
+        placeholders: Know values that weren't sent.
     """
     told = key_row(key, types)
     shown = None if told is None else RecordKey(told.keys(), _text(told))
-    return told_by(shown, None if value is None else _opened(value, types), columns, of_record)
+    change = told_by(shown, None if value is None else _opened(value, types, placeholders), columns, of_record)
+    return change if told is None or change.does not in (UPSERT, READ) else _with_key(change, told, columns)
+
+
+def _with_key(change: Change, key: Mapping[str, str], columns: Collection[str]) -> Change:
+    """Return a change whose row has the key's columns: a transform may have put some into the record's key alone.
+
+    Debezium's ByLogicalTableRouter does so with the name of the source's table.
+    """
+    text = (change.row or b"").decode()
+    if all(f'"{name}"' in text for name in columns):
+        return change
+    row = members(text) or {}
+    names = {name.lower() for name in row}
+    lacking = {name: key[name] for name in columns if name in key and name.lower() not in names}
+    unavailable = tuple(name for name in change.unavailable if name not in lacking)
+    return replace(change, row=_text({**row, **lacking}), unavailable=unavailable)
 
 
 def told_by(
@@ -122,7 +147,9 @@ def told_by(
     if envelope.after is None:
         return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no row.")
     read = string(envelope.source.get("snapshot")) or "" if does == READ else ""
-    change = Change(does, envelope.after, order, at=at, snapshot=read, source=source)
+    change = Change(
+        does, envelope.after, order, at=at, snapshot=read, source=source, unavailable=envelope.unavailable
+    )  # fmt: skip
     # A connector makes two records of an update that changes the record's key.
     is_same = operation != "u" or (key is not None and set(key.columns) >= set(columns))
     return change if is_same else _with_old_key(change, envelope, of_record)
@@ -146,7 +173,7 @@ def _with_old_key(change: Change, envelope: Envelope, of_record: bool) -> Change
     return replace(change, old=envelope.before)
 
 
-def _opened(value: bytes, types: ConnectTypes) -> Envelope | Change:
+def _opened(value: bytes, types: ConnectTypes, placeholders: Placeholders) -> Envelope | Change:
     try:
         envelope = members(value.decode())
     except UnicodeDecodeError:
@@ -157,12 +184,10 @@ def _opened(value: bytes, types: ConnectTypes) -> Envelope | Change:
     converts = types.of_envelope(schema) if schema is not None else {}
     if envelope is None or "op" not in envelope:
         return refused(NOT_A_CHANGE, no_operation(envelope or {}))
-    return Envelope(
-        string(envelope["op"]) or envelope["op"],
-        members(envelope.get("source", "")) or {},
-        _row(envelope, "before", converts),
-        _row(envelope, "after", converts),
-    )
+    before, _ = _row(envelope, "before", converts, placeholders)
+    after, unavailable = _row(envelope, "after", converts, placeholders)
+    operation, source = string(envelope["op"]) or envelope["op"], members(envelope.get("source", "")) or {}
+    return Envelope(operation, source, before, after, unavailable)
 
 
 def order_of(source: Mapping[str, str], is_read: bool = False) -> tuple[int, ...] | None:
@@ -227,12 +252,23 @@ def _payload(envelope: dict[str, str]) -> tuple[dict[str, str] | None, str | Non
     return envelope, None
 
 
-def _row(envelope: Mapping[str, str], member: str, converts: Mapping[str, Mapping[str, Convert]]) -> bytes | None:
+def _row(
+    envelope: Mapping[str, str],
+    member: str,
+    converts: Mapping[str, Mapping[str, Convert]],
+    placeholders: Placeholders,
+) -> tuple[bytes | None, tuple[str, ...]]:
+    """Return a row without the fields whose values weren't sent, and the names of those."""
     text = envelope.get(member)
     if text is None or not text.startswith("{"):
-        return None
-    row = members(text) if converts.get(member) else None
-    return text.encode() if row is None else _text(converted(row, converts[member]))
+        return None, ()
+    may_lack = placeholders.may_be_in(text)
+    row = members(text) if may_lack or converts.get(member) else None
+    if row is None:
+        return text.encode(), ()
+    unavailable = tuple(name for name, value in row.items() if may_lack and placeholders.is_json(value))
+    told = {name: value for name, value in row.items() if name not in unavailable}
+    return _text(converted(told, converts.get(member) or {})), unavailable
 
 
 def key_row(key: bytes | None, types: ConnectTypes | None = None) -> dict[str, str] | None:

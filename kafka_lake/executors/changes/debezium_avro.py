@@ -6,12 +6,13 @@ the id of a record's key for that of the key. https://debezium.io/documentation/
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka_lake.executors.changes.avro_spans import Field, Types, branch
-from kafka_lake.executors.changes.change import MALFORMED, NOT_A_CHANGE, Change, refused
+from kafka_lake.executors.changes.change import MALFORMED, NOT_A_CHANGE, READ, UPSERT, Change, refused
 from kafka_lake.executors.changes.debezium import NAMES, Envelope, RecordKey, no_operation, told_by
+from kafka_lake.executors.changes.unavailable import Placeholders
 
 _HEADER = 5
 _ROWS = ("before", "after")
@@ -56,10 +57,12 @@ class AvroEnvelopes:
 
     Args:
         schemas: As JSON text, by their ids; each named type is written out where it is first used.
+        placeholders: Know values that weren't sent.
     """
 
-    def __init__(self, schemas: Mapping[int, str]) -> None:
+    def __init__(self, schemas: Mapping[int, str], placeholders: Placeholders | None = None) -> None:
         self._schemas = dict(schemas)
+        self._placeholders = placeholders or Placeholders()
         self._envelopes: dict[int, _Reader | Change] = {}
         self._keys: dict[int, tuple[str, ...] | None] = {}
 
@@ -88,7 +91,10 @@ class AvroEnvelopes:
             envelope: Envelope | Change = reader.opened(value)
         except (ValueError, IndexError):
             envelope = refused(MALFORMED, f"The bytes don't decode by schema id {id_}.")
-        return told_by(told, envelope, columns, of_record)
+        change = told_by(told, envelope, columns, of_record)
+        lacking = set(columns) - {field.name for field, _ in reader.columns}
+        in_key = told is not None and bool(lacking & set(told.columns))
+        return replace(change, key=key) if in_key and change.does in (UPSERT, READ) else change
 
     def key_columns(self, key: bytes) -> tuple[str, ...] | None:
         """Return the columns that a record's key tells; None if it tells none."""
@@ -108,7 +114,7 @@ class AvroEnvelopes:
     def _envelope(self, id_: int) -> "_Reader | Change":
         if id_ not in self._envelopes:
             try:
-                self._envelopes[id_] = _reader(Types(json.loads(self._schemas[id_])))
+                self._envelopes[id_] = _reader(Types(json.loads(self._schemas[id_])), self._placeholders)
             except ValueError as error:
                 self._envelopes[id_] = refused(NOT_A_CHANGE, str(error))
         return self._envelopes[id_]
@@ -127,6 +133,8 @@ class _Reader:
     fields: tuple[Field, ...]
     rows: Mapping[str, frozenset[int]]
     source: tuple[Field, ...]
+    columns: tuple[tuple[Field, tuple[bytes, ...]], ...]
+    """The fields of rows, each with what its value begins with if it wasn't sent."""
 
     def opened(self, value: bytes) -> Envelope:
         """Return the envelope.
@@ -150,7 +158,20 @@ class _Reader:
             at = end
         if at != len(value):
             raise ValueError("goes on")
-        return Envelope(found["op"] or "null", found.get("source") or {}, found.get("before"), found.get("after"))
+        after: bytes | None = found.get("after")
+        unavailable = () if after is None else self._unavailable(after)
+        return Envelope(found["op"] or "null", found.get("source") or {}, found.get("before"), after, unavailable)
+
+    def _unavailable(self, row: bytes) -> tuple[str, ...]:
+        """Return the names of fields whose values weren't sent."""
+        if not any(form in row for _, forms in self.columns for form in forms):
+            return ()
+        found, at = [], _HEADER
+        for field, forms in self.columns:
+            if row.startswith(forms, at):
+                found.append(field.name)
+            at = field.skip(row, at)
+        return tuple(found)
 
     def _row(self, value: bytes, at: int, end: int, field: Field) -> bytes | None:
         kind = self.types.resolved(field.kind)
@@ -167,7 +188,7 @@ class _Reader:
         return told
 
 
-def _reader(types: Types) -> _Reader:
+def _reader(types: Types, placeholders: Placeholders) -> _Reader:
     row = types.resolved(row_type(types))
     fields = tuple(types.fields(types.root) or ())
     rows = {}
@@ -176,7 +197,8 @@ def _reader(types: Types) -> _Reader:
             kinds = _branches(types, field.kind)
             rows[field.name] = frozenset(n for n, each in enumerate(kinds) if types.resolved(each) == row)
     source = next((types.fields(each.kind) for each in fields if each.name == "source"), None)
-    return _Reader(types, fields, rows, tuple(source or ()))
+    columns = tuple((field, placeholders.in_avro(types, field.kind)) for field in types.fields(row) or ())
+    return _Reader(types, fields, rows, tuple(source or ()), columns)
 
 
 def _branches(types: Types, kind: Any) -> list[Any]:

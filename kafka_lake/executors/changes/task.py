@@ -10,6 +10,7 @@ from kafka_lake.executors.changes import canal, debezium, maxwell, plain
 from kafka_lake.executors.changes.change import Change
 from kafka_lake.executors.changes.connect_types import ConnectTypes
 from kafka_lake.executors.changes.debezium_avro import AvroEnvelopes
+from kafka_lake.executors.changes.unavailable import Placeholders
 from kafka_lake.executors.packing import Batches
 
 CHANGE, ORIGINAL = "__kafka_lake_change", "__kafka_lake_original_value"
@@ -25,6 +26,8 @@ FIELDS = pa.struct(
         ("snapshot", pa.string()),
         ("source", pa.string()),
         ("old", pa.binary()),
+        ("unavailable", pa.list_(pa.string())),
+        ("key", pa.binary()),
     ]
 )
 """The column `CHANGE`, beside which a source may have any names."""
@@ -37,8 +40,8 @@ def changes(work: Mapping[str, Any]) -> Batches:
     its own, and what the record says beside the row into another one.
 
     Args:
-        work: Plain data: ``envelope``, the ``columns`` of the key, whether they are those ``of_record``, and the
-            ``schemas`` of envelopes in Avro.
+        work: Plain data: ``envelope``, the ``columns`` of the key, whether they are those ``of_record``, the
+            ``schemas`` of envelopes in Avro, and the ``placeholder`` of values that aren't sent.
     """
     change_of = _teller(work)
 
@@ -60,9 +63,10 @@ def changes(work: Mapping[str, Any]) -> Batches:
 def _teller(work: Mapping[str, Any]) -> Callable[[bytes | None, bytes | None], Change]:
     key = {"columns": work["columns"], "of_record": work["of_record"]}
     if work["envelope"] == "debezium":
-        return partial(debezium.change_of, **key, types=ConnectTypes())
+        types, placeholders = ConnectTypes(), Placeholders(work["placeholder"])
+        return partial(debezium.change_of, **key, types=types, placeholders=placeholders)
     if work["envelope"] == "debezium_avro":
-        return partial(AvroEnvelopes(work["schemas"]).change_of, **key)
+        return partial(AvroEnvelopes(work["schemas"], Placeholders(work["placeholder"])).change_of, **key)
     if work["envelope"] in ROWS_TOLD:
         return partial(ROWS_TOLD[work["envelope"]].change_of, **key)
     return partial(plain.change_of, columns=work["columns"])
@@ -78,4 +82,6 @@ def _data(change: Change) -> dict[str, Any]:
         "snapshot": change.snapshot or None,
         "source": change.source or None,
         "old": change.old,
+        "unavailable": change.unavailable or None,
+        "key": change.key,
     }

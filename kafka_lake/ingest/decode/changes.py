@@ -13,12 +13,14 @@ from kafka_lake.executors.changes import task
 from kafka_lake.executors.changes.change import DELETE, KEY_CHANGED, NO_KEY, NO_OLD_KEY, NO_ORDER, READ, UPSERT
 from kafka_lake.executors.changes.debezium import key_row
 from kafka_lake.executors.changes.task import CHANGE, ORIGINAL
+from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
 from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN
 from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
 from kafka_lake.ingest.decode.decoder import Decoder, Learned
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.unavailable import Unavailable
 from kafka_lake.ingest.tasks import told
 
 _LOOKED_AT = 100
@@ -27,7 +29,7 @@ _KEYS_IN = {
     "canal": "Let Canal write pkNames, of a table with a primary key",
 }
 _TEXT = T.StringType()
-_ROW, _OLD = "__kafka_lake_row", "__kafka_lake_old"
+_ROW, _OLD, _KEPT, _IN_KEY = (f"__kafka_lake_{name}" for name in ("row", "old", "kept", "in_key"))
 _CHANGE = T.StructType(
     [
         T.StructField("does", _TEXT),
@@ -38,6 +40,8 @@ _CHANGE = T.StructType(
         T.StructField("snapshot", _TEXT),
         T.StructField("source", _TEXT),
         T.StructField("old", T.BinaryType()),
+        T.StructField("unavailable", T.ArrayType(_TEXT)),
+        T.StructField("key", T.BinaryType()),
     ]
 )
 
@@ -58,6 +62,8 @@ class Changes:
             whose key tells columns.
         comparable: Whether a change of an old key and one of a new key can be compared with others, from whatever
             partition.
+        placeholder: What Debezium writes for values that aren't sent.
+        left_out: Fields that get no column; None if no field without a column gets one.
     """
 
     rows: Decoder
@@ -67,6 +73,8 @@ class Changes:
     of_record: bool
     looks: bool
     comparable: bool = True
+    placeholder: str = DEFAULT_PLACEHOLDER
+    left_out: tuple[str, ...] | None = ()
 
     @property
     def fixed(self) -> Target | None:
@@ -81,44 +89,78 @@ class Changes:
         self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
     ) -> DataFrame:
         """Add the columns of every decoder's result to records, and ``change``."""
-        given = self._told(records)
+        given = self._told(records, target)
         old_keys = self._old_keys(target)
         if old_keys is not None:
-            given = self._with_old_keys(given, old_keys, messages=messages)
+            given = self._with_part(given, "old", _OLD, old_keys, messages=messages)
+        keys = self._keys(target)
+        if isinstance(self.rows, Envelopes) and self.rows.lacks(self.key) and keys.columns.fields:
+            given = self._with_part(given, "key", _IN_KEY, keys, messages=messages)
         # Deletes tell the key alone: what a row must have is asked of rows.
         made = self.rows.decode(given, _relaxed(target), max_record_bytes=max_record_bytes, messages=messages)
+        made = self._with_lacking_keys(made, target)
+        unavailable = self._unavailable(target)
+        if unavailable is not None:
+            made = made.withColumn(_KEPT, unavailable.kept)
+            made = made.withColumn("decoded", unavailable.without(F.col("decoded"), F.col(_KEPT)))
         change = F.col(CHANGE)
         error_class, message = F.coalesce(change["error_class"], "error_class"), change["error_message"]
-        for when, name, said in self._verdicts(made, target):
+        untaken = [] if unavailable is None else unavailable.verdicts
+        for when, name, said in [*self._verdicts(made, target), *untaken]:
             error_class = F.coalesce(error_class, F.when(when, F.lit(name)))
             message = F.coalesce(message, F.when(F.col("error_class").isNull() & when, said))
         told_of_change = [change[name].alias(name) for name in ("does", "order", "at", "snapshot", "source")]
         if old_keys is not None:
             told_of_change.append(F.col(_OLD)["decoded"].alias("old"))
+        if unavailable is not None:
+            told_of_change.append(F.col(_KEPT).alias("kept"))
         replaced = {
             "value": F.col(ORIGINAL),
             CHANGE: F.struct(*told_of_change),
             "error_class": error_class,
             "error_message": F.coalesce("error_message", message if messages else F.lit(None).cast(_TEXT)),
         }
-        names = [name for name in made.columns if name not in (ORIGINAL, _OLD)]
+        names = [name for name in made.columns if name not in (ORIGINAL, _OLD, _KEPT, _IN_KEY)]
         return made.select(*[replaced.get(name, F.col(name)).alias(name) for name in names])
 
     def _old_keys(self, target: Target) -> Target | None:
         """Return the key's columns, to decode rows before updates into; None if no record may tell another key."""
         may_change = self.envelope in task.ROWS_TOLD or (self.envelope != "none" and not self.of_record)
-        columns = T.StructType([field for field in target.columns if field.name in self.key_in(target)])
-        return _relaxed(replace(target, columns=columns)) if may_change and columns.fields else None
+        keys = self._keys(target)
+        return keys if may_change and keys.columns.fields else None
 
-    def _with_old_keys(self, given: DataFrame, keys: Target, *, messages: bool) -> DataFrame:
-        """Return records with the key that the row had before an update, decoded as rows are."""
+    def _keys(self, target: Target) -> Target:
+        """Return the key's columns, none of them required."""
+        columns = T.StructType([field for field in target.columns if field.name in self.key_in(target)])
+        return _relaxed(replace(target, columns=columns))
+
+    def _with_part(self, given: DataFrame, part: str, name: str, keys: Target, *, messages: bool) -> DataFrame:
+        """Return records with the key that a part of the change tells, decoded as rows are.
+
+        Args:
+            given: The records.
+            part: Of the change: the row before, or the record's key.
+            name: Of the new column.
+            keys: The key's columns.
+            messages: Whether errors shall say anything.
+        """
         # What a row has beside its key is of no interest here.
         decoder = replace(self.rows, declared=keys, watches=False) if isinstance(self.rows, Json) else self.rows
-        swapped = given.withColumns({_ROW: F.col("value"), "value": F.col(CHANGE)["old"]})
+        swapped = given.withColumns({_ROW: F.col("value"), "value": F.col(CHANGE)[part]})
         found = decoder.decode(swapped, keys, messages=messages)
-        old = F.struct("decoded", "error_class", "error_message").alias(_OLD)
-        others = [F.col(_ROW if name == "value" else name).alias(name) for name in given.columns]
-        return found.select(*others, old)
+        others = [F.col(_ROW if each == "value" else each).alias(each) for each in given.columns]
+        return found.select(*others, F.struct("decoded", "error_class", "error_message").alias(name))
+
+    def _with_lacking_keys(self, made: DataFrame, target: Target) -> DataFrame:
+        """Return rows whose key columns, where they lack them, are those of the record's key."""
+        if _IN_KEY not in made.columns:
+            return made
+        row, in_key, names = F.col("decoded"), F.col(_IN_KEY)["decoded"], self.key_in(target)
+        values = [
+            (F.coalesce(row[f.name], in_key[f.name]) if f.name in names else row[f.name]).alias(f.name)
+            for f in target.columns
+        ]
+        return made.withColumn("decoded", F.when(row.isNotNull(), F.struct(*values)))
 
     def key_in(self, target: Target) -> tuple[str, ...]:
         """Return the key's columns of a table: what a record's key calls them may be no column's name, or an old one.
@@ -134,6 +176,13 @@ class Changes:
         """Return a decoder for a topic of so many partitions, whose offsets alone may tell the order of changes."""
         has_order = bool(self.order_by) or self.envelope not in task.ROWS_TOLD
         return replace(self, comparable=has_order or count == 1)
+
+    def _unavailable(self, target: Target) -> Unavailable | None:
+        """Return what becomes of values that aren't sent; None if every value is."""
+        if self.envelope != "debezium":
+            return None
+        fixed = self.left_out is None or self.rows.fixed is not None
+        return Unavailable(F.col(CHANGE)["unavailable"], target, left_out=None if fixed else self.left_out)
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return what rows tell."""
@@ -199,19 +248,26 @@ class Changes:
         """Return what shows a decoder of rows what rows look like: the ids of schemas are those of the records."""
         return records if isinstance(self.rows, Envelopes) else self._told(records)
 
-    def _told(self, records: DataFrame) -> DataFrame:
-        """Return records whose value is the row, with ``change`` and their own value beside it."""
+    def _told(self, records: DataFrame, target: Target | None = None) -> DataFrame:
+        """Return records whose value is the row, with ``change`` and their own value beside it.
+
+        Args:
+            records: The records.
+            target: Knows which fields feed the key's columns; None if there is no table yet.
+        """
         if not self.looks:
             none = F.lit(None)
             does = F.when(F.col("value").isNull(), F.lit(DELETE)).otherwise(F.lit(UPSERT))
             parts = [does, *(none.cast(field.dataType) for field in _CHANGE.fields[1:])]
             change = F.struct(*[part.alias(name) for part, name in zip(parts, _CHANGE.names, strict=True)])
             return records.withColumn(CHANGE, change).withColumn(ORIGINAL, F.col("value"))
-        fields = [*records.schema.fields, T.StructField(CHANGE, _CHANGE), T.StructField(ORIGINAL, T.BinaryType())]
-        work = {"envelope": self.envelope, "columns": list(self.key), "of_record": self.of_record}
+        made = [*records.schema.fields, T.StructField(CHANGE, _CHANGE), T.StructField(ORIGINAL, T.BinaryType())]
+        fields = [target.feeds(name, name)[0] for name in self.key] if target and not self.of_record else self.key
+        work = {"envelope": self.envelope, "columns": list(fields), "of_record": self.of_record}
+        work["placeholder"] = self.placeholder
         if isinstance(self.rows, Envelopes):
             work |= {"envelope": f"{self.envelope}_avro", "schemas": dict(self.rows.schemas)}
-        return records.mapInArrow(told(task.changes, work), T.StructType(fields))
+        return records.mapInArrow(told(task.changes, work), T.StructType(made))
 
     def _verdicts(self, made: DataFrame, target: Target) -> list[tuple[Column, str, Column]]:
         """Return why a change is none, in the order of importance: condition, error class, message."""
@@ -223,8 +279,14 @@ class Changes:
             nulls = [F.lit(name) if name not in names else F.when(row[name].isNull(), F.lit(name)) for name in columns]
             return F.concat_ws(", ", *nulls)
 
+        def missing_unless_kept(columns: Sequence[str]) -> Column:
+            if _KEPT not in made.columns:
+                return missing(columns)
+            told = [F.when(row[name].isNull() & ~F.array_contains(_KEPT, name), F.lit(name)) for name in columns]
+            return F.concat_ws(", ", *told)
+
         key = missing(of_key) if self.key else F.when(F.col("key").isNull(), F.lit("the record's key")).otherwise("")
-        required = missing([f.name for f in target.columns if not f.nullable and f.name not in of_key])
+        required = missing_unless_kept([f.name for f in target.columns if not f.nullable and f.name not in of_key])
         order = missing(self.order_by)
         return [
             *self._verdicts_of_old(made),

@@ -52,7 +52,14 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
     of_record = spec.envelope != "none" and not spec.key
     looks = spec.envelope != "none" or bool(spec.format == "json" and columns and columns != (spec.key_column,))
     return Changes(
-        rows=rows, envelope=spec.envelope, key=columns, order_by=spec.order_by, of_record=of_record, looks=looks
+        rows=rows,
+        envelope=spec.envelope,
+        key=columns,
+        order_by=spec.order_by,
+        of_record=of_record,
+        looks=looks,
+        placeholder=spec.unavailable_value_placeholder,
+        left_out=None if spec.evolution == "ignore_new" else spec.except_columns,
     )
 
 

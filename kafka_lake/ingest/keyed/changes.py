@@ -1,11 +1,8 @@
 """Decoded records as changes of rows: the table's columns, what is done to the row, and what stays as it is."""
 
-from base64 import b64encode
 from collections.abc import Sequence
 from functools import reduce
-from hashlib import md5
 from operator import or_
-from uuid import UUID
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
@@ -18,16 +15,13 @@ from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.task import CHANGE as TOLD
 from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
+from kafka_lake.ingest.decode.unavailable import may_be_unavailable
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, quoted
 from kafka_lake.ingest.keyed.source_snapshots import AMONG, BEGINS, ENDS
 from kafka_lake.ingest.keyed.source_tables import tells_sources
 from kafka_lake.ingest.topic_table import TopicTable
 
 TOLD_TYPE = "struct<does: string, order: array<bigint>, at: bigint, snapshot: string, source: string>"
-_PLACEHOLDER = "__debezium_unavailable_value"
-_ENCODED = b64encode(_PLACEHOLDER.encode()).decode()
-_AS_MAP = f'{{"{_PLACEHOLDER}":"{_PLACEHOLDER}"}}'
-_AS_UUID = str(UUID(bytes=md5(_PLACEHOLDER.encode(), usedforsecurity=False).digest(), version=3))
 
 
 def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame:
@@ -61,7 +55,13 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
     is_soft = spec.deletes == "soft"
     # A row that is only marked is changed as by any other change.
     acts = F.col(TOLD)["does"] if is_soft else does
-    kept = _untold(rows, spec, values, acts) if spec.is_partial else _left_out(values, spec)
+    told_of = rows.schema[TOLD].dataType
+    assert isinstance(told_of, T.StructType)
+    kept = F.array().cast("array<string>")
+    if spec.is_partial:
+        kept = _untold(rows, spec, values, acts)
+    elif "kept" in told_of.names:
+        kept = told["kept"]
     if is_soft:
         kept = F.when(F.col(TOLD)["does"] == DELETE, _all_but_key(values, spec)).otherwise(kept)
     added = {DOES: does, KEPT: kept, AT: F.timestamp_millis(told["at"]), READS: told["snapshot"]}
@@ -73,8 +73,6 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
         if field.name == DELETED:
             added[DELETED] = does == DELETE
     made = {name: F.col(quoted(name)) for name in rows.columns if name != TOLD} | added
-    told_of = rows.schema[TOLD].dataType
-    assert isinstance(told_of, T.StructType)
     if "old" not in told_of.names:
         return rows.select(*_named(made))
     return _with_moved(rows, made, told_of["old"].dataType.fieldNames(), spec, values)
@@ -151,20 +149,7 @@ def can_leave_out(field: T.StructField, spec: TopicTable) -> bool:
         return True
     if spec.ignore_null_updates:
         return spec.null_leaves(field.name)
-    return spec.envelope == "debezium" and _placeholder(F.lit(None), field.dataType) is not None
-
-
-def _left_out(values: T.StructType, spec: TopicTable) -> Column:
-    """Return the columns whose value the source didn't tell, since it hasn't changed (PostgreSQL's TOAST)."""
-    none = F.array().cast("array<string>")
-    if spec.envelope != "debezium":
-        return none
-    found = []
-    for field in values:
-        is_missing = _placeholder(F.col(quoted(field.name)), field.dataType)
-        if is_missing is not None:
-            found.append(F.when(is_missing, F.lit(field.name)))
-    return F.array_compact(F.array(*found)) if found else none
+    return spec.envelope == "debezium" and may_be_unavailable(field.dataType)
 
 
 def _untold(rows: DataFrame, spec: TopicTable, values: T.StructType, does: Column) -> Column:
@@ -201,26 +186,6 @@ def _names(rows: DataFrame, spec: TopicTable, name: str) -> Column:
         f"update_columns: {name} {what}, in topic {spec.topic}. It takes a list of names, or text with commas.",
         f"Its columns are {', '.join(each for each in rows.columns if each not in (TOLD, spec.metadata_column))}.",
     )
-
-
-def _placeholder(column: Column, kind: T.DataType) -> Column | None:
-    """Return whether a column's value stands for one that wasn't told; None if no value of its type does.
-
-    https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-toasted-values
-    """
-    if isinstance(kind, T.StringType):
-        return column.isin(_PLACEHOLDER, _ENCODED, _AS_MAP)
-    if isinstance(kind, T.VariantType):
-        return F.try_variant_get(column, "$", "string").isin(_PLACEHOLDER, _ENCODED, _AS_MAP)
-    if isinstance(kind, T.BinaryType):
-        return column == F.lit(_PLACEHOLDER).cast("binary")
-    if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StringType):
-        return (F.size(column) == 1) & F.get(column, F.lit(0)).isin(_PLACEHOLDER, _ENCODED, _AS_UUID)
-    if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.IntegerType | T.LongType):
-        return column == F.lit(list(_PLACEHOLDER.encode())).cast(kind)
-    if isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
-        return F.map_contains_key(column, _PLACEHOLDER)
-    return None
 
 
 def _named(columns: dict[str, Column]) -> list[Column]:

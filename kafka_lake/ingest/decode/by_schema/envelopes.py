@@ -119,6 +119,11 @@ class Envelopes:
         """Return the columns that a record's key tells; none if it is of no schema that is known."""
         return AvroEnvelopes(self.schemas).key_columns(key) or ()
 
+    def lacks(self, names: Iterable[str]) -> bool:
+        """Return whether rows of a schema that is known lack some fields, which may be in the records' keys."""
+        known = [self.rows.writers[key].fields.fieldNames() for key in self.rows.writers if key[0] in self.values]
+        return any(not set(names) <= set(fields) for fields in known)
+
     def marks(self) -> Mapping[str, str]:
         """Return the ids, for the snapshot's summary."""
         known = {"value": self.values, "key": self.keys}
