@@ -137,6 +137,18 @@ def test_rules_are_kept_through_a_connect_server(
     assert (finding.facts["passed"], finding.facts["null"], finding.facts["not_in_table"]) == (2, 1, "later")
 
 
+def test_times_that_overflow_become_null_through_a_server(
+    connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
+) -> None:
+    topic = new_topic(1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    for number, stamp in enumerate((1_767_323_045_123, 1_767_323_045_123_000_000)):
+        topic.send({"id": number}, timestamp_ms=stamp, headers=[("h", b"\xff")])
+    report = ingest(topic.spec(), connect_connections, "run")
+    assert report.total("untimed") == 1
+    assert {row["id"]: row["_kafka"]["timestamp"] is None for row in view(topic.spec()).rows()} == {0: False, 1: True}
+    view(topic.spec()).assert_exactly_once(topic.ledger)
+
+
 def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: Path) -> None:
     (tmp_path / "only_mine.py").write_text("ANSWER = 42\n")
 
