@@ -141,12 +141,13 @@ def continues_until(end: datetime, commits: int) -> str:
     return f"until {end:%H:%M}Z, {commits:,} commits"
 
 
-def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -> Iterator[Event]:
+def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -> list[Event]:
     try:
-        yield from reporter.interval(report, silent)
+        return list(reporter.interval(report, silent))
     except Exception as error:
         # What failed the run, a catalog that is gone for instance, must not be hidden by what it fails here.
         reporter.context.log.warning(f"{len(report.commits)} commits are published and can't be reported: {error}")
+        return []
 
 
 def check_published(

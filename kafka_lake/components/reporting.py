@@ -4,8 +4,8 @@ A partition's materialization has the partition's own figures only, since Dagste
 of the whole run or table is told by one more materialization, without a partition, and by the checks. Dagster keeps one
 result of a check for each run, and plots those over time: so a result tells of the whole run so far.
 
-The materialization without a partition belongs to no run: Dagster marks a backfill as failed if one of its runs reports
-such an event of an asset that has partitions.
+In a run of a backfill, the last of its partitions tells it: Dagster marks a backfill as failed if a run of it reports a
+materialization without a partition of an asset that has partitions.
 """
 
 import time
@@ -47,6 +47,9 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import live_row_count
 
 T = TypeVar("T")
+
+BACKFILL_TAG = "dagster/backfill"
+"""Tag of the runs of a backfill, which Dagster sets: the backfill."""
 
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
@@ -124,7 +127,7 @@ class Reporter:
 
     def _events(self, report: RunReport, table: Table | None, keys: Collection[str]) -> Iterator[Event]:
         yield from self._partitions({key: each for key, each in self._by_key(report).items() if key in keys})
-        self._tell_whole(report, table)
+        yield self._of_the_table(report, table)
         for result in self._checks(self.so_far.findings, table):
             yield dg.AssetCheckEvaluation(
                 asset_key=table_key(self.spec),
@@ -162,7 +165,8 @@ class Reporter:
             if partition in self.keys:
                 self.context.add_asset_metadata(partition_metadata(each), asset_key=key, partition_key=partition)
         yield dg.MaterializeResult(asset_key=key, check_results=checks)
-        self._tell_whole(report, table)
+        # The newest one is what Dagster's page of the table shows.
+        yield self._of_the_table(report, table)
 
     def refused(self, error: GateFailedError) -> list[dg.AssetCheckResult]:
         """Return the results of the checks of which one refused a commit.
@@ -237,11 +241,14 @@ class Reporter:
         for key, each in partitions.items():
             yield dg.AssetMaterialization(table_key(self.spec), partition=key, metadata=partition_metadata(each))
 
-    def _tell_whole(self, report: RunReport, table: Table | None) -> None:
-        """Report the table as a whole, after its partitions: Dagster's page of the table shows the newest event."""
-        run = dg.MetadataValue.dagster_run(self.context.run_id)
-        event = dg.AssetMaterialization(table_key(self.spec), metadata={**self._whole(report, table), "run": run})
-        self.context.instance.report_runless_asset_event(event)
+    def _of_the_table(self, report: RunReport, table: Table | None) -> dg.AssetMaterialization:
+        about = self._whole(report, table)
+        if self.keys is None or BACKFILL_TAG not in self.context.run.tags:
+            return dg.AssetMaterialization(table_key(self.spec), metadata=about)
+        own = {key: each for key, each in self._by_key(report).items() if key in self.keys}
+        last = next(reversed(own), self.context.partition_keys[-1])
+        figures = partition_metadata(own[last]) if last in own else {}
+        return dg.AssetMaterialization(table_key(self.spec), partition=last, metadata={**about, **figures})
 
     def _whole(self, report: RunReport, table: Table | None) -> dict[str, Any]:
         figures = figures_metadata(report.figures())

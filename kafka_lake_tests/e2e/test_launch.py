@@ -126,8 +126,9 @@ def test_one_partition_all_of_them_and_the_checks_alone_from_the_launchpad(tmp_p
 
         materialized = launch(url, {"dagster/partition": "3"}, list(TABLE), CHECKS)
 
-        (event,) = materialized.materializations
+        (event, whole) = materialized.materializations
         assert event.partition == "3"
+        assert (whole.partition, whole.metadata["records_read"]) == ("", event.metadata["rows_added"])
         assert {c.check: c.passed for c in materialized.checks} == dict.fromkeys(CHECKS, True)
         table = CatalogResource().open().table(TABLE)
         in_table = table.scan(selected_fields=("_kafka.partition",)).to_arrow().num_rows

@@ -5,11 +5,12 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -23,18 +24,12 @@ from kafka_lake.components import reporting
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.automation import follow_sources
 from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
-from kafka_lake.components.keys import (
-    MAINTENANCE_TAG,
-    TOPIC_TAG,
-    dead_letter_key,
-    history_key,
-    table_key,
-    topic_key,
-)
+from kafka_lake.components.keys import TOPIC_TAG, dead_letter_key, history_key, table_key, topic_key
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.replay_job import build_replay_job
+from kafka_lake.components.reporting import BACKFILL_TAG
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
@@ -104,12 +99,12 @@ class Runner:
         with_spark: bool = True,
         continuous: Continuous | None = None,
         topic_tag: str | None = None,
-        maintains: bool = False,
+        tags: Mapping[str, str] = MappingProxyType({}),
         **config: Any,
     ) -> dg.ExecuteInProcessResult:
         spark = SharedSpark(catalog=self.resources["catalog"], spark_config={})
         _sessions[:] = [self._spark.spark_session] if with_spark else []
-        tags = dict(zip(RANGE, map(str, partitions), strict=True)) if isinstance(partitions, tuple) else {}
+        chosen = dict(zip(RANGE, map(str, partitions), strict=True)) if isinstance(partitions, tuple) else {}
         return dg.materialize(
             build_topic_assets(spec, SHOWN, continuous),
             instance=self.instance,
@@ -117,7 +112,7 @@ class Runner:
             partition_key=str(partitions) if isinstance(partitions, int) else None,
             selection=selection or as_the_sensor(spec, spec),
             run_config={"ops": {f"{spec.namespace}__{spec.table}": {"config": config}}} if config else None,
-            tags=tags | ({TOPIC_TAG: topic_tag} if topic_tag else {}) | ({MAINTENANCE_TAG: "x"} if maintains else {}),
+            tags={**tags, **chosen, **({TOPIC_TAG: topic_tag} if topic_tag else {})},
             raise_on_error=False,
         )
 
@@ -137,13 +132,12 @@ def know_partitions(runner: Runner, topic: Topic) -> None:
 
 
 def by_partition(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
-    """Return, per Dagster partition, the metadata of its materialization; a run has at most one for each."""
+    """Return, per Dagster partition, the metadata of its materialization; at most one for each."""
     found: dict[str, dict[str, Any]] = {}
     for event in result.get_asset_materialization_events():
-        # Dagster marks the backfill of a run as failed that reports one without a partition.
-        assert event.partition is not None
         assert event.partition not in found
-        found[event.partition] = {k: v.value for k, v in event.materialization.metadata.items()}
+        if event.partition is not None:
+            found[event.partition] = {k: v.value for k, v in event.materialization.metadata.items()}
     return found
 
 
@@ -157,7 +151,7 @@ def whole(runner: Runner, result: dg.ExecuteInProcessResult, spec: TopicTable) -
     """Return the metadata about the table as a whole, which is what the page of the table shows after a run."""
     newest = told_of(runner, spec)[-1]
     assert newest.partition is None
-    assert newest.metadata["run"].value == result.run_id
+    assert newest == result.get_asset_materialization_events()[-1].materialization
     return {k: v.value for k, v in newest.metadata.items()}
 
 
@@ -208,6 +202,22 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
     }
     idle = {name: value.value for name, value in checks(again)["row_count"].metadata.items()}
     assert (idle["records_read"], idle["commits"], idle["rows_in_table"]) == (0, 0, 7)
+
+
+def test_a_run_of_a_backfill_tells_of_partitions_alone(new_topic: NewTopic, runner: Runner) -> None:
+    topic = new_topic(2)
+    topic.send_ids(range(3), 2)
+    know_partitions(runner, topic)
+    spec = topic.spec()
+    result = runner.run(spec, (0, 1), tags={BACKFILL_TAG: "any"})
+    assert result.success
+    told = result.get_asset_materialization_events()
+    assert [e.partition for e in told[2:]] == ["1"], "Dagster fails a backfill for one without a partition"
+    assert {e.partition for e in told} == {"0", "1"}
+    # The last one is what the pages show: of the table, and of its partition.
+    newest = {name: value.value for name, value in told[-1].materialization.metadata.items()}
+    assert (newest["dagster/row_count"], newest["records_read"]) == (3, 3)
+    assert (newest["end_offset"], newest["rows_added"], newest["lag_after"]) == (1, 1, 0)
 
 
 def test_a_history_is_an_asset_of_which_the_run_tells(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
@@ -332,7 +342,6 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
     figures = {name: value.value for name, value in newest.metadata.items()}
     assert figures == {"start_offset": 0, "end_offset": 1, "rows_added": 1, "lag_after": 0}
 
-    assert [e.partition for e in result.get_asset_materialization_events()][:3] == ["0", "1", "1"]
     told = told_of(runner, spec)
     # Each report ends with the table as a whole.
     assert [e.partition for e in told[:5]] == ["0", "1", None, "1", None]

@@ -221,7 +221,7 @@ def test_the_sensor_asks_for_it_where_it_is_due_and_the_run_tells_what_it_did(
     # The check alone looks at the table, and leaves it as it is.
     assert runner.run(spec, None, chosen, with_spark=False).success
     assert len(list(view(spec).table.scan().plan_files())) > 1
-    result = runner.run(spec, None, chosen, maintains=True)
+    result = runner.run(spec, None, chosen, tags={MAINTENANCE_TAG: "x"})
     assert result.success
     (event,) = events_of(runner.instance, dg.DagsterEventType.ASSET_OBSERVATION, table_key(spec))
     told = {name: each.value for name, each in event.asset_observation.metadata.items()}
