@@ -16,8 +16,8 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.deliveries import DeliveryProducer
 from kafka_lake.demo.many import NAMESPACES, many
-from kafka_lake.demo.project import check_project
 from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
+from kafka_lake.demo.up import check_project
 from kafka_lake.demo.watch import TIMEOUT_S, Watch, made
 from kafka_lake.derive.record import record_of
 from kafka_lake.ingest.topic_table import TopicTable

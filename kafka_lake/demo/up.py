@@ -1,9 +1,14 @@
-"""The live records of `kafka-lake up --demo`: broker and registry, and what fills the topics of the pizza shop."""
+"""The live records of `kafka-lake up --demo`: broker and registry, and what fills the topics of the pizza shop.
+
+And which projects they are for.
+"""
 
 from collections.abc import Callable
 from threading import Event
 
+from kafka_lake.cli.project import topic_tables
 from kafka_lake.cli.up import Task
+from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.columns import columns_of
@@ -15,6 +20,26 @@ from kafka_lake.spark.jars import JarsError
 VERSION_2_AFTER_S = 60.0
 
 _ORDERS_PER_DELIVERY = 5
+
+
+def check_project() -> None:
+    """Check that the project at hand has a table for the demo's records; one that can't be loaded passes.
+
+    Raises:
+        ConfigurationError: If it has none. The demo would produce records that nothing reads.
+    """
+    try:
+        specs = topic_tables()
+    except KafkaLakeError:
+        # Dagster's pages say what is wrong with it.
+        return
+    if orders.TOPIC not in {spec.topic for spec in specs}:
+        raise ConfigurationError(
+            f"The demo produces records to the topics {orders.TOPIC} and {deliveries.TOPIC}, and this project has no "
+            "table of them.",
+            "Run it in a clone of kafka_lake's repository: `make dev` or `make demo`. Here, `kafka-lake up` does "
+            "without it.",
+        )
 
 
 def demo_trickles(stack: Stack, rate: float, tell_user: Callable[[str], None]) -> list[Task]:

@@ -61,8 +61,7 @@ def up(
         return stay_up(Ports.from_env(), tell_user, s3=s3, metrics=metrics)
     if not DEMO:
         raise ConfigurationError("The demo is not installed.", "It is part of the repository: `make dev`.")
-    from kafka_lake.demo.project import check_project
-    from kafka_lake.demo.up import demo_trickles
+    from kafka_lake.demo.up import check_project, demo_trickles
 
     check_project()
     return stay_up(
