@@ -20,7 +20,9 @@ from kafka_lake.local_stack.running import check_alone
 from kafka_lake.local_stack.stack import Stack, interruptible, needs_connect
 
 Task = Callable[[Event], None]
-"""What goes on beside the servers, until the event is set."""
+"""What goes on beside the servers, until the event is set; called again if it fails, as while a server is away."""
+
+_PAUSE_SECONDS = 5.0
 
 
 def stay_up(
@@ -65,7 +67,7 @@ def stay_up(
         tasks.append(lambda _stop: _register_topics(tell_user))
         told = f", metrics {stack.start_metrics()}" if metrics else ""
         tell_user(f"All is up: {url}{told} (Ctrl-C ends it; logs are in {stack.log_dir})")
-        with _live(tasks) as running:
+        with _live([repeated(each, tell_user) for each in tasks]) as running:
             while True:
                 stack.check()
                 for each in running:
@@ -106,6 +108,29 @@ def _register_topics(tell_user: Callable[[str], None]) -> None:
         return
     for name, cluster in clusters.items():
         register_topics([spec for spec in specs if spec.cluster == name], cluster, tell_user)
+
+
+def repeated(task: Task, tell_user: Callable[[str], None], pause: float = _PAUSE_SECONDS) -> Task:
+    """Return a task that begins again after an error that a person can fix; one of its servers may be away.
+
+    Args:
+        task: What to call.
+        tell_user: Called with the error, unless the one before was the same.
+        pause: Seconds before it is called again.
+    """
+
+    def run(stop: Event) -> None:
+        told = ""
+        while not stop.is_set():
+            try:
+                return task(stop)
+            except KafkaLakeError as error:
+                if str(error) != told and not stop.is_set():
+                    told = str(error)
+                    tell_user(f"{told} Trying again every {pause:.0f} s.")
+            stop.wait(pause)
+
+    return run
 
 
 @contextmanager

@@ -64,19 +64,16 @@ def demo_trickles(stack: Stack, rate: float, tell_user: Callable[[str], None]) -
         tell_user(f"Going on without the schema registry and the topic that needs it, {deliveries.TOPIC}. {error}")
         return trickles
     topics.ensure_topic(bootstrap, deliveries.TOPIC, deliveries.PARTITIONS)
-    version = deliveries.registered_version(registry_url, deliveries.TOPIC)
-    producer = deliveries.DeliveryProducer(bootstrap, deliveries.TOPIC, registry_url, version)
-    trickles.append(
-        lambda stop: _deliver(producer, bootstrap, rate=rate / _ORDERS_PER_DELIVERY, stop=stop, tell_user=tell_user)
-    )
-    if version == 1:
+    per_second = rate / _ORDERS_PER_DELIVERY
+    trickles.append(lambda stop: _deliver(bootstrap, registry_url, rate=per_second, stop=stop, tell_user=tell_user))
+    if deliveries.registered_version(registry_url, deliveries.TOPIC) == 1:
         trickles.append(lambda stop: _await_new_column(stack.ports, stop, tell_user))
     return trickles
 
 
-def _deliver(
-    producer: deliveries.DeliveryProducer, bootstrap: str, rate: float, stop: Event, tell_user: Callable[[str], None]
-) -> None:
+def _deliver(bootstrap: str, registry_url: str, rate: float, stop: Event, tell_user: Callable[[str], None]) -> None:
+    version = deliveries.registered_version(registry_url, deliveries.TOPIC)
+    producer = deliveries.DeliveryProducer(bootstrap, deliveries.TOPIC, registry_url, version)
     if producer.version == 1:
         tell_user(f"Deliveries are written by version 1 of their schema; version 2 comes in {VERSION_2_AFTER_S:.0f} s")
     first_id = deliveries.next_order_id(bootstrap, deliveries.TOPIC)
