@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from kafka_lake.common.home import home
+from kafka_lake.common.home import ensure_home, home
 
 _LARGEST_BYTES = 5_000_000
 
@@ -23,7 +23,8 @@ def log_to_file() -> None:
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")
     path = log_file()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        ensure_home()
+        path.parent.mkdir(exist_ok=True)
         fresh = path.exists() and path.stat().st_size > _LARGEST_BYTES
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if fresh else 0), 0o600)
     except OSError:

@@ -7,11 +7,32 @@ from pathlib import Path
 from kafka_lake.common import environment
 
 _LIMIT = "max_concurrent_runs"
+_OWNER_ONLY = 0o700
+_OTHERS = 0o077
 
 
 def home() -> Path:
     """Return the folder of this deployment's local state: ``$KAFKA_LAKE_HOME`` or ``./.kafka_lake``, absolute."""
     return Path(environment.HOME.value()).resolve()
+
+
+def ensure_home() -> Path:
+    """Make the folder of this deployment's local state if it isn't there, for its owner alone, and return it.
+
+    An older ``.kafka_lake`` that others can open is closed to them. A folder of another name that is there keeps its
+    rights: its owner has chosen them.
+
+    Raises:
+        OSError: If it can't be made.
+    """
+    folder = home()
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=_OWNER_ONLY, exist_ok=True)
+    found = folder.stat()
+    if folder.name == environment.HOME.default and found.st_uid == os.geteuid() and found.st_mode & _OTHERS:
+        folder.chmod(_OWNER_ONLY)
+    return folder
 
 
 def starting_folder() -> Path:
@@ -34,8 +55,8 @@ def dagster_home() -> Path:
     how many runs there may be at once, the copy says it by the cores of this machine: runs that start while others
     keep the cores busy are ended by Dagster's start timeout.
     """
-    folder = home() / "dagster"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = ensure_home() / "dagster"
+    folder.mkdir(exist_ok=True)
     source = _own_dagster_yaml() or files("kafka_lake.common").joinpath("dagster.yaml")
     (folder / "dagster.yaml").write_text(_bounded(source.read_text(), runs_at_once(os.cpu_count() or 1)))
     return folder

@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
+from kafka_lake.common.home import ensure_home, home
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.lake.catalog_errors import explained, without_secrets
 from kafka_lake.lake.catalog_properties import catalog_name, properties_from_environment, python_properties
@@ -160,6 +161,8 @@ class LakeCatalog:
 
     def _make_folder(self, folder: Path) -> None:
         try:
+            if folder.is_relative_to(home()):
+                ensure_home()
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             setting = catalog_variable(self.name)

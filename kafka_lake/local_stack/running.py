@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from kafka_lake.common.environment import CATALOG
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.home import home
+from kafka_lake.common.home import ensure_home, home
 from kafka_lake.common.private_file import write_private
 from kafka_lake.local_stack.environment import (
     names_broker,
@@ -93,7 +93,7 @@ class RunningFile:
 
     def __init__(self) -> None:
         self._path, lock = _paths()
-        lock.parent.mkdir(parents=True, exist_ok=True)
+        ensure_home()
         self._lock = os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
         # A reader holds it for a moment.
         deadline = time.monotonic() + _LOCK_SECONDS

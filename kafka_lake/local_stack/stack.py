@@ -20,7 +20,7 @@ from uuid import uuid4
 import psutil
 
 from kafka_lake.common.environment import HOME, SPARK_REMOTE
-from kafka_lake.common.home import home
+from kafka_lake.common.home import ensure_home, home
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_properties import catalog_name
 from kafka_lake.local_stack.broker import EmbeddedBroker
@@ -108,7 +108,8 @@ class Stack:
         self._file = RunningFile() if self._shared else None
         os.environ[_MARK] = self._mark
         self._earlier = {child.pid for child in psutil.Process().children()}
-        self.log_dir.mkdir(parents=True, exist_ok=True)
+        ensure_home()
+        self.log_dir.mkdir(exist_ok=True)
         return self
 
     def __exit__(

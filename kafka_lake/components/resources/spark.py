@@ -5,6 +5,7 @@ import logging
 import os
 from contextlib import ExitStack, suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -15,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from kafka_lake.common import environment
-from kafka_lake.common.home import home
+from kafka_lake.common.home import ensure_home, home
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.fixed import FixedResource
 from kafka_lake.spark.commit_slots import CommitSlots
@@ -96,7 +97,7 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
         remote = environment.SPARK_REMOTE.value()
         here = is_here(remote) if remote else local_cores(configured_master()) is not None
         # One more than cores, since a commit waits for files and for the catalog now and then.
-        return CommitSlots(home() / "commit_slots", (os.cpu_count() or 1) + 1) if here else None
+        return CommitSlots(_folder("commit_slots"), (os.cpu_count() or 1) + 1) if here else None
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session, if one was started."""
@@ -139,7 +140,7 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
             self._claims.pop(kept).release()
         for generation in range(_MOST_SESSIONS):
             session_id = self._kept_id(kept, generation)
-            claim = claim_session(home() / "sessions", session_id)
+            claim = claim_session(_folder("sessions"), session_id)
             if claim is None:
                 continue
             with ExitStack() as undo:
@@ -168,6 +169,13 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
         # Claims are in the folder.
         told = [tables, deployment, str(home()), version("kafka_lake"), self.spark_config, kept, generation]
         return str(uuid5(NAMESPACE_URL, json.dumps(told, sort_keys=True, default=str)))
+
+
+def _folder(name: str) -> Path:
+    """Return a folder of the local state, which need not be writable."""
+    with suppress(OSError):
+        ensure_home()
+    return home() / name
 
 
 def _interrupt(session: Any, tag: str) -> None:
