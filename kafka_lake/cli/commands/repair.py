@@ -33,7 +33,7 @@ def dead_letters(
 
     A condition may name the columns of the dead-letter table: error_class, error_message, partition, offset,
     timestamp, failed_at, run_id. A list understands comparisons, in, between, is null, like 'text%', and, or, not.
-    --replay understands all of Spark SQL.
+    --replay understands all of Spark SQL that is about one row.
     """
     from kafka_lake.cli import repair
     from kafka_lake.cli.output import dead_letter_tables, followed, replayed_tables
