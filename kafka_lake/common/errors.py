@@ -146,6 +146,20 @@ class EngineUnavailableError(KafkaLakeError):
     )
 
 
+class RecordTooLargeError(KafkaLakeError):
+    """A record takes more memory than the engine has, which died of it. `main` has whole commits only.
+
+    Its value may compress well: brokers bound what they store, and nothing bounds what it expands to.
+    """
+
+    what_to_do: ClassVar[str] = (
+        "The message names partition, offset and size. Everything before the record is in the table, and the other "
+        "partitions go on with each run. `kafka-lake reset TOPIC --to PARTITION:OFFSET` with the next offset skips the "
+        "record, which the check `data_loss` tells. To read it, give the engine [more "
+        "memory](engine.md#the-connect-server), and reset to the record's own offset: until then no run tries it again."
+    )
+
+
 class SchemaNotSupportedError(KafkaLakeError):
     """A schema is invalid, or has a type that no table can have. Nothing has been staged."""
 

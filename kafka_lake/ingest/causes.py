@@ -113,6 +113,11 @@ _SYSTEM_CAUSE = re.compile(
 # Workers that don't start, unlike one that a record has killed.
 _NO_WORKERS = re.compile(r"\A(?!.*Python worker exited unexpectedly).*java\.io\.EOFException", re.DOTALL)
 
+# What an engine says of a process of its own that ended, or of memory that was used up.
+_DIED = re.compile(
+    r"OutOfMemoryError|ExecutorLostFailure|stopped SparkContext|SparkContext was shut down|INVALID_HANDLE"
+)
+
 _STACK_FRAME = re.compile(r"^\s+at .*$", re.MULTILINE)
 
 _RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE)
@@ -174,6 +179,21 @@ def may_be_a_record(error: BaseException) -> bool:
         known = _grpc_code(error) in _SYSTEM_GRPC_CODES or _SYSTEM_CAUSE.search(text) or _NO_WORKERS.search(text)
         return not known
     return isinstance(error, Exception)
+
+
+def engine_died(error: BaseException) -> bool:
+    """Tell whether an engine, or a process of it, may have died while it worked.
+
+    Args:
+        error: What reading, decoding or writing a batch raised.
+    """
+    if isinstance(error, KafkaLakeError):
+        return isinstance(error, EngineUnavailableError)
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        return True
+    if isinstance(error, PySparkException | Py4JError) or _grpc_code(error):
+        return _grpc_code(error) == "UNAVAILABLE" or bool(_DIED.search(_text(error)))
+    return isinstance(error, ConnectionError)
 
 
 def kafka_data_loss(error: BaseException) -> str | None:

@@ -35,6 +35,7 @@ from kafka_lake.ingest.stage.history_table import refuse_no_history
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.stage_tables import discard, stage_sides, stage_table
 from kafka_lake.ingest.table_state import Tables, tables, with_position
+from kafka_lake.ingest.too_large import TooLarge
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState
 
@@ -51,6 +52,7 @@ class Attempt:
         topic: What the topic holds.
         search: Cuts the plan while a record is sought that makes its batch fail.
         byte_limit: Cuts the plan where its records have too many bytes.
+        too_large: Cuts the plan before a record that the engine has no room for.
         failed_so_far: Dead letters and records of the run's commits before this one, by table; the limit is for the
             whole run.
         position: The table's, as the run last knew it.
@@ -61,6 +63,7 @@ class Attempt:
     topic: TopicEnds
     search: Search
     byte_limit: ByteLimit
+    too_large: TooLarge
     failed_so_far: Mapping[tuple[str, str], tuple[int, int]]
     position: Position | None
 
@@ -190,7 +193,9 @@ def _plan(attempt: Attempt, found: Tables) -> Plan | None:
     attempt.context.observer.step_done("planned")
     if todo is None:
         return None
-    return attempt.topic.remembered(attempt.byte_limit.cut(attempt.search.next(todo)))
+    todo = attempt.byte_limit.cut(attempt.search.next(todo))
+    todo = attempt.too_large.cut(todo, found.table.table if found.table else None)
+    return attempt.topic.remembered(todo)
 
 
 def _missing(context: Context, found: Tables) -> frozenset[tuple[str, str]]:

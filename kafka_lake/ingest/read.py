@@ -40,6 +40,9 @@ def read(connections: Connections, plan: Plan, topic: str) -> DataFrame:
         records = read_ranges(connections.cluster, topic, plan.ranges)
         return connections.frames.from_arrow(connections.spark(), records)
     options = {**_TUNED, **connections.kafka_options}
+    if plan.one_by_one:
+        # A poll expands all records that it may give, those behind the range too.
+        options["kafka.max.poll.records"] = "1"
     if max((len(r) for r in plan.ranges), default=0) > RECORDS_A_SPLIT:
         # Spark cuts ranges in proportion to their length: no core waits for the one long partition.
         options["minPartitions"] = str(len(plan.ranges) + plan.records_at_most // RECORDS_A_SPLIT)

@@ -34,8 +34,10 @@ from kafka_lake.ingest.retry import LONGEST_SHORT_PAUSE, short_pauses
 from kafka_lake.ingest.routes.new_tables import every_table
 from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.table_state import Tables
+from kafka_lake.ingest.too_large import LARGE, Large, TooLarge
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.tracing import flush, trace_commit, trace_failure
+from kafka_lake.kafka.record_sizes import first_large_record
 from kafka_lake.lake.branches import staging_branches
 from kafka_lake.lake.tables.create import drop_if_unused
 
@@ -68,6 +70,7 @@ class Runner:
         self._failed_so_far: dict[tuple[str, str], tuple[int, int]] = {}
         self._search = Search()
         self._byte_limit = ByteLimit(context)
+        self._too_large = TooLarge(context, self._large_record)
         self._created: set[tuple[str, str]] = set()
         self._decoding: Plan | None = None
         self._left: Tables | None = None
@@ -191,6 +194,7 @@ class Runner:
                 topic=self.topic,
                 search=self._search,
                 byte_limit=self._byte_limit,
+                too_large=self._too_large,
                 failed_so_far=self._failed_so_far,
                 position=self.position,
             )
@@ -199,6 +203,7 @@ class Runner:
         self._created |= outcome.created
         self._left = outcome.done.left if outcome.done else None
         if outcome.error is not None:
+            self._too_large.failed(outcome.decoding, outcome.error)
             raise outcome.error
         return outcome.done
 
@@ -218,6 +223,15 @@ class Runner:
         if not any(each.transform for each in spec.tables):
             return True
         return "compact" in self.context.connections.cluster.cleanup_policies([spec.topic]).get(spec.topic, "")
+
+    def _large_record(self, todo: Plan) -> Large | None:
+        topic, cluster = self.context.spec.topic, self.context.connections.cluster
+        try:
+            found = first_large_record(cluster, topic, todo.ranges, LARGE)
+        except KafkaError:
+            # Why the engine died isn't known then; the next attempt asks again.
+            return None
+        return Large(*found) if found else None
 
     def _tell_refusal(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

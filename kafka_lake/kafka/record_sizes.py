@@ -70,6 +70,53 @@ def record_sizes(
     return found
 
 
+def first_large_record(
+    cluster: KafkaCluster, topic: str, ranges: Sequence[OffsetRange], limit: int
+) -> tuple[int, int, int | None] | None:
+    """Return partition, offset and bytes of the first large record among some offsets; None if there is none.
+
+    All records are read, one batch of each partition at a time: this process holds a batch of the largest twice.
+
+    Args:
+        cluster: Where the topic is.
+        topic: Its name.
+        ranges: The offsets; one range of a partition at most.
+        limit: Bytes of key, value and headers that are not large yet.
+
+    Returns:
+        The bytes are None if the client refuses to expand the record's batch
+        (``receive.message.max.bytes``, which it asks some codecs for).
+
+    Raises:
+        KafkaError: If the brokers refuse, or nothing comes for as long as one question may take.
+    """
+    left = {r.partition: r for r in ranges if len(r)}
+    consumer = cluster.consumer(_SETTINGS)
+    try:
+        consumer.assign([TopicPartition(topic, p, each.start) for p, each in left.items()])
+        until = time.monotonic() + cluster.timeout
+        while left:
+            if time.monotonic() > until:
+                raise cluster.explained(f"Reading topic {topic}", TimeoutError())
+            message = consumer.poll(_POLL_SECONDS)
+            if message is None or message.topic() != topic or message.partition() not in left:
+                continue
+            until = time.monotonic() + cluster.timeout
+            each, error, offset = left[message.partition()], message.error(), message.offset()
+            if error is not None and error.code() == ClientError._BAD_COMPRESSION and offset < each.end:
+                return each.partition, max(offset, each.start), None
+            if error is not None and error.code() not in _NO_REFUSAL:
+                raise cluster.explained(f"Reading topic {topic}", KafkaException(error), Right("READ", "topic", topic))
+            if error is None and offset < each.end and (size := record_of(message).size) > limit:
+                return each.partition, offset, size
+            if error is not None or offset >= each.end - 1:
+                del left[each.partition]
+                consumer.incremental_unassign([TopicPartition(topic, each.partition)])
+    finally:
+        consumer.close()
+    return None
+
+
 def parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
     """Return the equal parts that make up a range, none empty.
 

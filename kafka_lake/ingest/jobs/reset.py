@@ -3,12 +3,14 @@
 from collections.abc import Collection
 
 from kafka_lake.common.errors import TableError
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.changes import refuse_adopted, resetting
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import offsets_of
 from kafka_lake.ingest.routes.unfinished_reset import is_unfinished
+from kafka_lake.ingest.too_large import forget, refused_in
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, adopted_position
 
@@ -50,4 +52,14 @@ class Reset(Job):
         chosen = {p: o for p, o in targets.items() if self._partitions is None or p in self._partitions}
         todo = resetting(state.position, topic.validated(state.position), chosen)
         refuse_adopted(adopted_position(state.table), topic.now, todo.after.offsets)
-        return None if state.position == todo.after and not is_unfinished(self.context) else todo
+        is_there = state.position == todo.after and not refused_in(state.table, topic.now.identity)
+        return None if is_there and not is_unfinished(self.context) else todo
+
+    def committed(self, commit: Commit, todo: Plan) -> None:
+        """Let records be read again that were too large for the engine: who names an offset wants them, or skips them.
+
+        Raises:
+            CommitFailedException: If others commit at that moment; the position is set all the same.
+        """
+        if table := self.context.connections.catalog.table(self.context.spec.identifier):
+            forget(table, commit.after.identity)

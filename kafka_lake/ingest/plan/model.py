@@ -46,6 +46,7 @@ class Plan:
         adopted_from: Who has filled an adopted table, and how many rows it has; None for all others.
         share: What of the records is for the table; None for all of them.
         by_client: Whether this process reads the records, since Spark's Kafka source fails at one of them.
+        one_by_one: Whether no record beyond a range may be expanded in memory, so that records are polled singly.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -59,6 +60,7 @@ class Plan:
     adopted_from: tuple[str, int] | None = None
     share: Share | None = None
     by_client: bool = False
+    one_by_one: bool = False
 
     @property
     def records_at_most(self) -> int:
