@@ -14,6 +14,7 @@ from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.ingest.finding import CHECKS
 from kafka_lake.lake.positions import read_state
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, RunReport
+from kafka_lake.local_stack.dagster_servers import CodeLocation
 from kafka_lake.local_stack.stack import Stack
 from kafka_lake_tests.e2e.test_launch import ask, until, use_free_ports
 
@@ -47,7 +48,7 @@ root_module = "shop"
 code_location_name = "shop"
 registry_modules = ["kafka_lake"]
 """
-LOCATION = {"repositoryLocationName": "shop.definitions", "repositoryName": "__repository__"}
+LOCATION = {"repositoryLocationName": "shop", "repositoryName": "__repository__"}
 ERRORS = "... on PythonError { message } ... on UnauthorizedError { message }"
 LAUNCH = """
 mutation ($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) {
@@ -234,7 +235,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
             bootstrap = stack.start_broker()
             ensure_topic(bootstrap, "orders", len(PARTITIONS))
             stack.start_connect(CatalogResource().open())
-            found = Page(stack.start_dagster(["-m", "shop.definitions"], folder), bootstrap)
+            location = CodeLocation("shop", ("-m", "shop.definitions"))
+            found = Page(stack.start_dagster([location], folder), bootstrap)
             for key in PARTITIONS:
                 added = found.ask(ADD, selector=LOCATION, name="kafka/orders", key=key)
                 assert added["__typename"] == "AddDynamicPartitionSuccess"
