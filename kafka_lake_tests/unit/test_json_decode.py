@@ -141,7 +141,7 @@ def test_columns_take_fields_in_another_case(infer: bool, plain: bool) -> None:
             for n in range(20)
         ]
         assert made.seen.aside == {"X": 20}
-        assert made.seen.news == ({"new": {"X": "int53"}} if infer else {})
+        assert made.seen.news == ({"new": {"X": "long"}} if infer else {})
 
 
 def test_names_in_another_case_go_the_plain_way_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,8 @@ def test_a_name_in_another_case_counts_if_it_is_unique(value: bytes, expected: A
         made = decoder.decode(pa.array([value], pa.binary()))
         assert (made.error_class[0].as_py() or made.rows[0].as_py()["vbeln"]) == expected
         assert made.seen.aside == aside
-        assert expected != "wrong_type" or made.error_message[0].as_py() == 'Column netwr (double) got "b".'
+        said = f'Column netwr (double) got "b". {ANOTHER_TYPE}'
+        assert expected != "wrong_type" or made.error_message[0].as_py() == said
 
 
 def test_columns_that_differ_in_case_take_their_own_fields() -> None:
