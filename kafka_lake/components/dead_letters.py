@@ -59,11 +59,6 @@ def build_dead_letters(
     return [asset, no_dead_letters]
 
 
-def is_reported(instance: dg.DagsterInstance, spec: TopicTable) -> bool:
-    """Return whether Dagster has been told whether there are dead letters."""
-    return instance.get_latest_asset_check_evaluation_record(dg.AssetCheckKey(table_key(spec), CHECK)) is not None
-
-
 def report_dead_letters(instance: dg.DagsterInstance, spec: TopicTable, catalog: LakeCatalog) -> None:
     """Tell Dagster what the dead-letter table holds now, as a result of the check, and as a materialization."""
     verdict = _verdict(spec, catalog)

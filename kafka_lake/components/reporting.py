@@ -21,9 +21,11 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.markdown import code
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import lag
-from kafka_lake.components.dead_letters import is_reported, report_dead_letters
+from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
+from kafka_lake.components.dead_letters import report_dead_letters
 from kafka_lake.components.history import report_history
 from kafka_lake.components.keys import partition_key, partitions_in, table_key, topic_key, work_name
+from kafka_lake.components.maintenance import health_check_key
 from kafka_lake.components.metadata import (
     check_result,
     figures_metadata,
@@ -66,7 +68,6 @@ class Reporter:
         chosen: The Kafka partitions among them.
         so_far: What has been told already.
         progress: How far it is.
-        dead_letters_told: Whether Dagster has been told of the dead-letter table, by whichever run.
         is_side: Whether it tells of the table of a route.
         sides: Tell of the tables of the topic's routes.
     """
@@ -80,7 +81,6 @@ class Reporter:
     chosen: frozenset[int] | None = field(init=False)
     so_far: RunSoFar = field(init=False, default_factory=RunSoFar)
     progress: Progress = field(init=False, default_factory=lambda: Progress(time.monotonic()))
-    dead_letters_told: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         others = self.spec.tables[1:]
@@ -128,6 +128,7 @@ class Reporter:
     def _events(self, report: RunReport, table: Table | None, keys: Collection[str]) -> Iterator[Event]:
         yield from self._partitions({key: each for key, each in self._by_key(report).items() if key in keys})
         yield self._of_the_table(report, table)
+        self._tell_again(report)
         for result in self._checks(self.so_far.findings, table):
             yield dg.AssetCheckEvaluation(
                 asset_key=table_key(self.spec),
@@ -160,6 +161,7 @@ class Reporter:
             # Dagster doesn't know which partitions the run is for: its own event has none.
             yield from self._partitions(self._by_key(report))
             yield dg.MaterializeResult(asset_key=key, metadata=self._whole(report, table), check_results=checks)
+            self._tell_again(report)
             return
         for partition, each in self._by_key(report).items():
             if partition in self.keys:
@@ -167,6 +169,7 @@ class Reporter:
         yield dg.MaterializeResult(asset_key=key, check_results=checks)
         # The newest one is what Dagster's page of the table shows.
         yield self._of_the_table(report, table)
+        self._tell_again(report)
 
     def refused(self, error: GateFailedError) -> list[dg.AssetCheckResult]:
         """Return the results of the checks of which one refused a commit.
@@ -199,14 +202,23 @@ class Reporter:
         instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
         if not self.is_side:
             self._tell_of_topic(report, patiently)
-        if spec.dead_letters == "table":
-            # That there are none is told once.
-            self.dead_letters_told = self.dead_letters_told or is_reported(instance, spec)
-            if report.total("dead_letters") or not self.dead_letters_told:
-                self._told("its dead letters", lambda: report_dead_letters(instance, spec, catalog), patiently)
         if report.commits and spec.history:
             self._told("its history", lambda: report_history(instance, spec, catalog), patiently)
         return self._told("its table", lambda: catalog.table(spec.identifier), patiently)
+
+    def _tell_again(self, report: RunReport) -> None:
+        """Report the checks that other runs make, as they stand: to Dagster, a materialization makes results old."""
+        instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
+        health = _last_result(instance, health_check_key(spec))
+        if health is not None and not health.passed:
+            instance.report_runless_asset_event(health)
+        if spec.dead_letters != "table":
+            return
+        last = _last_result(instance, dg.AssetCheckKey(table_key(spec), NO_DEAD_LETTERS))
+        if last is not None and not report.total("dead_letters"):
+            instance.report_runless_asset_event(last)
+        else:
+            self._told("its dead letters", lambda: report_dead_letters(instance, spec, catalog), patiently=True)
 
     def _tell_of_topic(self, report: RunReport, patiently: bool) -> None:
         instance, spec = self.context.instance, self.spec
@@ -282,6 +294,22 @@ class Reporter:
     @property
     def _blocking(self) -> frozenset[str]:
         return GATES | {rule.check for rule in self.spec.named_rules if rule.on_failure != "warn"}
+
+
+def _last_result(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
+    """Return the last result of a check, as a new one; None if there is none, or a run is about to give one."""
+    record = instance.get_latest_asset_check_evaluation_record(key)
+    last = record.event.asset_check_evaluation if record and record.event else None
+    if last is None:
+        return None
+    return dg.AssetCheckEvaluation(
+        asset_key=last.asset_key,
+        check_name=last.check_name,
+        passed=last.passed,
+        severity=last.severity,
+        description=last.description,
+        metadata=last.metadata,
+    )
 
 
 def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any]:

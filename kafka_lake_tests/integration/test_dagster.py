@@ -25,6 +25,7 @@ from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.automation import follow_sources
 from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
 from kafka_lake.components.keys import TOPIC_TAG, dead_letter_key, history_key, table_key, topic_key
+from kafka_lake.components.maintenance import health_check_key
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
@@ -859,6 +860,30 @@ def test_dead_letters_are_a_warning_and_if_asked_for_an_asset(
     (evaluation,) = result.get_asset_check_evaluations()
     assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert f"1 not_json: see `kafka-lake dead-letters {topic.name}`" in str(evaluation.description)
+
+
+def test_warnings_stay_in_sight_after_the_next_run(new_topic: NewTopic, runner: Runner) -> None:
+    topic = new_topic()
+    topic.send(b"junk")
+    know_partitions(runner, topic)
+    spec, health = topic.spec(), health_check_key(topic.spec())
+    assert runner.run(spec, (0, 0)).success
+    rotten = dg.AssetCheckEvaluation(
+        asset_key=health.asset_key, check_name=health.name, passed=False, description="too many files"
+    )
+    runner.instance.report_runless_asset_event(rotten)
+    topic.send_ids([1])
+    assert runner.run(spec, (0, 0)).success
+    # To Dagster, results that are older than the newest materialization are none of it.
+    (newest, *_) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec))
+    for key, said in ((health, "too many files"), (dg.AssetCheckKey(table_key(spec), NO_DEAD_LETTERS), "1 not_json")):
+        record = runner.instance.get_latest_asset_check_evaluation_record(key)
+        assert record is not None
+        assert record.create_timestamp > newest.timestamp
+        assert record.event is not None
+        found = record.event.asset_check_evaluation
+        assert found is not None
+        assert (found.passed, said in str(found.description)) == (False, True)
 
 
 def test_chosen_partitions_are_replaced_from_the_ui(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
