@@ -38,7 +38,7 @@ def maintenance_problems(topic: Any, policy: Maintenance, complete: bool) -> Ite
             )
         return
     declared = _declared(topic)
-    if declared is not None and policy.by.partition(".")[0] not in declared:
+    if declared is not None and policy.by not in declared and policy.by.partition(".")[0] not in declared:
         yield f"maintenance: by: {policy.by} isn't in schema:, whose columns are {', '.join(declared)}."
 
 
@@ -77,7 +77,7 @@ def _unknown_columns(topic: Any, policy: Maintenance) -> Iterator[str]:
         return
     for setting, columns in columns_of(policy).items():
         for each in columns:
-            if each.partition(".")[0] not in declared:
+            if each not in declared and each.partition(".")[0] not in declared:
                 yield f"maintenance: {setting}: {each} isn't in schema:, whose columns are {', '.join(declared)}."
 
 

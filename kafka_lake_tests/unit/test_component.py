@@ -710,3 +710,12 @@ def test_settings_name_fields_whose_columns_are_called_otherwise() -> None:
     assert (spec.key, spec.order_by, spec.update_columns) == (("shop_id", "a key"), ("at_s",), "set_of")
     declared = KafkaTopicTable(topic="orders", schema="`shop.id` int, v int", write="upsert", key=["shop.id"])
     assert declared.topic_table().key == ("shop.id",)
+
+
+def test_compaction_may_sort_by_a_declared_column_with_a_dot() -> None:
+    settings = {
+        "schema": "`shop.id` int, who struct<id: int>",
+        "maintenance": {"compact_sort": ["`shop.id`", "who.id"]},
+    }
+    spec = KafkaTopicTable(topic="orders", **settings).topic_table()
+    assert spec.maintenance.compact_sort == ("`shop.id`", "who.id")
