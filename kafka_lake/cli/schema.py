@@ -269,11 +269,11 @@ def change_column(
     for spec in specs:
         refuse_column(spec, table, column, planned.names)
         notes |= dict.fromkeys(
-            refuse_contradiction(spec, connections, table, planned.schema, planned.names, asked.spark_type)
+            refuse_contradiction(spec, connections, table, planned.schema, names=planned.names, kind=asked.spark_type)
         )
     done = look_at_change(asked, connections) if dry_run else change(asked, connections, run_id, tell)
     after = asked.spark_type.simpleString()
-    return ChangedColumn(asked.table, column, planned.before, after, done, tuple(notes))
+    return ChangedColumn(asked.table, column, planned.before, after, done=done, notes=tuple(notes))
 
 
 def changed_line(changed: ChangedColumn) -> str:

@@ -155,7 +155,7 @@ def _written(
     format_ = _FORMATS[kinds[0]] if len(kinds) == 1 else "confluent"
     wrap = format_ == "avro" and part == "value" and all(_is_debezium(schema) for schema in known.values())
     envelope: Envelope | Literal[""] = "debezium" if wrap else ""
-    return Guess(format_, _told(nouns, part), tuple(columns.values()), tuple(remarks), envelope)
+    return Guess(format_, _told(nouns, part), tuple(columns.values()), tuple(remarks), envelope=envelope)
 
 
 def _last(ids: Sequence[int | None], schema_id: int) -> int:
@@ -197,7 +197,7 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
         columns = columns_of(objects)
         envelopes = {_envelope(value) for value in objects} if part == "value" else set()
         envelope = envelopes.pop() if len(envelopes) == 1 else ""
-        return Guess("json", evidence, columns, (*_strays(others, part), *_data(columns)), envelope)
+        return Guess("json", evidence, columns, (*_strays(others, part), *_data(columns)), envelope=envelope)
     if nouns[_ARRAYS] == len(contents) and part == "value":
         return Guess("string", evidence, remarks=("format: variant would keep them as what they are.",))
     if _few(nouns[_BINARY], contents):

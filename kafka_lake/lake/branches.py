@@ -262,7 +262,7 @@ class StagingBranch:
         """
 
         def stage() -> None:
-            stage_rewritten(self._writable(), self.name, schema_id, files, summary)
+            stage_rewritten(self._writable(), self.name, schema_id, files, summary=summary)
 
         conflict = tenacity.retry_if_exception_type(CommitFailedException)
         _again(stage, conflict | tenacity.retry_if_exception_message(match=SEQUENCE_TAKEN))
@@ -339,7 +339,7 @@ class StagingBranch:
                 f"Table {name}: branch {self.name} holds snapshot {found}, not the audited {staged}."
             )
         if schema is not None:
-            self._move_main_and_schema(table, main, staged, properties(table), schema)
+            self._move_main_and_schema(table, main, staged, properties(table), schema=schema)
             return
         retention = (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep)
         # What was looked at is what PyIceberg asserts.

@@ -131,13 +131,13 @@ def code_server(location: CodeLocation, socket_file: Path, log: Path, env: Mappi
     command = [location.python or sys.executable, "-m", "dagster", "code-server", "start", *location.options]
     command += ["--socket", str(socket_file), "--location-name", location.name, "--inject-env-vars-from-instance"]
     command += ["--log-level", "warning", *(["--use-python-environment-entry-point"] if location.python else [])]
-    return CodeServer(command, log, lambda: _listens(socket_file), _CODE_SECONDS, env, cwd, keeps_children=True)
+    return CodeServer(command, log, lambda: _listens(socket_file), _CODE_SECONDS, env=env, cwd=cwd, keeps_children=True)
 
 
 def daemon(workspace: Path, log: Path, env: Mapping[str, str], cwd: Path) -> Program:
     """Return Dagster's daemon, not started. Runs go on when it is killed: its successor finds them again."""
     command = [sys.executable, "-m", "dagster._daemon", "run", "-w", str(workspace)]
-    return Program(command, log, lambda: True, 0.0, env, cwd, keeps_children=True)
+    return Program(command, log, lambda: True, 0.0, env=env, cwd=cwd, keeps_children=True)
 
 
 def web_server(
@@ -155,7 +155,7 @@ def web_server(
     """
     host, _, port = address.partition(":")
     command = [sys.executable, "-m", "dagster_webserver", "-w", str(workspace), "-h", host, "-p", port]
-    return Program([*command, "--live-data-poll-rate", "2000"], log, ready, _UI_SECONDS, env, cwd)
+    return Program([*command, "--live-data-poll-rate", "2000"], log, ready, _UI_SECONDS, env=env, cwd=cwd)
 
 
 def workspace_document(servers: Mapping[str, Path], others: Sequence[Mapping[str, Any]]) -> str:

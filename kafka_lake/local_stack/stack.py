@@ -215,7 +215,7 @@ class Stack:
         files = {each.name: sockets / str(number) for number, each in enumerate(locations)}
         for each in locations:
             log = self.log_dir / f"code-server-{_UNSAFE.sub('_', each.name)}.log"
-            code = code_server(each, files[each.name], log, environment, folder).start()
+            code = code_server(each, files[each.name], log, environment, cwd=folder).start()
             self._supervise(f"The code server of {each.name}", f"code-server-{each.name}", code)
         workspace = sockets / "workspace.yaml"
         workspace.write_text(workspace_document(files, others))
@@ -224,8 +224,8 @@ class Stack:
             self.log_dir / "dagster-webserver.log",
             environment,
             folder,
-            self.ports.ui.address,
-            lambda: _answers(f"{url}/server_info"),
+            address=self.ports.ui.address,
+            ready=lambda: _answers(f"{url}/server_info"),
         )
         for name, key, server in (
             ("Dagster's daemon", "daemon", daemon(workspace, self.log_dir / "dagster-daemon.log", environment, folder)),
@@ -248,7 +248,7 @@ class Stack:
         serve = ["metrics", "serve", "--port", str(self.ports.metrics.number)]
         command = [sys.executable, "-c", program, *serve]
         log = self.log_dir / "metrics.log"
-        metrics = Program(command, log, lambda: _answers(url), 60.0, {HOME.name: str(home())})
+        metrics = Program(command, log, lambda: _answers(url), 60.0, env={HOME.name: str(home())})
         self._supervise("The process of the metrics", "metrics", metrics.start())
         return url
 

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import Result
 
+import kafka_lake.cli.console
 import kafka_lake.cli.topic
 from kafka_lake.local_stack.broker import EmbeddedBroker
 
@@ -27,8 +28,11 @@ def name() -> str:
 def run(command_line: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     from rich.console import Console
 
-    monkeypatch.setattr(kafka_lake.cli.topic, "_out", Console(width=200))
-    return lambda *arguments: command_line([], "topic", *arguments)
+    def ran(*arguments: str) -> Result:
+        monkeypatch.setattr(kafka_lake.cli.console, "out", Console(width=200))
+        return command_line([], "topic", *arguments)
+
+    return ran
 
 
 def records(broker: EmbeddedBroker, topic: str, partitions: int) -> list[tuple[bytes | None, bytes | None]]:

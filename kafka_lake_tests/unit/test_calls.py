@@ -10,7 +10,7 @@ import kafka_lake
 
 _MOST = 4
 _PACKAGE = Path(kafka_lake.__file__).parent
-_OF_ANY_NUMBER = frozenset({"add_row", "filter", "info", "select", "struct", "warning"})
+_OF_ANY_NUMBER = frozenset({"add_row", "field_validator", "filter", "find", "info", "select", "struct", "warning"})
 """Methods of libraries that take as many values of one kind as there are: cells, columns, parts of a line."""
 
 

@@ -213,7 +213,7 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
     result = CliRunner().invoke(app, ["maintain", "--dry-run"])
     assert result.exit_code == 0
     assert "rows older than 90d" in result.output
-    assert "lake.orders: 1,234 rows would expire: 5 whole files, and 6 that are written again" in result.output
+    assert "lake.orders: 1,234 rows would expire: 5 whole files, and 6 that would be written again" in result.output
     assert "lake.orders: 12 files that no snapshot knows would be removed" in result.output
     assert "  and 2 more" in result.output
     assert "lake.orders: 3 files, 3.0 MiB, would be moved to s3://cold/lake/orders; 2 old files stay" in result.output

@@ -10,9 +10,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
-from kafka_lake.cli import doctor, up
+from kafka_lake.cli import console, doctor, up
 from kafka_lake.cli.main import app
 from kafka_lake.cli.project import configured_catalog, configured_clusters, connections_at_hand, topics_if_any
 from kafka_lake.common.errors import ConfigurationError
@@ -227,6 +228,7 @@ def test_command_that_asks_starts_no_broker(
     for part in ("_java", "_jars", "_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
     monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
+    monkeypatch.setattr(console, "out", Console(width=400))
     done = CliRunner(env={"COLUMNS": "400"}).invoke(app, command)
     assert done.exit_code == (0 if command == ("doctor",) else 1), done.output
     assert f"The embedded broker at 127.0.0.1:{port} isn't running. `kafka-lake up` starts it." in done.output

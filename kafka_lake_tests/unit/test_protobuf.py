@@ -572,7 +572,7 @@ def test_messages_within_themselves_are_text() -> None:
     described = message(proto3(OTHERS + ANY_VALUE), name="M")
     pairs = (
         "key:string,value:string,color:string,f:float,big:map<boolean,decimal(20,0)>,at:timestamp,at__nanos:int,"
-        "took:decimal(21,9),w:int,no:boolean,any:string,maybe:int"
+        "took:decimal(21,9),w:int,no:struct<_set:boolean>,any:string,maybe:int"
     )
     assert columns(described) == (
         "name:string,body:struct<s:string,b:boolean,i:bigint,d:double,array_value:struct<values:array<string>>,"

@@ -112,6 +112,7 @@ TRANSIENT = [
 ]
 
 LASTING = [
+    errors.RecordTooLargeError("the record at partition 0 offset 7"),
     botocore.NoCredentialsError(),
     botocore.NoRegionError(),
     errors.UnknownTopicError("no such topic"),

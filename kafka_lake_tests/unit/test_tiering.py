@@ -126,7 +126,7 @@ def test_the_old_file_moves_and_the_table_is_as_it_was(lake, tmp_path):
     ]
     assert set(table.metadata.refs) == {"main"}
     assert (done.moved.files, done.moved.size) == (1, len(bytes_before[local(gone).name]))
-    assert "1 files, 0.0 MiB, moved to file://" in sentence(done)
+    assert "1 file, 0.0 MiB, moved to file://" in sentence(done)
     assert (done.after.tiered_files, done.after.tiered_size) == (1, done.moved.size)
     # Nothing is left to be done, whoever asks.
     assert moved(lake) == []

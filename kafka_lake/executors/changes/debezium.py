@@ -187,7 +187,7 @@ def _opened(value: bytes, types: ConnectTypes, placeholders: Placeholders) -> En
     before, _ = _row(envelope, "before", converts, placeholders)
     after, unavailable = _row(envelope, "after", converts, placeholders)
     operation, source = string(envelope["op"]) or envelope["op"], members(envelope.get("source", "")) or {}
-    return Envelope(operation, source, before, after, unavailable)
+    return Envelope(operation, source, before, after, unavailable=unavailable)
 
 
 def order_of(source: Mapping[str, str], is_read: bool = False) -> tuple[int, ...] | None:

@@ -160,7 +160,9 @@ class _Reader:
             raise ValueError("goes on")
         after: bytes | None = found.get("after")
         unavailable = () if after is None else self._unavailable(after)
-        return Envelope(found["op"] or "null", found.get("source") or {}, found.get("before"), after, unavailable)
+        return Envelope(
+            found["op"] or "null", found.get("source") or {}, found.get("before"), after, unavailable=unavailable
+        )
 
     def _unavailable(self, row: bytes) -> tuple[str, ...]:
         """Return the names of fields whose values weren't sent."""
@@ -198,7 +200,7 @@ def _reader(types: Types, placeholders: Placeholders) -> _Reader:
             rows[field.name] = frozenset(n for n, each in enumerate(kinds) if types.resolved(each) == row)
     source = next((types.fields(each.kind) for each in fields if each.name == "source"), None)
     columns = tuple((field, placeholders.in_avro(types, field.kind)) for field in types.fields(row) or ())
-    return _Reader(types, fields, rows, tuple(source or ()), columns)
+    return _Reader(types, fields, rows, tuple(source or ()), columns=columns)
 
 
 def _branches(types: Types, kind: Any) -> list[Any]:

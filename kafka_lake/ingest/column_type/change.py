@@ -168,7 +168,7 @@ def plan(asked: ColumnType, table: Table) -> Planned:
             "other types, set on_incompatible: new_column in the topic's YAML, or give the topic another table.",
         )
     new = iceberg_columns(T.StructType([T.StructField("c", kind)])).fields[0].field_type
-    return Planned(asked, table, names, cast, retyped(table, column, new), have.simpleString())
+    return Planned(asked, table, names, cast, schema=retyped(table, column, new), before=have.simpleString())
 
 
 def look(asked: ColumnType, connections: Connections) -> Changed:
@@ -308,7 +308,9 @@ class _Change:
     def _written(self, planned: Planned, rows: DataFrame) -> tuple[DataFile, ...]:
         """Write rows as data files of the new schema, which no snapshot has yet."""
         metadata = planned.table.metadata.model_copy(update={"current_schema_id": planned.schema.schema_id, **_SLIM})
-        work = Work(metadata.model_dump_json(), planned.table.io.properties, {}, "", None, None)
+        work = Work(
+            metadata.model_dump_json(), planned.table.io.properties, {}, "", topic_id=None, metadata_column=None
+        )
         kind = T.StructType([T.StructField(FILES, T.BinaryType())])
         found = rows.select(*planned.made_columns(rows)).mapInArrow(told(write_rows, vars(work)), kind).collect()
         files = tuple(chain.from_iterable(pickle.loads(row[FILES]) for row in found))
@@ -346,7 +348,7 @@ class _Change:
             else:
                 told = summary_of(gone) if gone else {}
                 size = int(told.get("total-files-size", 0))
-                return Changed(counted.rows, counted.values, int(told.get("total-data-files", 0)), size, tip)
+                return Changed(counted.rows, counted.values, int(told.get("total-data-files", 0)), size, snapshot=tip)
         raise AssertionError("the last refusal is raised")
 
     def _audit(self, planned: Planned, branch: StagingBranch, tip: int, counted: _Counted, whole: bool) -> None:

@@ -90,7 +90,7 @@ def refuse_contradiction(
         ),
         table.metadata_location,
         table.io,
-        table.catalog,
+        catalog=table.catalog,
     )
 
     def conflicts(state: TableState) -> list[Conflict]:

@@ -75,7 +75,7 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
     made = {name: F.col(quoted(name)) for name in rows.columns if name != TOLD} | added
     if "old" not in told_of.names:
         return rows.select(*_named(made))
-    return _with_moved(rows, made, told_of["old"].dataType.fieldNames(), spec, values)
+    return _with_moved(rows, made, told_of["old"].dataType.fieldNames(), spec, values=values)
 
 
 def _with_moved(

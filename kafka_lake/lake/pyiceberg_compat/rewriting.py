@@ -55,7 +55,7 @@ def stage_rewritten(
             return Summary(operation=Operation.OVERWRITE, **{**told, **gone, **left})
 
     changed = table.metadata.model_copy(update={"current_schema_id": schema_id})
-    transaction = Table(table.name(), changed, table.metadata_location, table.io, table.catalog).transaction()
+    transaction = Table(table.name(), changed, table.metadata_location, table.io, catalog=table.catalog).transaction()
     with _RewriteAll(
         operation=Operation.OVERWRITE, transaction=transaction, io=table.io, branch=branch,
         snapshot_properties=dict(summary),

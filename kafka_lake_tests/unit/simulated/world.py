@@ -290,7 +290,8 @@ class World:
         except KafkaLakeError as error:
             self.told[type(error).__name__] += 1
             bearable = isinstance(error, PublishRefusedError) and attempt.events
-            asked_for = attempt.what != "ingest" and re.search("has no position yet|has no partition", str(error))
+            impossible = "has no partition" if attempt.what == "ingest" else "has no position yet|has no partition"
+            asked_for = re.search(impossible, str(error))
             if not bearable and not asked_for:
                 self.violations.append(f"{attempt} failed: {type(error).__name__}: {error}")
         except (CommitFailedException, CommitStateUnknownException, PySparkException) as error:

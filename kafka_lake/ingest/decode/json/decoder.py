@@ -44,7 +44,7 @@ def decode_json(
         The records with three more columns, one row for each, none lost.
     """
     target = columns if isinstance(columns, Target) else Target(columns)
-    return decode_observed(records, target, rules or Rules(), max_record_bytes, plain).drop(OBSERVED)
+    return decode_observed(records, target, rules or Rules(), max_record_bytes, plain=plain).drop(OBSERVED)
 
 
 def decode_observed(

@@ -45,7 +45,7 @@ class OpenContent:
         """
         kind = reduce(either_of, map(json_schema_content, schemas))
         refused: list[str] = []
-        found = _beside(seen.news, target.columns, kind, target, "", refused)
+        found = _beside(seen.news, target.columns, kind, target, path="", refused=refused)
         said = said_of(seen)
         for path in refused:
             said[path] = f"isn't in the schema, which allows no other fields, and had a value {seen.aside[path]} times"
@@ -103,4 +103,4 @@ def _inner(
     refused: list[str],
 ) -> T.DataType | None:
     below = news.get("in", {}).get(step)
-    return _beside(below, columns, kind, target, f"{path}{step}.", refused) if below else None
+    return _beside(below, columns, kind, target, path=f"{path}{step}.", refused=refused) if below else None
