@@ -216,7 +216,7 @@ LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
         for given, name, expected in (
             (None, None, None), (("int", 1), "int", 1), (("long", 2), "long", "00:00:00.000002"),
             ("s", "string", "s"), (b"s", "bytes", b"s"), (("a.X", b"A"), "a_X", b"A"), (("b.X", "A"), "b_X", "A"),
-            (("Ping", {}), "Ping", True), ({"k": 1}, "map", {"k": 1}),
+            (("Ping", {}), "Ping", {"_set": True}), ({"k": 1}, "map", {"k": 1}),
             ([1, "x"], "array", [{"int": 1, "string": None}, {"int": None, "string": "x"}]),
         )
     ]),

@@ -18,7 +18,7 @@ NewTopic = Callable[..., Topic]
 NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
-NAMES = ("a key", 'q"uote', "it's (so), say", "shop.id", "tick`ed", "order", "größe [数]", "1st {%s}")
+NAMES = ("a key", 'q"uote', "it's (so), say", "shop.id", "tick'ed", "order", "größe [数]", "1st {%s}")
 
 
 def in_sql(name: str) -> str:

@@ -48,7 +48,12 @@ def record_value(fields: Sequence[Member], avro: Any) -> Value:
     parts = [field for field in fields if not isinstance(field.value.type, T.NullType)]
     if not parts:
         kind = T.StructType([T.StructField(SET, T.BooleanType())])
-        return Value(avro, kind, lambda raw: F.when(raw.isNotNull(), F.struct(F.lit(True).alias(SET))))
+        # A literal alone would be a column that is never null, and fields that come later are null in older rows.
+        return Value(
+            avro,
+            kind,
+            lambda raw: F.when(raw.isNotNull(), F.struct(F.when(raw.isNotNull(), True).alias(SET))),
+        )
 
     def build(raw: Column) -> Column:
         return F.when(raw.isNotNull(), F.struct(*[part.value.built(part.of(raw)).alias(part.name) for part in parts]))
