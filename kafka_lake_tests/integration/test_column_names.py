@@ -1,4 +1,4 @@
-"""Columns of any name: as key, order, partition, order of files, in rules, conditions, a history and a compaction."""
+"""Columns of any name: as key, order, partition, order of files, in rules and conditions."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,6 @@ import pytest
 
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
@@ -18,7 +17,7 @@ NewTopic = Callable[..., Topic]
 NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
-NAMES = ("a key", 'q"uote', "it's (so), say", "shop.id", "tick'ed", "order", "größe [数]", "1st {%s}")
+NAMES = ("a key", 'q"uote', "it's (so), say", "shop.id", "tick`ed", "order", "größe [数]", "1st {%s}")
 
 
 def in_sql(name: str) -> str:
@@ -38,13 +37,10 @@ def test_keyed_table_has_columns_of_any_name(new_topic: NewTopic, connections: N
         delete_when=f"{in_sql(gone)} = 1",
         partition_by=[in_sql(key), f"bucket(4, {in_sql(other)})"],
         sort_by=[f"{in_sql(text)} desc", key],
-        history=True,
-        track=[value, text],
         rules=[
             {"range": {"column": more, "max": 10}, "name": "more"},
             {"expression": f"{in_sql(most)} < 10", "name": "most"},
         ],
-        maintenance={"compact_sort": [f"{in_sql(value)} desc"]},
     )
     spec = document.topic_table()
 
@@ -62,10 +58,6 @@ def test_keyed_table_has_columns_of_any_name(new_topic: NewTopic, connections: N
     ingest(spec, connections(), "run-2")
     assert [(row[key], row[other], row[order], row[value]) for row in view(spec).rows()] == [(1, 1, 3, 3)]
     assert sorted(row["error_class"] for row in view(spec).dead_letters()) == ["rule:more", "rule:most"]
-    versions = sorted((row[key], row[value], row["valid_from"], row["valid_to"]) for row in view(spec).history())
-    assert versions == [(1, 1, 1, 2), (1, 3, 3, None), (1, 9, 2, 3), (2, 0, 2, 2), (2, 2, 1, 2)]
-    assert maintain(spec, connections(), everything=True)
-    assert [row[value] for row in view(spec).rows()] == [3]
 
 
 def test_key_and_order_are_fields_whose_names_no_column_has(
