@@ -63,7 +63,7 @@ decode: $(STAMP) ## Decoding by the real Spark, many values in a frame: no topic
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not exhaustive" kafka_lake_tests/decode
 
 .PHONY: e2e
-e2e: $(STAMP) ## Dagster itself, and the demo: a real `dagster dev`
+e2e: $(STAMP) ## Dagster itself, and the demo: real servers of Dagster
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not exhaustive" --durations=10 --durations-min=5 kafka_lake_tests/e2e
 
 # Three at a time, each with its own broker and Spark: one of them mostly waits. The second line needs processes of
