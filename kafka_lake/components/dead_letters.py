@@ -59,14 +59,16 @@ def build_dead_letters(
     return [asset, no_dead_letters]
 
 
-def report_dead_letters(instance: dg.DagsterInstance, spec: TopicTable, catalog: LakeCatalog) -> None:
-    """Tell Dagster what the dead-letter table holds now, as a result of the check, and as a materialization."""
+def dead_letter_evaluation(
+    instance: dg.DagsterInstance, spec: TopicTable, catalog: LakeCatalog
+) -> dg.AssetCheckEvaluation:
+    """Return what the check says of the dead-letter table as it is now; its asset, if it is one, is materialized."""
     verdict = _verdict(spec, catalog)
-    instance.report_runless_asset_event(dg.AssetCheckEvaluation(asset_key=table_key(spec), check_name=CHECK, **verdict))
     if spec.dead_letter_asset:
         rows = row_count(catalog.table(spec.dead_letter_table))
         metadata = {"dagster/row_count": rows, **verdict["metadata"]}
         instance.report_runless_asset_event(dg.AssetMaterialization(dead_letter_key(spec), metadata=metadata))
+    return dg.AssetCheckEvaluation(asset_key=table_key(spec), check_name=CHECK, **verdict)
 
 
 def _verdict(spec: TopicTable, catalog: LakeCatalog) -> dict[str, Any]:

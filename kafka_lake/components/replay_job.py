@@ -1,11 +1,14 @@
 """The job that decodes dead letters again and moves those that fit by now into their table."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import dagster as dg
 from pydantic import Field
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import topics_of
-from kafka_lake.components.dead_letters import report_dead_letters
+from kafka_lake.components.dead_letters import dead_letter_evaluation
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import of_cluster, partition_key, table_key
 from kafka_lake.components.run_connections import connections_of, resource_keys
@@ -28,12 +31,13 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
     """Return the job for the topics of a cluster, by the cluster's name."""
 
     @dg.op(name=of_cluster("decode_again", cluster), required_resource_keys=resource_keys(cluster))
-    def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> None:
+    def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> Iterator[Any]:
         with as_failures(allow_retries=False):
             connections = connections_of(context.resources, cluster)
             for each in _chosen(context, cluster, config.topic):
                 for spec in each.tables:
-                    _replay(context, spec, connections, config.where)
+                    yield from _replay(context, spec, connections, config.where)
+        yield dg.Output(None)
 
     @dg.job(
         name=of_cluster("replay_dead_letters", cluster),
@@ -46,7 +50,9 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
     return replay_dead_letters
 
 
-def _replay(context: dg.OpExecutionContext, spec: TopicTable, connections: Connections, where: str) -> None:
+def _replay(
+    context: dg.OpExecutionContext, spec: TopicTable, connections: Connections, where: str
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
     observer = Observer(step_done=context.log.debug, warn=context.log.warning)
     done = run.replay_dead_letters(spec, connections, run_id=context.run_id, where=where or None, observer=observer)
     context.log.info(
@@ -56,14 +62,12 @@ def _replay(context: dg.OpExecutionContext, spec: TopicTable, connections: Conne
     for partition in done.report.partitions():
         if partition.rows:
             # What lies downstream notices: the table's partitions have new rows.
-            context.log_event(
-                dg.AssetMaterialization(
-                    table_key(spec),
-                    partition=partition_key(spec, partition.partition),
-                    metadata={"rows_added": partition.rows, "from": "dead letters"},
-                )
+            yield dg.AssetMaterialization(
+                table_key(spec),
+                partition=partition_key(spec, partition.partition),
+                metadata={"rows_added": partition.rows, "from": "dead letters"},
             )
-    report_dead_letters(context.instance, spec, connections.catalog)
+    yield dead_letter_evaluation(context.instance, spec, connections.catalog)
 
 
 def _topics(context: dg.OpExecutionContext) -> list[TopicTable]:

@@ -22,7 +22,7 @@ from kafka_lake.common.markdown import code
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import lag
 from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
-from kafka_lake.components.dead_letters import report_dead_letters
+from kafka_lake.components.dead_letters import dead_letter_evaluation
 from kafka_lake.components.history import report_history
 from kafka_lake.components.keys import partition_key, partitions_in, table_key, topic_key, work_name
 from kafka_lake.components.maintenance import health_check_key
@@ -128,7 +128,7 @@ class Reporter:
     def _events(self, report: RunReport, table: Table | None, keys: Collection[str]) -> Iterator[Event]:
         yield from self._partitions({key: each for key, each in self._by_key(report).items() if key in keys})
         yield self._of_the_table(report, table)
-        self._tell_again(report)
+        yield from self._tell_again(report)
         for result in self._checks(self.so_far.findings, table):
             yield dg.AssetCheckEvaluation(
                 asset_key=table_key(self.spec),
@@ -161,7 +161,7 @@ class Reporter:
             # Dagster doesn't know which partitions the run is for: its own event has none.
             yield from self._partitions(self._by_key(report))
             yield dg.MaterializeResult(asset_key=key, metadata=self._whole(report, table), check_results=checks)
-            self._tell_again(report)
+            yield from self._tell_again(report)
             return
         for partition, each in self._by_key(report).items():
             if partition in self.keys:
@@ -169,7 +169,7 @@ class Reporter:
         yield dg.MaterializeResult(asset_key=key, check_results=checks)
         # The newest one is what Dagster's page of the table shows.
         yield self._of_the_table(report, table)
-        self._tell_again(report)
+        yield from self._tell_again(report)
 
     def refused(self, error: GateFailedError) -> list[dg.AssetCheckResult]:
         """Return the results of the checks of which one refused a commit.
@@ -206,19 +206,23 @@ class Reporter:
             self._told("its history", lambda: report_history(instance, spec, catalog), patiently)
         return self._told("its table", lambda: catalog.table(spec.identifier), patiently)
 
-    def _tell_again(self, report: RunReport) -> None:
-        """Report the checks that other runs make, as they stand: to Dagster, a materialization makes results old."""
+    def _tell_again(self, report: RunReport) -> Iterator[dg.AssetCheckEvaluation]:
+        """Give the checks that other runs make, as they stand: to Dagster, a materialization makes results old.
+
+        They are results of this run, since Dagster takes those of the newest materialization's run for new.
+        """
         instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
         health = _last_result(instance, health_check_key(spec))
         if health is not None and not health.passed:
-            instance.report_runless_asset_event(health)
+            yield health
         if spec.dead_letters != "table":
             return
         last = _last_result(instance, dg.AssetCheckKey(table_key(spec), NO_DEAD_LETTERS))
-        if last is not None and not report.total("dead_letters"):
-            instance.report_runless_asset_event(last)
-        else:
-            self._told("its dead letters", lambda: report_dead_letters(instance, spec, catalog), patiently=True)
+        if last is None or report.total("dead_letters"):
+            evaluate = partial(dead_letter_evaluation, instance, spec, catalog)
+            last = self._told("its dead letters", evaluate, patiently=True)
+        if last is not None:
+            yield last
 
     def _tell_of_topic(self, report: RunReport, patiently: bool) -> None:
         instance, spec = self.context.instance, self.spec

@@ -102,7 +102,8 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     assert result.success
     warned = [each for each in result.get_asset_check_evaluations() if not each.passed]
     assert [(each.asset_key, each.check_name, each.severity) for each in warned] == [
-        (orders, "rule_small", dg.AssetCheckSeverity.WARN)
+        (orders, "rule_small", dg.AssetCheckSeverity.WARN),
+        (orders, "no_dead_letters", dg.AssetCheckSeverity.WARN),
     ]
     told = whole(runner, result, spec)
     assert told["records_without_a_table"] == 1
