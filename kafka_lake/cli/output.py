@@ -21,7 +21,6 @@ from kafka_lake.common.printable import counted, printable
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
-from kafka_lake.ingest.maintenance.maintain import moved_sentence
 from kafka_lake.ingest.maintenance.needed import Due, Preview
 from kafka_lake.ingest.maintenance.tables import HasTables
 from kafka_lake.ingest.observer import Observer
@@ -111,12 +110,9 @@ def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
 
 
 def file_lines(tables: Sequence[Due]) -> Iterator[str]:
-    """Give, as lines, how many files of each table were moved, and who keeps those of older snapshots."""
+    """Give, as lines, who keeps files of each table's older snapshots."""
     for each in tables:
         health = each.needs.health
-        if health.tiered_files:
-            size = filesize.decimal(health.tiered_size)
-            yield f"{each.name}: {counted(health.tiered_files, 'file')} ({size}) at the other location"
         if text := health.held_by:
             yield f"{each.name}: old files are held by {printable(text)}"
 
@@ -132,8 +128,6 @@ def preview_lines(found: Preview) -> Iterator[str]:
         files = f"{whole}, and {found.rows.partly:,} that would be written again without them"
         rows = counted(found.rows.rows, "row")
         yield f"{found.due.name}: {rows} would expire: {files if found.rows.rows else 'none is old'}"
-    if found.moved is not None:
-        yield f"{found.due.name}: {moved_sentence(found.moved, would_be=True)}"
     if found.orphans is not None:
         yield f"{found.due.name}: {counted(len(found.orphans), 'file')} that no snapshot knows would be removed"
         yield from (f"  {printable(each)}" for each in found.orphans[:_FILES])

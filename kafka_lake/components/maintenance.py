@@ -94,8 +94,7 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
         description="Warns if a table has gone far too long without the maintenance that it needs. The job "
         f"{of_cluster(JOB, spec.cluster)}, which sensor {of_cluster('kafka_maintenance', spec.cluster)} asks for, "
         "compacts small files of the table and of those beside it, and lets old snapshots"
-        f"{' and rows' if spec.maintenance.keep_rows else ''} expire"
-        f"{', and moves old files' if spec.maintenance.tier else ''}; the result says what was done.",
+        f"{' and rows' if spec.maintenance.keep_rows else ''} expire; the result says what was done.",
     )
 
     @dg.multi_asset_check(
@@ -138,8 +137,6 @@ def _metadata(spec: TopicTable, tables: Sequence[Due], done: Sequence[Maintained
             "deleted_rows": health.deleted_rows,
             "snapshots": health.snapshots,
         }
-        if health.tiered_files:
-            metadata |= {"tiered_files": health.tiered_files, "tiered_mib": round(health.tiered_size / _MIB, 1)}
     if done:
         lines = [_figures(each) for each in done]
         metadata["done"] = dg.MetadataValue.md(
@@ -164,7 +161,6 @@ def _figures(done: Maintained) -> dict[str, str]:
         "planning": f"{before.seconds:.2f} → {after.seconds:.2f} s" if measured else "",
         "snapshots": f"{done.before.snapshots:,} → {done.after.snapshots:,}",
         "rows expired": "" if done.rows is None else f"{done.rows.rows:,}",
-        "files moved": "" if done.moved is None else f"{done.moved.files:,}, {done.moved.size / _MIB:,.1f} MiB",
         "orphan files": "" if done.orphans is None else f"{done.orphans:,}",
         "seconds": f"{done.seconds:.1f}",
     }
@@ -177,8 +173,6 @@ def _numbers(done: Maintained) -> dict[str, Any]:
         found["manifests"] = done.planning_after.manifests
         if done.planning_after.seconds is not None:
             found["planning_seconds"] = round(done.planning_after.seconds, 3)
-    if done.moved is not None:
-        found |= {"files_moved": done.moved.files, "mib_moved": round(done.moved.size / _MIB, 1)}
     if done.rows is not None:
         found["rows_expired"] = done.rows.rows
     return found

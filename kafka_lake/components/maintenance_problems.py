@@ -5,7 +5,7 @@ from typing import Any
 
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.lake.maintenance.order_settings import columns_of, order_problem
-from kafka_lake.lake.maintenance.settings import Maintenance, Tier
+from kafka_lake.lake.maintenance.settings import Maintenance
 
 
 def maintenance_problems(topic: Any, policy: Maintenance, complete: bool) -> Iterator[str]:
@@ -20,40 +20,22 @@ def maintenance_problems(topic: Any, policy: Maintenance, complete: bool) -> Ite
         yield problem
     else:
         yield from _unknown_columns(topic, policy)
-    if policy.keep_rows is None and policy.tier is None:
+    if policy.keep_rows is None:
         own = topic.maintenance
         if complete and own is not None and own.by is not None:
-            yield f"maintenance: by: {own.by} has no effect without keep_rows or tier. Set both, or leave it out."
+            yield f"maintenance: by: {own.by} has no effect without keep_rows. Set both, or leave it out."
         return
-    if policy.keep_rows is not None:
-        yield from _row_problems(topic, policy)
-    if policy.tier is not None:
-        yield from _tier_problems(topic, policy, policy.tier)
+    yield from _row_problems(topic, policy)
     if policy.by is None:
         if topic.metadata_column is None:
-            setting = "keep_rows" if policy.keep_rows is not None else "tier"
             yield (
-                f"maintenance: {setting} needs Kafka's timestamp, which the table doesn't have without "
+                "maintenance: keep_rows needs Kafka's timestamp, which the table doesn't have without "
                 "metadata_column:. Name another column with by:."
             )
         return
     declared = _declared(topic)
     if declared is not None and policy.by not in declared and policy.by.partition(".")[0] not in declared:
         yield f"maintenance: by: {policy.by} isn't in schema:, whose columns are {', '.join(declared)}."
-
-
-def _tier_problems(topic: Any, policy: Maintenance, tier: Tier) -> Iterator[str]:
-    if topic.write == "upsert":
-        yield (
-            f"maintenance: tier: {tier.location} isn't for write: upsert, where any commit may change the rows of an "
-            "old file. Set tier: null for this topic; the storage's own rules may move its files to a cheaper class."
-        )
-    kept = policy.keep_rows_seconds
-    if kept is not None and tier.after_seconds >= kept:
-        yield (
-            f"maintenance: tier: after: {tier.after} has no effect with keep_rows: {policy.keep_rows}, by when rows "
-            "are deleted. Write a shorter time, or leave it out."
-        )
 
 
 def _row_problems(topic: Any, policy: Maintenance) -> Iterator[str]:

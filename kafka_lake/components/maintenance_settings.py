@@ -3,30 +3,18 @@
 from typing import Any, get_type_hints
 
 import dagster as dg
-from pydantic import ConfigDict, Field, create_model, field_validator
+from pydantic import ConfigDict, create_model, field_validator
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.text import OptionalText, TextList, duration
 from kafka_lake.ingest.topic_table import pydantic_fields
-from kafka_lake.lake.maintenance.settings import Maintenance, Tier
+from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.maintenance.window import window_of
-
-
-class TierSettings(dg.Model, dg.Resolvable):
-    """Where old files of a topic's tables are moved to, and when they are old. Both are needed."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    # What is wrong with them is said by `MaintenanceSettings`: of a model within a model, Dagster tells no reason.
-    after: OptionalText = Field(default=None, description=pydantic_fields(Tier)["after"].description)
-    location: OptionalText = Field(default=None, description=pydantic_fields(Tier)["location"].description)
-
 
 _KINDS = get_type_hints(Maintenance, include_extras=True)
 _WRITTEN: dict[Any, Any] = {
     str | None: OptionalText,
     tuple[str, ...]: TextList,
-    Tier | None: TierSettings | None,
 }
 _DECLARED: dict[str, Any] = {
     name: (_WRITTEN.get(_KINDS[name], _KINDS[name]), declared)
@@ -41,22 +29,6 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
     model_config = ConfigDict(extra="forbid")
 
     _durations = field_validator("expire_after", "keep_rows")(duration)
-
-    @field_validator("tier")
-    @classmethod
-    def _some_place(cls, tier: TierSettings | None) -> TierSettings | None:
-        for name in pydantic_fields(Tier) if tier is not None else ():
-            if not getattr(tier, name):
-                raise ValueError(
-                    f"tier: {name}: is missing. Write as in tier: {{after: 30d, location: s3://cold/lake}}"
-                )
-        if tier is not None and tier.location is not None:
-            duration(tier.after)
-            if "://" not in tier.location and not tier.location.startswith("/"):
-                raise ValueError(
-                    f"tier: location: {tier.location} is no place. Write as in s3://cold/lake or /cold/lake"
-                )
-        return tier
 
     @field_validator("window")
     @classmethod
@@ -82,6 +54,4 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
 
 def _frozen(value: Any) -> Any:
     """Return the value of a setting as a dataclass has it: what YAML has as a list is a tuple."""
-    if isinstance(value, TierSettings):
-        return Tier(after=value.after or "", location=value.location or "")
     return tuple(value) if isinstance(value, list) else value

@@ -16,7 +16,7 @@ from kafka_lake.components.derived_settings import DerivedSettings
 from kafka_lake.components.ingest_config import IngestConfig
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.kafka_topics import KafkaTopics
-from kafka_lake.components.maintenance_settings import MaintenanceSettings, TierSettings
+from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.rule_settings import RuleKind, RuleSettings
 from kafka_lake.components.topic_settings import TopicSettings
 
@@ -36,7 +36,6 @@ def tables() -> Mapping[str, str]:
         "topic": _settings(TopicSettings),
         "continuous": _settings(ContinuousRuns),
         "maintenance": _settings(MaintenanceSettings),
-        "tier": _settings(TierSettings),
         "topics": _settings(KafkaTopics),
         "derived": _settings(DerivedSettings),
         "derived-run": _settings(DeriveConfig),

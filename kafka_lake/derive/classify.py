@@ -149,7 +149,7 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
         yield f"{setting}: needs {lacks}:, to tell which rows are late. Set both, or none of them."
     if spec.lookback and not spec.is_incremental:
         yield "lookback: has no effect with write: replace, which reads all rows each time. Leave it out."
-    for setting in ("keep_rows", "tier", "orphan_files", "statistics"):
+    for setting in ("keep_rows", "orphan_files", "statistics"):
         if getattr(spec.maintenance, setting):
             yield f"maintenance: {setting}: isn't for derived tables yet. Leave it out."
     if problem := order_problem(spec.maintenance):

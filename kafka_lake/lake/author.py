@@ -24,8 +24,6 @@ EXPIRE_ROWS = "expire_rows"
 """The kind of a commit that deletes rows since they are old."""
 CHANGE_COLUMN = "change_column"
 """The kind of a commit that gives a column another type: values are as they were."""
-MOVE_FILES = "move_files"
-"""The kind of a commit that refers to copies of files in another location: rows are as they were."""
 
 
 def removes_mark(snapshot: int | None) -> dict[str, str]:

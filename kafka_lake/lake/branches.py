@@ -30,7 +30,6 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
-from kafka_lake.lake.pyiceberg_compat.moving import replace_by_copies
 from kafka_lake.lake.pyiceberg_compat.rewriting import stage_rewritten
 
 log = logging.getLogger(__name__)
@@ -227,25 +226,6 @@ class StagingBranch:
                     overwrite.delete_data_file(each)
                 for each in new:
                     overwrite.append_data_file(each)
-        self._appended = table
-
-    def replace_by_copies(self, copies: Mapping[DataFile, DataFile], summary: Mapping[str, str]) -> None:
-        """Have the branch refer to copies of data files instead, by one snapshot; `written` tells where that went.
-
-        Args:
-            copies: The copy of each file, which is of the branch's tip and of the table's current partition spec.
-            summary: Properties of the snapshot.
-
-        Raises:
-            PublishRefusedError: If the table or the branch is gone.
-            ValidationException: If one of the files isn't there.
-        """
-        _in_sequence(lambda: self._replace_by_copies(copies, summary))
-
-    def _replace_by_copies(self, copies: Mapping[DataFile, DataFile], summary: Mapping[str, str]) -> None:
-        table = self._writable()
-        with table.transaction() as transaction:
-            replace_by_copies(transaction, table.io, branch=self.name, summary=summary, copies=copies)
         self._appended = table
 
     def rewrite(self, schema_id: int, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:

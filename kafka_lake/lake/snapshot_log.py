@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from kafka_lake.common.offsets import Loss, Position, losses_from_json
-from kafka_lake.lake.author import EXPIRE_ROWS, HOST, KIND, MOVE_FILES, OFFSETS, RECONCILE, USER, offsets_of
+from kafka_lake.lake.author import EXPIRE_ROWS, HOST, KIND, OFFSETS, RECONCILE, USER, offsets_of
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.positions import (
     ADOPTED_FROM,
@@ -33,7 +33,6 @@ _KINDS = {
     "adopt": "adopt",
     RECONCILE: "dead letters reconciled",
     EXPIRE_ROWS: "row expiry",
-    MOVE_FILES: "files moved",
 }
 _APPLICATION = ("spark.app.id", "app-id")
 _ROWS_ADDED = ("added-records",)
@@ -187,7 +186,7 @@ def _first(summary: dict[str, str], keys: Sequence[str]) -> str:
 def _logged(entry: _Entry, before: Position | None, changes: tuple[Change, ...], whole: _Entry | None) -> LoggedCommit:
     told = (whole or entry).summary
     what, ours = _what(entry, before, whole)
-    rewritten = ours is None or told.get(KIND) == MOVE_FILES
+    rewritten = ours is None
     losses, notes = _losses(entry.summary)
     offsets, unread = ((), []) if whole else _offsets(entry, before)
     return LoggedCommit(

@@ -24,8 +24,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.health import TableHealth
 from kafka_lake.lake.maintenance.old_files import ExpiredRows
 from kafka_lake.lake.maintenance.policy import Needs
-from kafka_lake.lake.maintenance.settings import Maintenance, Tier
-from kafka_lake.lake.maintenance.tier import MovedFiles
+from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake_tests.unit.test_clusters import Documents, loaded, write
 
 
@@ -75,23 +74,6 @@ def test_a_cluster_s_settings_are_those_of_routes_too_unless_one_has_its_own() -
     with loaded(documents) as definitions:
         (topic,) = topics_of(definitions.get_repository_def())
     assert [each.maintenance.expire_after for each in topic.tables] == ["30d", "30d", "9d"]
-
-
-def test_a_cluster_s_other_location_is_that_of_its_topics_and_routes_unless_they_have_their_own() -> None:
-    routes = (
-        "routes:\n- {when: {field: k, equals: a}, table: a}\n"
-        "- {when: {field: k, equals: b}, table: b, maintenance: {tier: {after: 9d, location: /cold}}}"
-    )
-    documents = {
-        "c": "KafkaCluster\nmaintenance: {tier: {after: 30d, location: 's3://cold'}}",
-        "t": f"KafkaTopicTable\ntopic: t\n{routes}",
-        "u": "KafkaTopicTable\ntopic: u\nmaintenance: {tier: null}",
-    }
-    with loaded(documents) as definitions:
-        topic, other = topics_of(definitions.get_repository_def())
-    of_cluster = Tier(after="30d", location="s3://cold")
-    assert [each.maintenance.tier for each in topic.tables] == [of_cluster, of_cluster, Tier("9d", "/cold")]
-    assert other.maintenance.tier is None
 
 
 def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
@@ -144,22 +126,6 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
             "route_by: {field: k, table: 'k_{value}', maintenance: {compact_sort: ['a, b']}}",
             "'a, b' is not understood",
         ),
-        (
-            "tier: {after: 30d, location: 's3://cold'}",
-            "write: upsert\nkey: [id]",
-            "tier: s3://cold isn't for write: upsert",
-        ),
-        ("tier: {after: 30d, location: 's3://cold'}", "metadata_column: null", "tier needs Kafka's timestamp"),
-        (
-            "{}",
-            "maintenance: {keep_rows: 30d, tier: {after: 30d, location: 's3://cold'}}",
-            "tier: after: 30d has no effect with keep_rows: 30d",
-        ),
-        ("tier: {after: 30d, location: cold}", "", "tier: location: cold is no place"),
-        ("tier: {after: soon, location: 's3://cold'}", "", "'soon' is not a duration"),
-        ("tier: {after: 30d}", "", "tier: location: is missing"),
-        ("tier: {location: /cold}", "", "tier: after: is missing"),
-        ("tier: {after: 30d, location: /cold, class: IA}", "", "there is no such setting"),
         ("expire_after: soon", "", "'soon' is not a duration"),
         ("keep_rows: 0d", "", "keep_rows: 0d would delete every row"),
         ("keep_rows: 90", "", "YAML reads this value as the number 90"),
@@ -196,7 +162,6 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
             Due(("lake", "orders"), Needs(health, rows="rows older than 90d")),
             ExpiredRows(1234, 5, 6),
             tuple(f"/lake/{n}.parquet" for n in range(12)),
-            MovedFiles(3, 3 << 20, "s3://cold/lake/orders", with_deletes=2),
         ),
         Preview(Due(("lake", "orders__dead_letters"), Needs(health)), ExpiredRows(0, 0, 0)),
         Preview(Due(("lake", "other"), Needs(health), left_alone=True)),
@@ -216,7 +181,6 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
     assert "lake.orders: 1,234 rows would expire: 5 whole files, and 6 that would be written again" in result.output
     assert "lake.orders: 12 files that no snapshot knows would be removed" in result.output
     assert "  and 2 more" in result.output
-    assert "lake.orders: 3 files, 3.0 MiB, would be moved to s3://cold/lake/orders; 2 old files stay" in result.output
     assert "lake.orders__dead_letters: 0 rows would expire: none is old" in result.output
     assert "lake.other:" not in result.output
     told = json.loads(CliRunner().invoke(app, ["maintain", "--dry-run", "--json"]).output)
@@ -225,7 +189,6 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
         {"rows": 0, "dropped": 0, "partly": 0},
         None,
     ]
-    assert [each["would_move"] and each["would_move"]["files"] for each in told] == [3, None, None]
     assert [each["orphans"] and len(each["orphans"]) for each in told] == [12, None, None]
     refused = CliRunner().invoke(app, ["maintain", "--dry-run", "--yes"])
     assert refused.exit_code == 1

@@ -67,8 +67,7 @@ def maintain(
                         show(line, markup=False, soft_wrap=True)
                     for number, looked_at in enumerate(previews, len(told) - len(previews)):
                         rows = looked_at.rows and asdict(looked_at.rows)
-                        moved = looked_at.moved and asdict(looked_at.moved)
-                        told[number] |= {"would_expire": rows, "orphans": looked_at.orphans, "would_move": moved}
+                        told[number] |= {"would_expire": rows, "orphans": looked_at.orphans}
                         told[number]["delete_files_without_data_file"] = looked_at.dangling
                         for line in preview_lines(looked_at):
                             show(line, markup=False, soft_wrap=True)

@@ -1,8 +1,8 @@
 """Clean: what dead runs left behind, branches and files, and never what a live run needs.
 
 A staging branch from which ``main`` has moved away can't be published any more, whoever made it: it is dropped at
-once, but for one that an expiry of rows, a move of files, or a change of a column's type has just made. One that could
-still be published may be a live run's, and so may files that no snapshot knows yet: only their age tells.
+once, except one that an expiry of rows or a change of a column's type has just made. One that could still be
+published may be a live run's, and so may files that no snapshot knows yet: only their age tells.
 """
 
 import time
@@ -19,16 +19,17 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, staging_branches
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.maintenance.cold_place import PATHS
-from kafka_lake.lake.maintenance.tiered import tiered_of
 from kafka_lake.lake.positions import ancestors, head_of
 
 DEFAULT_AGE_SECONDS = 24 * 3600.0
 
+# Where a table's files may be beside its location (https://iceberg.apache.org/docs/latest/configuration/).
+_PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+
 # What the branches are for that a side table has without one of the topic's table: to reconcile, and to expire rows.
-_FOLLOWS = ("_expire", "_tier", "_retype")
+_FOLLOWS = ("_expire", "_retype")
 _ALONE = ("_settle", *_FOLLOWS)
-# Rows that expire, files that are moved or written again, may follow a head that main has moved to: what was written
+# Rows that expire, and files that are written again, may follow a head that main has moved to: what was written
 # serves so long.
 _FOLLOWS_SECONDS = 600.0
 
@@ -141,8 +142,7 @@ def clean(
 def remove(table: Table, paths: Iterable[str]) -> None:
     """Delete files of a table that `orphan_files` has found."""
     for path in paths:
-        place = next((each for each in _places(table) if path.startswith(f"{_path(each)}/")), table.location())
-        _filesystem(table, place).delete_file(path)
+        _filesystem(table).delete_file(path)
 
 
 def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> list[str]:
@@ -177,8 +177,6 @@ def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) 
         # Loaded again after the listing: what was committed meanwhile is known too.
         for state in (each, each.refresh()):
             known = {_path(path) for path in _referenced(state, seen)}
-            if each is table:
-                _refuse_other_place_names(table, known, {each.path for each in listed})
             left = {path for path in left if _checked(path) not in known}
     return sorted(left)
 
@@ -194,18 +192,6 @@ def _refuse_other_names(table: Table, listed: set[str]) -> None:
         )
 
 
-def _refuse_other_place_names(table: Table, known: set[str], listed: set[str]) -> None:
-    """Refuse the same where files have been moved to: a place of which all files have other names."""
-    for place in tiered_of(table).places:
-        there = {path for path in known if path.startswith(f"{_path(place)}/")}
-        if there and not there & listed and any(path.startswith(f"{_path(place)}/") for path in listed):
-            raise TableError(
-                f"Table {'.'.join(table.name())}: the storage lists none of the files that the table has in {place} by "
-                "the names that it has them, so which ones are orphans can't be told. No file was removed.",
-                "Compare the paths of the table's data files with what the storage lists there.",
-            )
-
-
 def _live(table: Table) -> list[float]:
     """Return when the staging branches were made: a live run's branch is older than any of its files."""
     return [created for created, _ in staging_branches(table).values()]
@@ -213,16 +199,10 @@ def _live(table: Table) -> list[float]:
 
 def _overlap(other: Table, table: Table) -> bool:
     """Return whether a table may have files in the folders of another."""
-    owns = [f"{_path(each)}/" for each in _places(table)]
-    places = [*_places(other), other.metadata_location, *(each.manifest_list for each in other.metadata.snapshots)]
-    places += [value for key, value in other.properties.items() if key in PATHS]
-    paths = [f"{_path(place)}/" for place in places]
-    return any(path.startswith(own) or own.startswith(path) for own in owns for path in paths)
-
-
-def _places(table: Table) -> tuple[str, ...]:
-    """Return where a table's files are: its location, and wherever old ones have been moved to."""
-    return (table.location(), *tiered_of(table).places)
+    own = f"{_path(table.location())}/"
+    places = [other.location(), other.metadata_location, *(each.manifest_list for each in other.metadata.snapshots)]
+    places += [value for key, value in other.properties.items() if key in _PATHS]
+    return any(path.startswith(own) or own.startswith(path) for path in (f"{_path(place)}/" for place in places))
 
 
 def _checked(path: str) -> str:
@@ -231,13 +211,13 @@ def _checked(path: str) -> str:
     return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else path
 
 
-def _filesystem(table: Table, place: str) -> Any:
+def _filesystem(table: Table) -> Any:
     if not isinstance(table.io, PyArrowFileIO):
         raise TableError(
             f"Table {'.'.join(table.name())}: files can't be listed by {type(table.io).__name__}.",
             "Set the catalog's py-io-impl to pyiceberg.io.pyarrow.PyArrowFileIO, or use Iceberg's remove_orphan_files.",
         )
-    scheme, netloc, _ = PyArrowFileIO.parse_location(place, table.io.properties)
+    scheme, netloc, _ = PyArrowFileIO.parse_location(table.location(), table.io.properties)
     return table.io.fs_by_scheme(scheme, netloc)
 
 
@@ -247,11 +227,10 @@ def _path(location: str) -> str:
 
 
 def _listed(table: Table) -> Iterator[Any]:
-    for place in _places(table):
-        for folder in ("data", "metadata") if place == table.location() else ("data",):
-            selector = fs.FileSelector(f"{_path(place)}/{folder}", allow_not_found=True, recursive=True)
-            found = _filesystem(table, place).get_file_info(selector)
-            yield from (each for each in found if each.type == fs.FileType.File)
+    for folder in ("data", "metadata"):
+        selector = fs.FileSelector(f"{_path(table.location())}/{folder}", allow_not_found=True, recursive=True)
+        found = _filesystem(table).get_file_info(selector)
+        yield from (each for each in found if each.type == fs.FileType.File)
 
 
 def _referenced(table: Table, seen: set[str]) -> Iterator[str]:

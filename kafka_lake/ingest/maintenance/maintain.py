@@ -12,7 +12,7 @@ from pyiceberg.exceptions import CommitFailedException
 from kafka_lake.common.printable import counted
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.clean import orphan_files, remove
-from kafka_lake.ingest.maintenance.needed import Due, due, files_to_move, old_rows
+from kafka_lake.ingest.maintenance.needed import Due, due, old_rows
 from kafka_lake.ingest.maintenance.tables import HasTables, Tables
 from kafka_lake.lake.maintenance.compact import Compacted, compact
 from kafka_lake.lake.maintenance.expire import expire
@@ -24,7 +24,6 @@ from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, ORPHANS_REMO
 from kafka_lake.lake.maintenance.planning import Planning, planning_of
 from kafka_lake.lake.maintenance.policy import limits_of
 from kafka_lake.lake.maintenance.statistics import compute_statistics
-from kafka_lake.lake.maintenance.tier import MovedFiles, move_old_files
 
 T = TypeVar("T")
 
@@ -43,7 +42,6 @@ class Maintained:
         rows: The rows that expired; None if none were asked to.
         orphans: How many files that no snapshot knew were removed; None if they weren't looked for.
         counted: The columns whose distinct values were counted.
-        moved: The files that were moved to another location; None if none were asked to.
         planning_before: What it took to plan a query before.
         planning_after: What it takes now.
     """
@@ -57,7 +55,6 @@ class Maintained:
     rows: ExpiredRows | None = None
     orphans: int | None = None
     counted: tuple[str, ...] = ()
-    moved: MovedFiles | None = None
     planning_before: Planning | None = None
     planning_after: Planning | None = None
 
@@ -72,8 +69,6 @@ def sentence(done: Maintained) -> str:
             f"{done.before.data_files:,} data and {done.before.delete_files:,} delete files became "
             f"{done.after.data_files:,} and {done.after.delete_files:,}"
         )
-    if done.moved is not None:
-        parts.append(moved_sentence(done.moved))
     if done.expired:
         parts.append(f"{counted(done.expired, 'snapshot')} expired")
     if done.orphans is not None:
@@ -86,17 +81,6 @@ def sentence(done: Maintained) -> str:
         if before.seconds is not None and after.seconds is not None:
             parts.append(f"planning a query took {before.seconds:.2f} s and takes {after.seconds:.2f} s")
     return f"{'.'.join(done.identifier)}: {', '.join(parts) or 'nothing to do'} ({done.seconds:.0f} s)"
-
-
-def moved_sentence(moved: MovedFiles, would_be: bool = False) -> str:
-    """Return which files were moved to another location, and which stay, as people read it."""
-    told = f"{counted(moved.files, 'file')}, {moved.size / 2**20:,.1f} MiB, {'would be ' if would_be else ''}moved"
-    told += f" to {moved.place}" if moved.files else ""
-    if moved.with_deletes:
-        told += f"; {moved.with_deletes:,} old files stay until a compaction has taken their deleted rows out"
-    if moved.of_other_spec:
-        told += f"; {moved.of_other_spec:,} old files stay, as they are partitioned as the table was before"
-    return told
 
 
 def maintain(
@@ -162,7 +146,6 @@ class _Work:
         rows = tried(self._rows, None)
         compacted = tried(self._compacted, None)
         tried(self._manifests, None)
-        moved = tried(self._moved, None)
         expired = tried(self._expired, 0)
         orphans = tried(self._orphans, None)
         counted = tried(self._counted, tuple[str, ...]())
@@ -179,7 +162,6 @@ class _Work:
             rows=rows,
             orphans=orphans,
             counted=counted,
-            moved=moved,
             planning_before=before,
             planning_after=self._planning(),
         )
@@ -198,13 +180,6 @@ class _Work:
         if asked is None or not (self.table.needs.rows or self.everything):
             return None
         return expire_rows(self.tables.spark, self.tables.catalog, identifier, asked, run_id=self._run_id)
-
-    def _moved(self) -> MovedFiles | None:
-        identifier = self.table.identifier
-        asked = None if self.table.left_alone else files_to_move(self.spec, identifier, int(time.time() * 1000))
-        if asked is None or not (self.table.needs.tier or self.everything):
-            return None
-        return move_old_files(self.tables.spark, self.tables.catalog, identifier, asked, run_id=self._run_id)
 
     def _compacted(self) -> Compacted | None:
         if not (self.table.needs.compaction or self.everything):

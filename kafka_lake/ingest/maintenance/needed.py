@@ -16,8 +16,6 @@ from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldRows, count_ol
 from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, why_remove
 from kafka_lake.lake.maintenance.policy import Needs, applies_to, needs_of
 from kafka_lake.lake.maintenance.statistics import why_compute
-from kafka_lake.lake.maintenance.tier import MovedFiles, OldFilesGo, would_move
-from kafka_lake.lake.maintenance.tiered import tier_limit_ms, why_tier
 
 # Of a dead letter.
 _TIMESTAMP = "timestamp"
@@ -51,14 +49,12 @@ class Preview:
         due: The table, and what it needs.
         rows: The rows that would expire; None if none are asked to.
         orphans: Files that no snapshot knows; None if they aren't asked to go.
-        moved: The files that would be moved to another location; None if none are asked to.
         dangling: Delete files that no data file is left for; None if that can't be told.
     """
 
     due: Due
     rows: ExpiredRows | None = None
     orphans: tuple[str, ...] | None = None
-    moved: MovedFiles | None = None
     dangling: int | None = None
 
 
@@ -87,14 +83,12 @@ def preview(spec: HasTables, tables: Tables | Connections) -> list[Preview]:
             continue
         found = _due(spec, identifier, table, now)
         old = None if found.left_alone else old_rows(spec, identifier, now)
-        cold = None if found.left_alone else files_to_move(spec, identifier, now)
         asked_for_orphans = spec.maintenance.orphan_files and not found.left_alone
         previews.append(
             Preview(
                 found,
                 rows=count_old_rows(table, old) if old is not None else None,
                 orphans=tuple(orphan_files(table, tables.catalog, ORPHAN_AGE_SECONDS)) if asked_for_orphans else None,
-                moved=would_move(table, cold, dict(tables.catalog.pyiceberg.properties)) if cold else None,
                 dangling=dangling_deletes(table),
             )
         )
@@ -115,20 +109,6 @@ def old_rows(spec: HasTables, identifier: tuple[str, str], now_ms: int) -> OldRo
     return OldRows(by, before, needs_position=identifier == spec.identifier)
 
 
-def files_to_move(spec: HasTables, identifier: tuple[str, str], now_ms: int) -> OldFilesGo | None:
-    """Return which files of a topic's table are moved to another location, and where; None if none are.
-
-    Args:
-        spec: The topic's settings.
-        identifier: Namespace and name of one of its tables.
-        now_ms: The time, in milliseconds since 1970.
-    """
-    tier, before, by = spec.maintenance.tier, tier_limit_ms(spec.maintenance, now_ms), _by(spec, identifier)
-    if tier is None or before is None or by is None:
-        return None
-    return OldFilesGo(by, before, tier.location)
-
-
 def _by(spec: HasTables, identifier: tuple[str, str]) -> str | None:
     """Return which column tells how old a row of a topic's table is; None if none of its rows expires."""
     if not isinstance(spec, TopicTable):
@@ -138,10 +118,9 @@ def _by(spec: HasTables, identifier: tuple[str, str]) -> str | None:
     if identifier == spec.dead_letter_table:
         return _TIMESTAMP
     policy = spec.maintenance
-    if policy.by is None and spec.metadata_column is None and (policy.keep_rows or policy.tier):
-        setting = "keep_rows" if policy.keep_rows else "tier"
+    if policy.by is None and spec.metadata_column is None and policy.keep_rows:
         raise ConfigurationError(
-            f"Topic {spec.topic}: maintenance: {setting} needs to know how old a row is, and without metadata_column: "
+            f"Topic {spec.topic}: maintenance: keep_rows needs to know how old a row is, and without metadata_column: "
             f"table {'.'.join(identifier)} doesn't have Kafka's timestamp.",
             "Name a column that tells a time with maintenance: by, or set metadata_column:.",
         )
@@ -155,6 +134,5 @@ def _due(spec: HasTables, identifier: tuple[str, str], table: Table, now: int) -
     if not left_alone:
         rows = why_expire(table, policy, now, by) if by is not None else ""
         counted = why_compute(table, policy, now) if identifier == spec.identifier else ""
-        tier = why_tier(table, policy, now) if by is not None else ""
-        needs = replace(needs, rows=rows, tier=tier, orphans=why_remove(table, policy, now), statistics=counted)
+        needs = replace(needs, rows=rows, orphans=why_remove(table, policy, now), statistics=counted)
     return Due(identifier, needs, left_alone)

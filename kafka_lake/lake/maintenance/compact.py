@@ -10,12 +10,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.lake.catalog import LakeCatalog, literal
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.health import COMPACTED
 from kafka_lake.lake.maintenance.rewrite_order import rewrite_arguments
-from kafka_lake.lake.maintenance.row_age import row_limit
 from kafka_lake.lake.maintenance.settings import Maintenance
-from kafka_lake.lake.maintenance.tiered import Tiered, tiered_of
 from kafka_lake.lake.positions import summary_of
 
 # What a compaction has made is beyond this size soon, and no later one writes it again.
@@ -34,12 +32,6 @@ _OPTIONS = {
 }
 
 # A file that has the right size in any case is written again for its deletes.
-_DELETES_ALONE = {
-    **_OPTIONS,
-    "delete-file-threshold": "1",
-    "min-file-size-bytes": "0",
-    "max-file-size-bytes": str(1 << 60),
-}
 
 
 @dataclass(frozen=True)
@@ -81,10 +73,8 @@ def compact(
     ordered = table is not None and bool(table.sort_order().fields)
     order = rewrite_arguments(table.schema() if table else Schema(), policy, ordered, ".".join(identifier))
     told = {**_OPTIONS, "min-file-size-bytes": str(_small(table))}
-    deletes, hot, cold = _delete_files(table), *_conditions(table)
-    results = [_rewrite(spark, catalog, identifier, {"options": _map(told), **hot, **order})]
-    if cold and deletes:
-        results.append(_rewrite(spark, catalog, identifier, {"options": _map(_DELETES_ALONE), **cold, **order}))
+    deletes = _delete_files(table)
+    rewritten = _rewrite(spark, catalog, identifier, {"options": _map(told), **order})
     table = catalog.table(identifier)
     if _delete_files(table) > 1:
         spark.sql(
@@ -92,9 +82,9 @@ def compact(
         ).collect()
     _remember(catalog, identifier)
     return Compacted(
-        before=sum(each["rewritten_data_files_count"] for each in results),
-        after=sum(each["added_data_files_count"] for each in results),
-        size=sum(each["rewritten_bytes_count"] for each in results),
+        before=rewritten["rewritten_data_files_count"],
+        after=rewritten["added_data_files_count"],
+        size=rewritten["rewritten_bytes_count"],
         deletes=max(0, deletes - _delete_files(catalog.table(identifier))),
     )
 
@@ -114,20 +104,6 @@ def _rewrite(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], argu
 def _map(options: Mapping[str, str]) -> str:
     told = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
     return f"map({told})"
-
-
-def _conditions(table: Table | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what has a compaction leave files alone that are in another location, and what has it take those alone.
-
-    Of them all rows are old; of what is as old, it takes files with deleted rows alone. Both are empty where no file
-    has been moved.
-    """
-    tiered = tiered_of(table) if table else Tiered()
-    column = table.schema().find_column_name(tiered.field) if table and tiered.field else None
-    if table is None or column is None:
-        return {}, {}
-    limit = row_limit(table, column, tiered.before_ms)
-    return {"where": literal(f"{limit.column} IS NULL OR NOT {limit.sql}")}, {"where": literal(limit.sql)}
 
 
 def _small(table: Table | None) -> int:

@@ -6,9 +6,7 @@ from itertools import takewhile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from kafka_lake.lake.author import KIND, MOVE_FILES
 from kafka_lake.lake.maintenance.leftovers import holders
-from kafka_lake.lake.maintenance.tiered import tiered_of
 from kafka_lake.lake.positions import ADOPTED_AT, RESUMED_FROM, ancestors, follows_another, head_of, summary_of
 from kafka_lake.lake.tables.properties import LAYOUT
 
@@ -28,8 +26,6 @@ class TableHealth:
         deleted_rows: How many rows of the data files they delete.
         commits: Since the last compaction, whether it found something to do or not.
         snapshots: How many the metadata have, in whatever branch.
-        tiered_files: How many data files were in another location when they were counted last.
-        tiered_size: Their bytes.
         held_by: Who keeps files of older snapshots from being removed, the oldest first, as people read it.
     """
 
@@ -40,8 +36,6 @@ class TableHealth:
     deleted_rows: int
     commits: int
     snapshots: int
-    tiered_files: int = 0
-    tiered_size: int = 0
     held_by: str = ""
 
     @property
@@ -58,7 +52,7 @@ class TableHealth:
 def table_health(table: Table) -> TableHealth:
     """Return how a table fares; what a snapshot's summary leaves out counts as 0."""
     head = table.current_snapshot()
-    told, tiered = summary_of(head) if head else {}, tiered_of(table)
+    told = summary_of(head) if head else {}
 
     def total(name: str) -> int:
         return int(told.get(f"total-{name}", 0))
@@ -71,8 +65,6 @@ def table_health(table: Table) -> TableHealth:
         deleted_rows=total("position-deletes"),
         commits=commits_since_compaction(table),
         snapshots=len(table.metadata.snapshots),
-        tiered_files=tiered.files,
-        tiered_size=tiered.size,
         held_by=holders(table),
     )
 
@@ -103,10 +95,6 @@ def is_ours(table: Table) -> bool:
 
 
 def compacts(snapshot: Snapshot) -> bool:
-    """Return whether data files were replaced: manifests, or delete files, are replaced by such snapshots too.
-
-    Files that were moved to another location are the same as before.
-    """
+    """Return whether data files were replaced: manifests, or delete files, are replaced by such snapshots too."""
     replaces = snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
-    told = summary_of(snapshot)
-    return replaces and told.get(KIND) != MOVE_FILES and int(told.get("deleted-data-files", 0)) > 0
+    return replaces and int(summary_of(snapshot).get("deleted-data-files", 0)) > 0

@@ -29,7 +29,6 @@ class Needs:
         expiry: Why they shall; empty if they needn't yet.
         rows: Why rows shall expire; empty if they needn't yet.
         orphans: Why files that belong to no snapshot shall be removed; empty if they needn't yet.
-        tier: Why old files shall be moved to another location; empty if they needn't yet.
         statistics: Why distinct values shall be counted; empty if they needn't yet.
     """
 
@@ -40,12 +39,11 @@ class Needs:
     rows: str = ""
     orphans: str = ""
     statistics: str = ""
-    tier: str = ""
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Return what is to be done, and why; empty if nothing is."""
-        return tuple(filter(None, (self.rows, self.compaction, self.tier, self.expiry, self.orphans, self.statistics)))
+        return tuple(filter(None, (self.rows, self.compaction, self.expiry, self.orphans, self.statistics)))
 
     @property
     def overdue(self) -> str:

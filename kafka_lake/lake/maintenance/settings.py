@@ -10,24 +10,6 @@ from kafka_lake.lake.maintenance.window import window_of
 
 
 @dataclass(frozen=True)
-class Tier:
-    """Where old files of a table are moved to, and when they are old."""
-
-    after: str = Field(
-        description="Files of which all rows are older than this are moved: as 30d or 36h. The column is that of `by`."
-    )
-    location: str = Field(
-        description="Where they are moved to: a bucket or folder that the catalog's credentials may write to, outside "
-        "of the table. Each table has a folder of its own there.",
-    )
-
-    @property
-    def after_seconds(self) -> float:
-        """Return how old files are that are moved. Raises `ConfigurationError`."""
-        return seconds_of(self.after)
-
-
-@dataclass(frozen=True)
 class Maintenance:
     """How the tables of a topic are kept fast, and for how long their past is kept."""
 
@@ -76,16 +58,10 @@ class Maintenance:
     )
     by: str | None = Field(
         default=None,
-        description="With keep_rows or tier: the column that tells how old a row is, of type timestamp or date, a "
+        description="With keep_rows: the column that tells how old a row is, of type timestamp or date, a "
         "field of a struct as `struct.field`. By default Kafka's timestamp, `_kafka.timestamp`. Without a time zone it "
         "is UTC. A row stays if it has no time there. Of dead letters Kafka's timestamp counts.",
         examples=["created_at"],
-    )
-    tier: Tier | None = Field(
-        default=None,
-        description="Old data files are moved to another location, such as a cheaper bucket: `after` says when they "
-        "are old, `location` where they go. Rows are not changed, and are read as before. Not for write: upsert.",
-        examples=[{"after": "30d", "location": "s3://cold/lake"}],
     )
     orphan_files: bool = Field(
         default=False,
