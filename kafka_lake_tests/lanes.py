@@ -155,12 +155,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_reconcile.py::test_merge_on_read_dead_letters_come_back_after_a_rollback": (
         "integration/test_reconcile.py::test_dead_letters_deleted_by_others_beside_an_older_file"
     ),
-    "integration/test_previous_version.py::test_dead_letters_that_are_rows_by_now_are_reconciled_by_the_next_run": (
-        "integration/test_previous_version.py::test_a_run_that_died_between_its_publications_is_completed"
-    ),
-    "integration/test_previous_version.py::test_inferred_columns_go_on_evolving_and_skipped_offsets_stay_known": (
-        "integration/test_previous_version.py::test_a_run_that_died_between_its_publications_is_completed"
-    ),
     # What others do to a table.
     "integration/test_maintenance.py::test_a_position_is_not_rebuilt_from_dead_letters_whose_rows_are_missing": (
         "integration/test_maintenance.py::test_a_position_that_expired_is_rebuilt_from_the_rows"

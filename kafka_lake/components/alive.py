@@ -21,8 +21,6 @@ from kafka_lake.components.keys import MAINTENANCE_TAG, TOPIC_TAG
 
 ALIVE_TAG = ".dagster/kafka_lake_alive"
 """Tag of a run: its process's name, and when it last reported that it is alive. Dagster's pages don't show it."""
-_ALIVE_TAG_BEFORE = "kafka_lake/alive"
-"""What runs of older versions have."""
 
 _BEAT_SECONDS = 60.0
 _SILENT_SECONDS = 900.0
@@ -94,7 +92,7 @@ def end_dead(
 
 
 def _death(instance: dg.DagsterInstance, run: dg.DagsterRun, now: float) -> str:
-    said = run.tags.get(ALIVE_TAG) or run.tags.get(_ALIVE_TAG_BEFORE)
+    said = run.tags.get(ALIVE_TAG)
     if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING) or said == _DONE:
         return ""
     if said is None:

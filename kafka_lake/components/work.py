@@ -128,7 +128,6 @@ def request(works: Sequence[Work], known: Sequence[str], pace: Pace, asked: Work
     own = {partition_key(work.spec, partition) for work in works for partition in work.partitions}
     keys = [key for key in (*known, *(new for work in works for new in work.new_partitions)) if key in own]
     return dg.RunRequest(
-        # Of older versions, a colon stood here: Dagster takes no key twice.
         run_key=f"{asked.name}:{asked.fingerprint}#{asked.attempts}",
         asset_selection=[table_key(each) for each in spec.tables],
         asset_check_keys=run_checks(spec),

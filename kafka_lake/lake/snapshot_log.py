@@ -213,7 +213,7 @@ def _topic(entry: _Entry) -> str:
 
 
 def _what(entry: _Entry, before: Position | None, whole: _Entry | None) -> tuple[str, bool | None]:
-    """Return what a snapshot is for, and whether it is ours; older versions of kafka_lake didn't write it down."""
+    """Return what a snapshot is for, and whether it is ours."""
     if whole is not None:
         return f"part of the {_what(whole, before, None)[0]}", True
     summary = entry.summary
