@@ -53,8 +53,6 @@ CASES: Mapping[str, tuple[RuleEntry, ...]] = {
     "a foreign key to 100,000 rows": (_to("orders_small", on_failure="warn"),),
     "a foreign key to 5,000,000 rows": (_to("orders_large", on_failure="warn"),),
     "volume, by the rows of a day": (RuleEntry(volume=Volume()),),
-    "5 expectations": (RuleEntry(expectations="benchmarks.suites:expectations"),),
-    "a schema of Pandera, 5 columns": (RuleEntry(pandera="benchmarks.suites:schema"),),
     _TWO_PLAIN: (),
     "2 commits, unique": (RuleEntry(unique=("order_id",)),),
     "2 commits, unique within the table": (RuleEntry(unique=("order_id",), within=WHOLE_TABLE),),

@@ -6,16 +6,19 @@ This package re-exports the components that Dagster projects use; everything els
 from importlib import import_module
 from typing import Any
 
-__all__ = ["DerivedTable", "KafkaCluster", "KafkaTopicTable", "KafkaTopics"]
+_COMPONENTS = ["DerivedTable", "KafkaCluster", "KafkaTopicTable", "KafkaTopics"]
+__all__ = ["CheckResult", *_COMPONENTS]
 
 
 def __getattr__(name: str) -> Any:
-    """Load a component on first use, so that pure modules can be imported without Dagster."""
-    if name in __all__:
+    """Load a name on first use, so that pure modules can be imported without Dagster."""
+    if name in _COMPONENTS:
         return getattr(import_module("kafka_lake.components"), name)
+    if name == "CheckResult":
+        return import_module("kafka_lake.ingest.rules.check").CheckResult
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """Name the components, so that Dagster's component registry finds them."""
+    """Name what Dagster's component registry and completion look at."""
     return __all__

@@ -1,6 +1,5 @@
 """The settings of a derived table's YAML document: those of `DerivedTable` in `derive`, and Dagster's own."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import dagster as dg
@@ -87,17 +86,10 @@ class DerivedSettings(_DerivedFields):  # type: ignore[misc]
     description: OptionalText = Field(default=None, description="What the rows are.")
     tags: TextMap = Field(default_factory=dict, description="Tags of the table's asset in Dagster.")
 
-    def derived_table(self, folder: Path = Path()) -> DerivedTable:
-        """Return the settings as a run takes them.
-
-        Args:
-            folder: Where the document is; suites are named from there.
-
-        Raises:
-            ConfigurationError: If a suite's file isn't there, or is none.
-        """
+    def derived_table(self) -> DerivedTable:
+        """Return the settings as a run takes them."""
         given = {name: getattr(self, name) for name in pydantic_fields(DerivedTable) if name != "maintenance"}
-        given["rules"] = tuple(rule.entry(folder) for rule in self.rules)
+        given["rules"] = tuple(rule.entry() for rule in self.rules)
         return DerivedTable(**given, **({"maintenance": self.maintenance.policy()} if self.maintenance else {}))
 
     def presentation(self) -> Presentation:

@@ -39,9 +39,9 @@ class DerivedTable(FromDocument, DerivedSettings):
         ]
         project = Project(
             [table for each in topics for table in each.topic_table(each._place.parent).tables],
-            [each.derived_table(each._place.parent) for each in tree.get_all_components(DerivedTable)],
+            [each.derived_table() for each in tree.get_all_components(DerivedTable)],
         )
-        spec = self.derived_table(self._place.parent)
+        spec = self.derived_table()
         missing = [".".join(each) for each in spec.upstream.values() if project.why_not_incremental(each) is None]
         if missing and not (all(each.every_topic for each in documents) and all(each.is_known for each in many)):
             # What tells the topics needs definitions that load.

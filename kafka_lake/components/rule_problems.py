@@ -11,8 +11,6 @@ from kafka_lake.ingest.decode.rows import STALE
 from kafka_lake.ingest.rule import (
     KINDS,
     OF_ROWS,
-    OF_SUITES,
-    SUITE_FILE,
     WHOLE_TABLE,
     ForeignKey,
     Range,
@@ -164,9 +162,7 @@ def _entry_problems(entry: RuleEntry) -> Iterator[str]:
         yield f"name: {entry.name!r} is no name. Use letters, digits and underscores."
     yield from _kind_problems(entry)
     of_rows = kinds[0] in OF_ROWS
-    if kinds[0] in OF_SUITES and entry.on_failure == "dead_letter":
-        yield f"on_failure: dead_letter is for single rows, and {kinds[0]} is about a whole commit. Set fail or warn."
-    elif not of_rows and entry.on_failure == "dead_letter":
+    if not of_rows and entry.on_failure == "dead_letter":
         yield f"on_failure: dead_letter has no effect: no single row breaks {kinds[0]}. Set fail or warn."
     if entry.fail_above is not None and (entry.on_failure == "fail" or not of_rows):
         yield (
@@ -218,15 +214,8 @@ def _kind_problems(entry: RuleEntry) -> Iterator[str]:
             yield f"days: has to be from {LEAST_HISTORY} to 366, and deviations: above 0."
     if entry.null_share is not None:
         yield from _share_problems(entry.null_share.max)
-    if entry.expectations is not None and not entry.expectations.endswith(SUITE_FILE):
-        yield from _reference_problems("expectations", entry.expectations, f"a file {SUITE_FILE}, or module:suite")
-    if entry.pandera is not None:
-        yield from _reference_problems("pandera", entry.pandera, "module:schema")
-
-
-def _reference_problems(setting: str, text: str, allowed: str) -> Iterator[str]:
-    if not _REFERENCE.match(text):
-        yield f"{setting}: {text!r} names nothing in Python. Write {allowed}."
+    if entry.check is not None and not _REFERENCE.match(entry.check):
+        yield f"check: {entry.check!r} names nothing in Python. Write module:function."
 
 
 def _foreign_key_problems(given: ForeignKey) -> Iterator[str]:

@@ -1,17 +1,13 @@
 """The setting ``rules:`` of a topic, as YAML has it; its fields are those of `RuleEntry`."""
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import dagster as dg
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, create_model
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.text import Limit, OptionalText, Text, TextList, rendered_as
 from kafka_lake.ingest.rule import (
-    SUITE_FILE,
     AcceptedValues,
     ForeignKey,
     NullShare,
@@ -23,7 +19,6 @@ from kafka_lake.ingest.rule import (
 )
 from kafka_lake.ingest.topic_table import pydantic_fields
 
-_AS_WRITTEN = "Write the suite by Great Expectations 1: json.dumps(suite.to_json_dict())."
 # YAML reads 5 as a number and "5" as text: a column of the other type has no such value.
 _Value = StrictBool | StrictInt | StrictFloat | str
 _Bound = StrictInt | StrictFloat | str | None
@@ -93,36 +88,11 @@ class RuleSettings(_RuleFields):  # type: ignore[misc]
 
     model_config = ConfigDict(extra="forbid")
 
-    def entry(self, folder: Path | None = None) -> RuleEntry:
-        """Return the rule as the pipeline takes it.
-
-        Args:
-            folder: Where the document is, from where the file of a suite is named. None leaves it as it is written.
-
-        Raises:
-            ConfigurationError: If the file of a suite isn't there, or is none.
-        """
+    def entry(self) -> RuleEntry:
+        """Return the rule as the pipeline takes it."""
         given = {}
         for name in pydantic_fields(RuleEntry):
             value = getattr(self, name)
             kind = next((declared for declared, model in _KINDS.items() if isinstance(value, model)), None)
             given[name] = value if kind is None else kind(**{each: getattr(value, each) for each in vars(value)})
-        if folder is not None and (suite := given["expectations"]) and suite.endswith(SUITE_FILE):
-            given["expectations"] = _suite_file(folder / suite)
         return RuleEntry(**given)
-
-
-def _suite_file(path: Path) -> str:
-    """Return where a suite's file is. Great Expectations, which takes seconds to load, reads it in a run."""
-    where = f"rules: expectations: {path.resolve()}"
-    if not path.is_file():
-        raise ConfigurationError(f"{where}: there is no such file.", "Paths start where the YAML document is.")
-    try:
-        given = json.loads(path.read_text())
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: isn't JSON: {error}.", _AS_WRITTEN) from error
-    if not isinstance(given, dict) or not isinstance(given.get("expectations"), list) or "name" not in given:
-        raise ConfigurationError(f"{where}: has no name with a list of expectations.", _AS_WRITTEN)
-    if not given["expectations"]:
-        raise ConfigurationError(f"{where}: has no expectations, so that all rows meet it.", _AS_WRITTEN)
-    return str(path.resolve())

@@ -159,7 +159,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         """Return the settings as the pipeline takes them.
 
         Args:
-            folder: Where the document is; schema files and suites are named from there.
+            folder: Where the document is; schema files are named from there.
 
         Raises:
             ConfigurationError: If such a file isn't there, or ``topics`` is a pattern that no known topic matches.
@@ -172,7 +172,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                     "Run `kafka-lake topics refresh`.",
                 )
             given["topics"], given["topic"] = self.every_topic, self.every_topic[0]
-        given["rules"] = tuple(rule.entry(folder) for rule in self.rules)
+        given["rules"] = tuple(rule.entry() for rule in self.rules)
         given["maintenance"] = self.maintenance and self.maintenance.policy()
         for setting in ("schema_file", "key_schema_file"):
             given[setting] = _file(setting, given[setting], folder)

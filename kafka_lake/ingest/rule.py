@@ -12,17 +12,13 @@ OnFailure = Literal["dead_letter", "fail", "warn"]
 ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
 Kind = Literal[
     "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key", "row_count", "null_share",
-    "volume", "expectations", "pandera",
+    "volume", "check",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 OF_ROWS: tuple[Kind, ...] = (
     "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key",
 )  # fmt: skip
 """Kinds that a row keeps or breaks; the others are about a commit as a whole."""
-OF_SUITES: tuple[Kind, ...] = ("expectations", "pandera")
-"""Kinds that another tool asks, of all rows of a commit."""
-SUITE_FILE = ".json"
-"""How the name of a suite's file ends; others are of Python."""
 RULE_CLASS = "rule:"
 """How the classes of dead letters begin that broke a rule."""
 RULE_CHECK = "rule_"
@@ -162,17 +158,11 @@ class RuleEntry:
         "the days, of the last `days`: their median, and `deviations` standard deviations to either side. Warns.",
         examples=[{"per": "hour", "days": 14}],
     )
-    expectations: str | None = Field(
+    check: str | None = Field(
         default=None,
-        description="The rows of a commit meet a suite of Great Expectations: its JSON file, from where the YAML "
-        "document is, or a suite in Python as module:suite. Needs kafka-lake[great-expectations].",
-        examples=["suites/orders.json", "my_checks:orders"],
-    )
-    pandera: str | None = Field(
-        default=None,
-        description="The rows of a commit meet a schema of Pandera: a DataFrameModel or DataFrameSchema of "
-        "pandera.pyspark, as module:schema. Needs kafka-lake[pandera].",
-        examples=["my_checks:Orders"],
+        description="A function of your own, as module:function. It gets the rows of a commit as a Spark DataFrame and "
+        "returns `kafka_lake.CheckResult`s.",
+        examples=["my_checks:orders"],
     )
     name: str | None = Field(
         default=None,
@@ -254,10 +244,8 @@ class Rule:
             return f"{column} is null in at most {entry.null_share.max} of the rows"
         if entry.foreign_key is not None:
             return f"{column} is in {entry.foreign_key.table} ({', '.join(entry.foreign_key.target)})"
-        if entry.expectations is not None:
-            return f"the rows meet the expectations of {_short(entry.expectations)}"
-        if entry.pandera is not None:
-            return f"the rows meet the schema {entry.pandera}"
+        if entry.check is not None:
+            return f"the rows pass {entry.check}"
         if self.kind == "unique":
             return f"{column} is different in each row of {_among(entry.within)}"
         return f"{column} is not null" if self.kind == "not_null" else str(entry.expression)
@@ -298,8 +286,8 @@ def _of_entry(entry: RuleEntry, fail_above: int | str | None) -> Iterator[Rule]:
         every = [(given.column,) if hasattr(given, "column") else ()]
     for columns in every:
         about = (given,) if kind == "expression" else columns
-        if kind in OF_SUITES:
-            about = (_short(given).removesuffix(SUITE_FILE).rpartition(":")[2],)
+        if kind == "check":
+            about = (given.rpartition(":")[2],)
         name = entry.name or _derived(kind, about)
         if entry.name and len(every) > 1:
             name = f"{entry.name}_{_plain(*columns)}"
@@ -312,11 +300,6 @@ def _derived(kind: str, about: tuple[str, ...]) -> str:
 
 def _plain(*texts: str) -> str:
     return _NO_NAME.sub("_", "_".join(texts)).strip("_")
-
-
-def _short(reference: str) -> str:
-    """Return a suite's file without its folder; a reference of Python as it is."""
-    return reference.replace("\\", "/").rpartition("/")[2]
 
 
 def _from_to(least: object, greatest: object) -> str:

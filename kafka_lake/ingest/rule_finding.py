@@ -1,7 +1,6 @@
 """What a rule found, as the finding of its check. Pure."""
 
 from kafka_lake.ingest.finding import Finding
-from kafka_lake.ingest.rule import OF_SUITES
 from kafka_lake.ingest.rules.result import RuleResult
 
 RULES_REMEDY = (
@@ -31,8 +30,8 @@ def _facts(result: RuleResult) -> dict[str, object]:
     facts: dict[str, object] = {"rule": rule.said, "on_failure": rule.on_failure}
     if rule.kind == "volume":
         facts |= result.volume.facts if result.volume is not None else {"asked": "of commits that append"}
-    elif rule.kind in OF_SUITES:
-        facts |= {"rows": result.evaluated, **(result.suite.facts if result.suite is not None else {})}
+    elif rule.kind == "check":
+        facts |= {"rows": result.evaluated, **(result.checked.facts if result.checked is not None else {})}
     elif rule.kind == "row_count":
         facts["rows"] = result.evaluated
     elif rule.kind == "null_share":
@@ -56,8 +55,8 @@ def _broken(result: RuleResult) -> str:
     rule = result.rule
     if result.volume is not None:
         return result.volume.said
-    if result.suite is not None:
-        return f"of {result.evaluated} rows, {result.suite.said}"
+    if result.checked is not None:
+        return f"of {result.evaluated} rows, {result.checked.said}"
     if rule.kind == "row_count":
         return f"the commit has {result.evaluated} rows, and {rule.said}"
     if rule.kind == "null_share":

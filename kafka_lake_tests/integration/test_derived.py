@@ -387,7 +387,7 @@ def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
     world.send(3)
     ingest(world.spec, world.connections(), "run-1")
     rules = (RuleEntry(row_count=RowCount(min=1)), RuleEntry(range=Range("Id", max=1), on_failure="warn"))
-    rules += (RuleEntry(pandera="kafka_lake_tests.decode.suites:few", on_failure="warn"),)
+    rules += (RuleEntry(check="kafka_lake_tests.decode.checks:few", on_failure="warn"),)
     spec = orders(world, "dagster", "append", "SELECT id AS Id FROM {source} -- all", rules=rules)
     spec = replace(spec, lookback="2d", time="At")
     resources = {"catalog": catalog_resource, "spark": ResourceDefinition.hardcoded_resource(spark_resource)}
@@ -402,8 +402,8 @@ def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
     warned = evaluations["rule_range_Id"]
     assert (warned.passed, warned.severity, warned.metadata["failed"].value) == (False, dg.AssetCheckSeverity.WARN, 1)
     assert evaluations["rule_row_count"].passed
-    suite = evaluations["rule_pandera_few"]
-    assert (suite.passed, suite.severity, suite.metadata["checks_failed"].value) == (
+    check = evaluations["rule_check_few"]
+    assert (check.passed, check.severity, check.metadata["checks_failed"].value) == (
         False,
         dg.AssetCheckSeverity.WARN,
         1,

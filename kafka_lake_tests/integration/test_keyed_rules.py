@@ -143,8 +143,8 @@ def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
     ingest(spec, connections(), "run-1")
     # The column for marks comes with the first rule that needs it, whatever the policy for columns of records.
     rules = (*at_most(5), RuleEntry(not_null=("v", "w")), RuleEntry(row_count=RowCount(max=4)))
-    # To a suite, what isn't told is null.
-    rules += (RuleEntry(pandera="kafka_lake_tests.decode.suites:told", on_failure="warn"),)
+    # To a check, what isn't told is null.
+    rules += (RuleEntry(check="kafka_lake_tests.decode.checks:told", on_failure="warn"),)
     ruled = replace(spec, rules=rules, evolution="freeze")
     topic.send({"id": 1, "w": "not told to be null"})
     topic.send({"id": 2, "v": 9})
@@ -154,8 +154,8 @@ def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
     told = {f.check: f.facts for f in report.findings() if f.is_rule}
     assert [told["rule_not_null_v"][name] for name in ("evaluated", "failed", "null")] == [3, 0, 1]
     assert told["rule_row_count"]["rows"] == 3
-    suite = told["rule_pandera_told"]
-    assert (suite["rows"], suite["failed: not_nullable (v)"]) == (1, "is not met"), "the refused ones aren't asked"
+    check = told["rule_check_told"]
+    assert (check["rows"], check["failed: v is there"]) == (1, "is not met"), "the refused ones aren't asked"
     see = view(ruled)
     found = {row["id"]: (row["v"], row["w"], row["_stale"] and row["_stale"]["_rule"]) for row in see.rows()}
     assert found == {1: (1, "not told to be null", None), 2: (2, "a", "rule:most")}

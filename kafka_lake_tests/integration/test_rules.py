@@ -161,7 +161,7 @@ def test_what_breaks_rules_is_one_dead_letter_each_and_all_others_are_rows(
 
 
 AMOUNT = RuleEntry(range=Range("amount", 0))
-SUITE = RuleEntry(expectations="kafka_lake_tests.decode.suites:amounts")
+CHECK = RuleEntry(check="kafka_lake_tests.decode.checks:amounts")
 
 
 def amounts(topic: Topic, values: list[Any], first: int = 0) -> None:
@@ -191,8 +191,8 @@ def test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing(
         ((RuleEntry(row_count=RowCount(max=59)),), "the commit has 60 rows, and the number of rows is at most 59"),
         ((RuleEntry(range=Range("amount", 0), fail_above=2),), "3 of 60 rows break it"),
         (
-            (SUITE,),
-            "of 60 rows, 1 of 1 expectations fail: expect_column_values_to_be_between (amount): 3 rows, such as",
+            (CHECK,),
+            "of 60 rows, 1 of 1 checks fail: amount is not negative: 3 rows, -1.0",
         ),
         ((RuleEntry(expression="amount >= taxes"),), "'amount >= taxes' is no condition on the rows"),
     ):
@@ -201,7 +201,7 @@ def test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing(
         assert says in str(refused_too.value)
         assert see.fingerprint() == before
     # Three rows are no release that went bad, whatever their share; more of them are.
-    kept = topic.spec(ddl, rules=(AMOUNT, SUITE), rules_fail_above="1%")
+    kept = topic.spec(ddl, rules=(AMOUNT, CHECK), rules_fail_above="1%")
     ingest(kept, connections(), "three")
     assert [letter["error_class"] for letter in see.dead_letters()] == ["rule:range_amount"] * 3
     amounts(topic, [-1.0] * 11 + [5.0] * 40, first=62)

@@ -2,7 +2,6 @@
 
 import math
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -16,7 +15,6 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import settings_of
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.rule_errors import rule_error
@@ -37,10 +35,9 @@ from kafka_lake.ingest.rule import (
 )
 from kafka_lake.ingest.rule_finding import rule_finding
 from kafka_lake.ingest.rules.by_statistics import kept_by_statistics
+from kafka_lake.ingest.rules.check import Checked, CheckResult
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.rules.result import FEW, RuleResult, commit_result, exceeds, reason_of
-from kafka_lake.ingest.rules.suite import Failure, Shown, SuiteFound
-from kafka_lake.ingest.rules.suites import ask_suite
 from kafka_lake.ingest.rules.volume import LEAST_HISTORY, starts_before, volume_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.unit.test_component import load, refusal, resolved
@@ -148,15 +145,9 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{unique: [b]}]\nschema: a int", "unique_b: b isn't in schema:, whose columns are a"),
         ("rules: [{unique: [b]}]\nexcept: [b]", "unique_b: b is in except:"),
         ("rules: [{not_null: [a]}]\nschema: a int not null, b int", "not_null_a: never fails: schema: says that a"),
-        ("rules: [{expectations: a:b, on_failure: dead_letter}]", "expectations is about a whole commit. Set fail"),
-        ("rules: [{pandera: a:B, on_failure: dead_letter}]", "dead_letter is for single rows, and pandera is about"),
-        ("rules: [{pandera: a:B, fail_above: 5%}]", "fail_above: has no effect: no single row breaks pandera"),
-        ("rules: [{expectations: suites.orders}]", "expectations: 'suites.orders' names nothing in Python"),
-        ("rules: [{pandera: schemas/orders.json}]", "pandera: 'schemas/orders.json' names nothing in Python"),
-        (
-            "rules: [{expectations: suites/orders.json}]",
-            "orders/suites/orders.json: there is no such file. Paths start",
-        ),
+        ("rules: [{check: a:b, on_failure: dead_letter}]", "no single row breaks check. Set fail or warn"),
+        ("rules: [{check: a:b, fail_above: 5%}]", "fail_above: has no effect: no single row breaks check"),
+        ("rules: [{check: checks.orders}]", "check: 'checks.orders' names nothing in Python"),
     ],
 )
 def test_what_cant_be_meant_or_has_no_effect_is_refused(document: str, says: str) -> None:
@@ -181,61 +172,16 @@ def test_what_may_be_meant_is_taken(document: str) -> None:
     assert component.topic_table().named_rules
 
 
-@pytest.mark.parametrize("kind", ["KafkaTopicTable", "DerivedTable"])
-@pytest.mark.parametrize(
-    ("written", "says"),
-    [
-        ("{", "isn't JSON"),
-        ("[]", "has no name with a list of expectations"),
-        ('{"expectation_suite_name": "a", "expectations": [{}]}', "has no name with a list of expectations"),
-        ('{"name": "a", "expectations": []}', "has no expectations"),
-    ],
-)
-def test_the_file_of_a_suite_is_looked_at_as_definitions_load(
-    kind: str, written: str, says: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "orders.json"
-    path.write_text('{"name": "a", "expectations": [{"type": "expect_table_row_count_to_equal"}]}')
-    document = f"rules:\n  - expectations: {path}\n  - {{pandera: 'a.b:Orders', on_failure: warn}}\n"
-    document += "topic: orders" if kind == "KafkaTopicTable" else "table: t\nfrom: lake.a\nwrite: append\nsql: SELECT 1"
-    if kind == "KafkaTopicTable":
-        component, _ = load(document)
-        found = [(each.name, each.check, each.said, each.on_failure) for each in component.topic_table().named_rules]
-        assert found == [
-            (
-                "expectations_orders",
-                "rule_expectations_orders",
-                "the rows meet the expectations of orders.json",
-                "fail",
-            ),
-            ("pandera_Orders", "rule_pandera_Orders", "the rows meet the schema a.b:Orders", "warn"),
-        ]
-    path.write_text(written)
-    told = refusal(document, kind)
-    assert f"rules: expectations: {path}: {says}" in told
-
-
-@pytest.mark.parametrize("entry", [{"expectations": "a:b"}, {"pandera": "a:b"}])
-def test_a_run_without_the_package_says_how_to_install_it(
-    entry: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (name,) = entry
-    extra = {"expectations": "great-expectations"}.get(name, name)
-    monkeypatch.setattr(f"kafka_lake.ingest.rules.by_{name}.find_spec", lambda _: None)
-    with pytest.raises(ConfigurationError, match=rf"rules: {name}: a:b: .* pip install 'kafka-lake\[{extra}\]'"):
-        ask_suite(rule(**entry), None, 1, metadata_column=None, shown=Shown())  # type: ignore[arg-type]
-
-
-def test_a_suite_tells_which_expectations_fail_and_five_of_them_in_errors() -> None:
-    found = SuiteFound("expectations", 9, 7, tuple(Failure("expect", f"c{n}", rows=n) for n in range(7)))
-    finding = rule_finding(RuleResult(rule(expectations="a:b"), 50, 1, suite=found))
+def test_check_lists_five_failures_in_errors_and_all_in_facts() -> None:
+    found = Checked(tuple(CheckResult(f"c{n}", passed=n > 6, rows=n) for n in range(9)))
+    finding = rule_finding(RuleResult(rule(check="a:b"), 50, 1, checked=found))
     assert finding.problems == (
-        "of 50 rows, 7 of 9 expectations fail: expect (c0): 0 rows; expect (c1): 1 rows; expect (c2): 2 rows; expect "
-        "(c3): 3 rows; expect (c4): 4 rows; and 2 more; on_failure is fail",
+        "of 50 rows, 7 of 9 checks fail: c0: 0 rows; c1: 1 row; c2: 2 rows; c3: 3 rows; c4: 4 rows; and 2 more; "
+        "on_failure is fail",
     )
-    assert finding.facts["failed: expect (c6)"] == "6 rows"
+    assert finding.facts["failed: c6"] == "6 rows"
     told = check_result(finding, dg.AssetKey("orders"))
-    assert (told.metadata["expectations_passed"].value, "share_failed" in told.metadata) == (2, False)
+    assert (told.metadata["checks_failed"].value, "share_failed" in told.metadata) == (7, False)
 
 
 @pytest.mark.parametrize(

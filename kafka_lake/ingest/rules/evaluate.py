@@ -15,13 +15,12 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.rule import OF_SUITES, WHOLE_TABLE, Rule
+from kafka_lake.ingest.rule import WHOLE_TABLE, Rule
+from kafka_lake.ingest.rules.check import run_check
 from kafka_lake.ingest.rules.conditions import Condition, Rows
 from kafka_lake.ingest.rules.referred import BROADCAST_ROWS, Referred
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.rules.result import SAMPLES, RuleResult, commit_result, reason_of
-from kafka_lake.ingest.rules.suite import Shown
-from kafka_lake.ingest.rules.suites import ask_suite
 
 _PLACE = ("topic_id", "partition", "offset")
 _KEY = "key_{}_{}"
@@ -44,7 +43,8 @@ class Asked:
         what: What has the name, for errors.
         untold: The column that names those which a row doesn't tell; None if each row tells all of them.
         tables: Those that foreign keys refer to.
-        shown: What a suite may show of the rows' values.
+        samples: Whether messages of your own checks may be shown.
+        mask: Regular expressions; ``***`` takes the place of what they find in those messages.
     """
 
     topic: str
@@ -57,7 +57,8 @@ class Asked:
     untold: str | None = None
     earlier: DataFrame | None = None
     tables: Mapping[str, Referred] = field(default_factory=dict)
-    shown: Shown = field(default_factory=Shown)
+    samples: bool = False
+    mask: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,23 +83,26 @@ def evaluate(asked: Asked) -> Verdict:
     Raises:
         ConfigurationError: If a rule can't be asked of these columns.
     """
-    ours = tuple(rule for rule in asked.rules if rule.kind not in OF_SUITES)
+    ours = tuple(rule for rule in asked.rules if rule.kind != "check")
     verdict = _by_conditions(replace(asked, rules=ours)) if ours else Verdict()
-    results = {each.rule: each for each in verdict.results} | _by_suites(asked, verdict.refused)
+    results = {each.rule: each for each in verdict.results} | _by_checks(asked, verdict.refused)
     told = tuple(results[rule] for rule in asked.rules)
     return Verdict(told, None if any(each.fails for each in told) else verdict.refused)
 
 
-def _by_suites(asked: Asked, refused: Refused | None) -> dict[Rule, RuleResult]:
-    """Ask suites and schemas of the rows that the other rules leave."""
-    suites = [rule for rule in asked.rules if rule.kind in OF_SUITES]
-    if not suites:
+def _by_checks(asked: Asked, refused: Refused | None) -> dict[Rule, RuleResult]:
+    """Call your own checks with the rows that the other rules leave; a commit without rows isn't checked."""
+    checks = {rule: rule.entry.check for rule in asked.rules if rule.entry.check is not None}
+    if not checks:
         return {}
     rows = asked.rows if asked.untold is None else asked.rows.drop(asked.untold)
     if refused is not None and asked.column is not None:
         rows = refused.left(rows, asked.column)
     count = rows.count()
-    return {rule: ask_suite(rule, rows, count, metadata_column=asked.column, shown=asked.shown) for rule in suites}
+    if not count:
+        return {rule: RuleResult(rule, 0, 0) for rule in checks}
+    results = {rule: run_check(check, rows, asked.samples, asked.mask) for rule, check in checks.items()}
+    return {rule: RuleResult(rule, count, int(bool(each.failures)), checked=each) for rule, each in results.items()}
 
 
 def _by_conditions(asked: Asked) -> Verdict:

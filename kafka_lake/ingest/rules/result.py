@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from kafka_lake.executors.writing import rules
 from kafka_lake.ingest.rule import Rule
-from kafka_lake.ingest.rules.suite import SuiteFound
+from kafka_lake.ingest.rules.check import Checked
 from kafka_lake.ingest.rules.volume import VolumeFound
 from kafka_lake.ingest.topic_table import is_over, limit_of
 
@@ -29,7 +29,7 @@ class RuleResult:
         unknown: Columns that it names and the table doesn't have yet.
         snapshot: Of a `foreign_key`: the snapshot of the other table that was looked at; None if it has none.
         volume: Of a `volume`: how many rows the last period has beside the band; None if it wasn't asked.
-        suite: Of a suite or schema: what became of its expectations or checks; None if there were no rows to ask.
+        checked: Of a `check`: what your function found; None if the commit has no rows.
     """
 
     rule: Rule
@@ -40,7 +40,7 @@ class RuleResult:
     unknown: tuple[str, ...] = ()
     snapshot: int | None = None
     volume: VolumeFound | None = None
-    suite: SuiteFound | None = None
+    checked: Checked | None = None
 
     @property
     def passed(self) -> int:

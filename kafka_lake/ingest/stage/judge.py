@@ -11,12 +11,11 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, OURS, quoted
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import metadata_column_of
-from kafka_lake.ingest.rule import OF_SUITES, Rule
+from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.rules.by_statistics import BY_STATISTICS, kept_by_statistics
 from kafka_lake.ingest.rules.evaluate import Asked, Verdict
 from kafka_lake.ingest.rules.referred import Referred, referred
 from kafka_lake.ingest.rules.result import RuleResult, commit_result
-from kafka_lake.ingest.rules.suite import Shown
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.rebase import added_files
 from kafka_lake.ingest.stage.staged import StagedTable
@@ -94,7 +93,8 @@ def judge_changes(context: Context, plan: Plan, changes: DataFrame, *, declared:
         declared=declared,
         untold=KEPT,
         tables=_referred(context, rules),
-        shown=Shown(context.spec.samples, context.spec.mask),
+        samples=context.spec.samples,
+        mask=context.spec.mask,
     )
     verdict = context.decoding.evaluate(asked)
     context.observer.step_done("rules evaluated")
@@ -140,7 +140,8 @@ def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule,
         others=others,
         earlier=earlier,
         tables=_referred(context, rules),
-        shown=Shown(context.spec.samples, context.spec.mask),
+        samples=context.spec.samples,
+        mask=context.spec.mask,
     )
 
 
@@ -167,7 +168,7 @@ def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
         return ()
     if plan.kind == "dead_letter_replay":
         # It is no release of a producer's, and has as many rows as were bad before.
-        asked = [rule for rule in rules if rule.is_of_rows or rule.kind in OF_SUITES]
+        asked = [rule for rule in rules if rule.is_of_rows or rule.kind == "check"]
         return tuple(replace(rule, fail_above=None) for rule in asked)
     return rules
 
@@ -175,6 +176,6 @@ def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
 def _of_no_rows(rule: Rule, plan: Plan) -> RuleResult:
     # A commit that holds a position and nothing else is not the one that somebody counts.
     its_records = plan.share.records if plan.share else plan.records_at_most
-    if rule.is_of_rows or rule.kind in ("volume", *OF_SUITES) or not its_records:
+    if rule.is_of_rows or rule.kind in ("volume", "check") or not its_records:
         return RuleResult(rule, 0, 0)
     return commit_result(rule, 0)
