@@ -22,6 +22,7 @@ from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.reporting import Reporter
 from kafka_lake.components.rule_checks import rule_check_spec
+from kafka_lake.components.run_choices import run_choices
 from kafka_lake.components.run_connections import connections_of, kept_session, resource_keys
 from kafka_lake.components.table_page import settings_in, settings_table
 from kafka_lake.components.topics_of_a_table import materialize_topics
@@ -88,10 +89,12 @@ def build_topic_assets(
         can_subset=True,
         pool=pool_name(spec),
         required_resource_keys=resource_keys(spec.cluster),
+        config_schema=run_choices(IngestConfig),
     )
     def ingest_topic(
-        context: dg.AssetExecutionContext, config: IngestConfig
+        context: dg.AssetExecutionContext,
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
+        config = IngestConfig(**context.op_execution_context.op_config)
         with as_failures(), alive(context.instance, context.run_id):
             connections = connections_of(context.resources, spec.cluster, kept_session(spec))
             if not context.selected_asset_keys:

@@ -16,6 +16,7 @@ from kafka_lake.components.metadata import check_result
 from kafka_lake.components.partitions import is_for_partitions
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.rule_checks import rule_check_spec, with_all_rules
+from kafka_lake.components.run_choices import run_choices
 from kafka_lake.components.table_page import about_table, settings_in, settings_table
 from kafka_lake.derive.derived_table import CLASSES, DerivedTable, Identifier
 from kafka_lake.derive.engine import Engine
@@ -117,8 +118,10 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
         backfill_policy=dg.BackfillPolicy.single_run() if spec.partitions else None,
         pool=pool_name_of(spec.identifier),
         required_resource_keys={"catalog", "spark"},
+        config_schema=run_choices(DeriveConfig),
     )
-    def derive_table(context: dg.AssetExecutionContext, config: DeriveConfig) -> Iterator[Any]:
+    def derive_table(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        config = DeriveConfig(**context.op_execution_context.op_config)
         resources: Any = context.resources
         with as_failures(), alive(context.instance, context.run_id):
             catalog = resources.catalog.open()

@@ -25,6 +25,7 @@ from kafka_lake.components.keys import (
 )
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.components.run_choices import run_choices
 from kafka_lake.ingest.maintenance.maintain import Maintained, maintain, sentence
 from kafka_lake.ingest.maintenance.needed import Due, due
 from kafka_lake.ingest.maintenance.tables import Tables
@@ -103,8 +104,10 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
         # A table whose rows change has one writer at a time; others don't hinder each other.
         pool=maintenance_pool(spec, topic),
         required_resource_keys={"catalog", "spark"},
+        config_schema=run_choices(MaintenanceConfig),
     )
-    def maintain_tables(context: dg.AssetCheckExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
+    def maintain_tables(context: dg.AssetCheckExecutionContext) -> Iterator[Any]:
+        config = MaintenanceConfig(**context.op_execution_context.op_config)
         resources: Any = context.resources
         with as_failures(), alive(context.instance, context.run.run_id):
             tables = _tables(resources.catalog, resources.spark, context.run.run_id)

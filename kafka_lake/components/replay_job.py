@@ -11,6 +11,7 @@ from kafka_lake.components.assets import topics_of
 from kafka_lake.components.dead_letters import dead_letter_evaluation
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import of_cluster, partition_key, table_key
+from kafka_lake.components.run_choices import run_choices
 from kafka_lake.components.run_connections import connections_of, resource_keys
 from kafka_lake.ingest import run
 from kafka_lake.ingest.connections import Connections
@@ -30,8 +31,13 @@ class ReplayConfig(dg.Config):
 def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
     """Return the job for the topics of a cluster, by the cluster's name."""
 
-    @dg.op(name=of_cluster("decode_again", cluster), required_resource_keys=resource_keys(cluster))
-    def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> Iterator[Any]:
+    @dg.op(
+        name=of_cluster("decode_again", cluster),
+        required_resource_keys=resource_keys(cluster),
+        config_schema=run_choices(ReplayConfig),
+    )
+    def replay(context: dg.OpExecutionContext) -> Iterator[Any]:
+        config = ReplayConfig(**context.op_config)
         with as_failures(allow_retries=False):
             connections = connections_of(context.resources, cluster)
             for each in _chosen(context, cluster, config.topic):

@@ -52,6 +52,18 @@ def test_run_config_of_every_job_has_only_choices_of_a_run() -> None:
     assert {leaf.split("/")[0] for leaf in rest - resources} == {"ops"}
 
 
+def test_run_config_names_no_variables() -> None:
+    with loaded(PROJECT) as definitions:
+        jobs = definitions.get_repository_def().get_all_jobs()
+        asked = {(job, *leaf.split("/")[1:4:2]) for job in jobs for leaf in _leaves(job.run_config_schema.config_type)
+                 if leaf.startswith("ops/") and leaf.count("/") > 2}  # fmt: skip
+        assert {setting for _, _, setting in asked} == CHOICES
+        for job, op, setting in asked:
+            given = {"ops": {op: {"config": {setting: {"env": "PATH"}}}}}
+            with pytest.raises(dg.DagsterInvalidConfigError, match=setting):
+                dg.validate_run_config(job, given)
+
+
 def _asks(resources: dict[str, Any]) -> dg.Definitions:
     @dg.asset(required_resource_keys=set(resources))
     def asks(context: dg.AssetExecutionContext) -> None:
