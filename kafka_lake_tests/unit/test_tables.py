@@ -570,6 +570,16 @@ def test_a_table_that_somebody_uses_is_not_dropped(catalog, use):
     assert catalog.pyiceberg.list_tables("lake") == [UNUSED]
 
 
+def test_emptied_table_without_older_snapshots_is_not_dropped(catalog):
+    table = begun(catalog)
+    table.append(SOMEBODYS, {"kafka-lake.position": "{}"})
+    table.delete()
+    head = table.refresh().current_snapshot().snapshot_id
+    table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in table.snapshots() if s.snapshot_id != head]).commit()
+    assert len(catalog.table(UNUSED).snapshots()) == 1
+    assert not drop_if_unused(catalog, UNUSED)
+
+
 def test_a_table_that_somebody_made_by_hand_is_not_dropped(catalog):
     catalog.ensure_namespace("lake")
     catalog.pyiceberg.create_table(UNUSED, SOMEBODYS.schema)

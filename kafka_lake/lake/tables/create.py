@@ -11,7 +11,7 @@ from pyiceberg.table.sorting import SortOrder
 
 from kafka_lake.lake.arrow_types import iceberg_field
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import RESUMED_FROM, row_count, summary_of
+from kafka_lake.lake.positions import RESUMED_FROM, follows_another, row_count, summary_of
 from kafka_lake.lake.tables.layout import Layout, distribution_of, layout_property, partition_spec_of
 from kafka_lake.lake.tables.properties import LAYOUT, SOURCES, to_json
 
@@ -139,7 +139,7 @@ def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
 def _is_unused(table: Table) -> bool:
     metadata = table.metadata
     ours = LAYOUT in metadata.properties and not any(
-        summary_of(each).keys() & RESUMED_FROM for each in metadata.snapshots
+        summary_of(each).keys() & RESUMED_FROM or follows_another(each) for each in metadata.snapshots
     )
     return ours and set(metadata.refs) <= {"main"} and len(metadata.snapshots) <= 1 and not row_count(table)
 
