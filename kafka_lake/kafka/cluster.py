@@ -281,7 +281,8 @@ class KafkaCluster(KafkaClient):
             ranges: Which offsets to look at; none is empty. Several ranges of a partition are read one after the other.
 
         Returns:
-            The records that a reader sees, ascending; fewer where the log ends, or where records can't be had.
+            The records that a reader sees, ascending; none of a range that can't be read to its end now, as just after
+            a new leader was elected, which knows only later how far its log goes.
 
         Raises:
             KafkaError: If the brokers refuse, or nothing comes for as long as one question may take.
@@ -322,6 +323,9 @@ class KafkaCluster(KafkaClient):
             error, offset, each = message.error(), message.offset(), at[message.partition()]
             if error is not None and error.code() not in _NOT_THERE:
                 raise self.explained(what, KafkaException(error), right)
+            if error is not None and not (error.code() == ClientError._PARTITION_EOF and offset >= each.end):
+                # Records that are not seen now would look like another log's once they are.
+                found[each].clear()
             if error is None and each.start <= offset < each.end:
                 found[each].append(last_record(offset, message.timestamp()[1], message.key(), message.value()))
             if error is not None or offset >= each.end - 1:

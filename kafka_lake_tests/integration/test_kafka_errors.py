@@ -31,7 +31,7 @@ from kafka_lake.common.errors import (
     KafkaError,
     UnknownTopicError,
 )
-from kafka_lake.common.offsets import Position
+from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.common.server_process import ServerProcess, free_port, port_open
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.spark.jars import jars_classpath
@@ -198,6 +198,10 @@ def test_who_may_only_read_a_topic_is_told_where_its_log_was_cut_off(port: int) 
     assert cluster.cut_off(beyond, [0]) == {}
     assert cluster.cut_off(Position(now.identity, {0: 3}), [0]) == {}
     assert cluster.cut_off(Position(now.identity, {0: 3}, {0: now.epochs[0] + 9}), [0]) == {0: None}
+    # A leader that doesn't know yet how far its log goes shows less than there is.
+    whole, more = OffsetRange(0, 1, 3), OffsetRange(1, 1, 5)
+    found = cluster.last_records("shared", [whole, more])
+    assert ([each.offset for each in found[whole]], found[more]) == ([1, 2], [])
     admin.delete_topics(["shared"])["shared"].result(20)
 
 
