@@ -15,8 +15,9 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.run import ingest, reset
+from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.losses import recorded_losses
 from kafka_lake.lake.positions import read_state
@@ -113,8 +114,11 @@ def test_restored_log_is_refused_until_losses_are_accepted(restored: Restored, v
     with pytest.raises(DataLossError, match="partition 0 was replaced: its record at offset 6 is not the one") as error:
         ingest(spec, restored.connections(), "refused")
     assert "reset restored-refused --to earliest --partitions 0`" in error.value.remedy
+    with pytest.raises(DataLossError, match="would be replaced: partition 0 was replaced: its record at offset 6"):
+        replay(spec, restored.connections(), "replay", Extent())
     assert see.fingerprint() == before
     ingest(spec, restored.connections(), "other-partition", partitions=[1])
+    replay(spec, restored.connections(), "replay-of-other", Extent(partitions=frozenset({1})))
     accepting = replace(spec, on_data_loss="continue")
     report = ingest(accepting, restored.connections(), "accepted")
     losses = [Loss(0, 6, 7, "replaced")]
@@ -172,3 +176,5 @@ def test_restored_log_without_lost_records_goes_on(restored: Restored, view: New
 def test_restored_log_that_is_shorter_is_refused(restored: Restored) -> None:
     with pytest.raises(DataLossError, match="partition 0 was cut off at 9, before the table's position 11"):
         ingest(restored.spec("shorter"), restored.connections(), "refused")
+    with pytest.raises(DataLossError, match="partition 0 was cut off at 9, before the table's position 11"):
+        replay(restored.spec("shorter"), restored.connections(), "replay", Extent())

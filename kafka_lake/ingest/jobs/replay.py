@@ -7,7 +7,7 @@ from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.plan.changes import refuse_adopted, replacement
+from kafka_lake.ingest.plan.changes import refuse_adopted, refuse_other_log, replacement
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import is_time, offsets_of, start_timestamp_ms
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
@@ -63,7 +63,8 @@ class Replay(Job):
         """Return the next part of the extent; `Job.plan` says the rest.
 
         Raises:
-            DataLossError: If Kafka no longer has what the table has there, unless told to keep it.
+            DataLossError: If Kafka no longer has what the table has there, unless told to keep it; or if the log was
+                cut off or replaced.
             TableError: If there is no table with a position yet.
             ConfigurationError: If the extent begins before where the table was taken over from another writer.
         """
@@ -73,6 +74,8 @@ class Replay(Job):
         if not self._reached and not extent.keep_missing:
             _refuse_older_rows(context, extent, topic.now, found)
         if not self._reached:
+            partitions = {r.partition for r in self._asked}
+            refuse_other_log(found.position, topic.validated(found.position, partitions), partitions)
             refuse_adopted(adopted_position(found.table), topic.now, {r.partition: r.start for r in self._asked})
         left = [
             OffsetRange(r.partition, start, r.end)

@@ -1,10 +1,10 @@
 """Plans that change what a table has already: parts read again, and a position set by hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kafka_lake.common.errors import ConfigurationError, DataLossError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
-from kafka_lake.ingest.plan.identity import another_topic
+from kafka_lake.ingest.plan.identity import another_topic, ways_on
 from kafka_lake.ingest.plan.model import Plan, chunk, position_only
 
 
@@ -34,6 +34,35 @@ def refuse_adopted(adopted: Position | None, now: Watermarks, first: Mapping[int
         f"Nothing was changed. Begin at {targets} or later. To read older records all the same, first delete the other "
         "writer's rows, and then the table property kafka-lake.adopted-position.",
     )
+
+
+def refuse_other_log(position: Position, now: Watermarks, partitions: Collection[int]) -> None:
+    """Refuse to swap rows for records of a log that was cut off or replaced since they were read.
+
+    Their records are nowhere else, and their offsets mean other records now.
+
+    Args:
+        position: The table's.
+        now: The topic's watermarks, validated for the partitions.
+        partitions: Which are to be read again.
+
+    Raises:
+        DataLossError: If a log was.
+    """
+    if not position.identity.same_as(now.identity):
+        return
+    at = position.offsets
+    losses = [Loss(p, at[p], None, "topic recreated") if cut is None else Loss(p, cut, at[p], "truncated")
+              for p, cut in sorted(now.cut_off.items())]  # fmt: skip
+    losses += [Loss(p, offset, at[p], "replaced") for p, offset in sorted(now.replaced.items())]
+    losses += [Loss(p, now.end[p], at[p], "truncated") for p in sorted({*partitions} & at.keys() & now.end.keys())
+               if now.end[p] < at[p] and p not in now.cut_off]  # fmt: skip
+    if losses:
+        topic = position.identity.topic
+        raise DataLossError(
+            f"Topic {topic}: rows of other records would be replaced: {'; '.join(map(str, losses))}.",
+            ways_on(topic, losses),
+        )
 
 
 def replacement(
