@@ -35,6 +35,7 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
         name=of_cluster("decode_again", cluster),
         required_resource_keys=resource_keys(cluster),
         config_schema=run_choices(ReplayConfig),
+        out=dg.Out(dg.Nothing),
     )
     def replay(context: dg.OpExecutionContext) -> Iterator[Any]:
         config = ReplayConfig(**context.op_config)

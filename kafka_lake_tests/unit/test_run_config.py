@@ -64,6 +64,15 @@ def test_run_config_names_no_variables() -> None:
                 dg.validate_run_config(job, given)
 
 
+def test_replay_job_gives_no_io_manager_anything_to_write() -> None:
+    # Run configuration may say where an I/O manager writes. What assets return has no value to write.
+    with loaded(PROJECT) as definitions:
+        jobs = definitions.get_repository_def().get_all_jobs()
+        steps = [op for job in jobs if job.name.startswith("replay") for op in job.all_node_defs]
+    assert len(steps) == 2
+    assert all(each.dagster_type.is_nothing for op in steps for each in op.output_defs)
+
+
 def _asks(resources: dict[str, Any]) -> dg.Definitions:
     @dg.asset(required_resource_keys=set(resources))
     def asks(context: dg.AssetExecutionContext) -> None:
