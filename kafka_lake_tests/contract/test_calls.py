@@ -14,6 +14,7 @@ from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import Requests, connections_of, counted
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = [pytest.mark.integration, pytest.mark.every_pair, pytest.mark.pairs("rest_s3")]
 
@@ -51,7 +52,9 @@ def test_a_run_of_one_commit(
 
 
 @pytest.mark.parametrize("arrow", [True, False])
-@pytest.mark.parametrize("commit", [1, 2, 3], ids=["branch", "rows", "publication"])
+@pytest.mark.parametrize(
+    "commit", [exhaustive(1, id="branch"), exhaustive(2, id="rows"), pytest.param(3, id="publication")]
+)
 def test_an_answer_that_is_lost_on_the_way(
     new_topic: Callable[..., Topic], systems: Callable[[], Connections], asked: Requests, arrow: bool, commit: int
 ) -> None:

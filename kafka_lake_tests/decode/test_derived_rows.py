@@ -21,6 +21,7 @@ from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.plan import DerivePlan, Pinned
 from kafka_lake.derive.record import Read, Record
 from kafka_lake.derive.waiting import Waiting
+from kafka_lake_tests.lanes import exhaustive
 
 NOW, LOOKBACK = 1_700_000_000, 100
 COLUMNS = (
@@ -89,7 +90,9 @@ def test_a_row_goes_whose_record_is_derived_again_and_finds_nothing_to_look_up_a
         assert done.kept_back.waiting.ranges == (OffsetRange(0, 0, 1),)
 
 
-@pytest.mark.parametrize(("expired", "replayed", "told"), [(1, (), 2), (0, (), 0), (1, (OffsetRange(0, 1, 2),), 1)])
+@pytest.mark.parametrize(
+    ("expired", "replayed", "told"), [exhaustive(1, (), 2), exhaustive(0, (), 0), (1, (OffsetRange(0, 1, 2),), 1)]
+)
 def test_records_whose_rows_expire_while_they_wait_are_told(
     expired: int, replayed: Sequence[OffsetRange], told: int, spark_resource: SparkResource
 ) -> None:
@@ -120,7 +123,7 @@ def test_rows_are_found_by_however_many_ranges_of_offsets(spark_resource: SparkR
         assert found(new_rows(rows, each, ranges)) == [one for one in offsets if one in inside or one >= 3900]
 
 
-@pytest.mark.parametrize("most", [1000, 3])
+@pytest.mark.parametrize("most", [exhaustive(1000), 3])
 def test_offsets_between_those_that_were_added_are_not_derived_again(
     most: int, spark_resource: SparkResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ def learned(decoder: Json, contents: Sequence[bytes], target: Target) -> Json | 
     return decoder._knowing(told, target)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, exhaustive(3), exhaustive(4), exhaustive(5)])
+@pytest.mark.parametrize("seed", [0, *(exhaustive(seed) for seed in range(1, 6))])
 @pytest.mark.parametrize("times", [False, True])
 @pytest.mark.parametrize("on_incompatible", ["dead_letter", "new_column"])
 def test_columns_converge(on_incompatible: OnIncompatible, times: bool, seed: int) -> None:

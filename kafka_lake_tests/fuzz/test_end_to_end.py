@@ -33,7 +33,7 @@ TAME_DDL = (
     "bo boolean, i int, l bigint, d double, t string, da date, ts timestamp, "
     f"tn timestamp_ntz, li array<bigint>, lt array<string>, st {STRUCT}, ls array<{STRUCT}>"
 )
-SHORT = ("inferred", "declared, by Spark")
+SHORT = ("inferred",)
 TAME_TOPICS = ("declared, by Arrow", "declared, by Spark")
 TOPICS: dict[str, dict[str, Any]] = {
     "inferred": {"schema": None},

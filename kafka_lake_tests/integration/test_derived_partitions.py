@@ -29,6 +29,7 @@ from kafka_lake.lake.branches import StagingBranch
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 from kafka_lake_tests.integration.test_derived import START, STRICT, World, orders, world
 from kafka_lake_tests.integration.test_exactly_once import Killed
+from kafka_lake_tests.lanes import exhaustive
 
 __all__ = ["world"]
 pytestmark = pytest.mark.integration
@@ -195,7 +196,7 @@ def test_dagster_shows_the_days_and_materializes_one_or_a_range(
     assert sorted(row["id"] for row in world.table(spec)) == [0, 1, 3, 4]
 
 
-@pytest.mark.parametrize("day", [0, 1])
+@pytest.mark.parametrize("day", [0, exhaustive(1)])
 def test_a_row_that_has_changed_its_day_is_neither_lost_nor_there_twice(day: int, world: World) -> None:
     spark, catalog = world.connections().spark(), world.connections().catalog
     opened = f"{world.topic.table}_opened"

@@ -236,7 +236,7 @@ def test_a_declared_schema_obeys_the_policy_too(
     assert values(view(topic.spec()))[2] == {"id": 3, "more": 3}
 
 
-@pytest.mark.every_pair
+@pytest.mark.in_contract
 @pytest.mark.parametrize("schema", [None, exhaustive("id bigint, s struct<customer: string>, renamed string")])
 def test_a_rename_keeps_the_field_and_takes_both_names(
     schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView

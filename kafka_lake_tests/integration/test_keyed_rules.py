@@ -132,11 +132,12 @@ def test_random_changes_refusals_kills_and_replays_end_as_a_model_in_memory(
     assert_like(model, view(spec))
 
 
+@pytest.mark.parametrize("history", [False, exhaustive(True)])
 def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
+    history: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
-    spec = topic.spec("id bigint, v bigint, w string", write="upsert", key=("id",), deletes="soft", history=True,
+    spec = topic.spec("id bigint, v bigint, w string", write="upsert", key=("id",), deletes="soft", history=history,
                       ignore_null_updates=("v",))  # fmt: skip
     topic.send({"id": 1, "v": 1, "w": "a"})
     topic.send({"id": 2, "v": 2, "w": "a"})

@@ -37,6 +37,7 @@ from kafka_lake.lake.positions import read_state
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_dagster import Runner, events_of, runner  # noqa: F401
 from kafka_lake_tests.integration.test_exactly_once import at
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -137,7 +138,7 @@ def test_keyed_tables_lose_their_delete_files_and_no_row(
     assert versions.scan().count() == 13 * 20
 
 
-@pytest.mark.parametrize("write", ["append", "upsert"])
+@pytest.mark.parametrize("write", [exhaustive("append"), "upsert"])
 def test_a_compaction_in_the_midst_of_a_commit_has_it_planned_again(
     write: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

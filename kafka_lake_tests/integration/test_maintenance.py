@@ -189,7 +189,7 @@ def test_a_first_run_that_died_with_its_first_position_staged_is_completed_by_th
     assert view(spec).ids() == [1]
 
 
-@pytest.mark.every_pair
+@pytest.mark.in_contract
 def test_rows_that_are_rolled_back_are_read_again_exactly_once(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
@@ -426,7 +426,7 @@ def test_a_live_run_survives_a_clean_up_with_the_default_age(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.every_pair
+@pytest.mark.in_contract
 def test_files_that_no_snapshot_knows_are_removed_and_all_others_stay(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

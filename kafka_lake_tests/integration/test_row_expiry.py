@@ -129,7 +129,7 @@ def test_old_rows_and_dead_letters_go_and_nothing_else_whatever_happens_then(
     ("column", "kind", "settings"),
     [
         exhaustive("at", "date", {}),
-        ("at", "timestamp", {"table_properties": {"format-version": "3"}}),
+        exhaustive("at", "timestamp", {"table_properties": {"format-version": "3"}}),
         exhaustive("at", "timestamp_ntz", {"partition_by": ("day(at)",)}),
         exhaustive(None, "timestamp", {"partition_by": ("day(_kafka.timestamp)",)}),
         exhaustive(None, "timestamp", {"table_properties": {"write.delete.mode": "merge-on-read"}}),

@@ -146,7 +146,7 @@ def rules_are_kept(
         (RULES, {}),
         (SET_APART, {}),
         exhaustive(ASKED_AFTERWARDS, {}),
-        (RULES, {"arrow": False, "transform": "kafka_lake_tests.integration.transforms:with_tenfold"}),
+        exhaustive(RULES, {"arrow": False, "transform": "kafka_lake_tests.integration.transforms:with_tenfold"}),
     ],
     ids=["all kinds", "set apart", "asked afterwards", "by Spark"],
 )

@@ -31,6 +31,7 @@ from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
 from kafka_lake.ingest.decode.protobuf.types import RULES, TYPES
 from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake_tests.lanes import exhaustive
 
 IMPORTS = "".join(
     f'import "{name}.proto";\n'
@@ -535,7 +536,7 @@ def test_field_names_that_mean_something_to_python() -> None:
 @pytest.mark.parametrize(
     ("body", "message_"),
     [
-        (
+        exhaustive(
             "".join(f"message M{n} {{ {' '.join(f'M{m} m{m} = {m + 1};' for m in range(9))} }}\n" for n in range(9)),
             r"it has more than 20,000 messages within messages, as m",
         ),
