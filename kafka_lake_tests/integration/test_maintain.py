@@ -59,9 +59,11 @@ def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec(
+        # Another order than that of a compaction.
+        sort_by=("id",),
         maintenance=replace(
             SHARP, compact_every=5, compact_sort=("_kafka.partition desc", "id desc"), statistics=("id",)
-        )
+        ),
     )
     filled(topic, spec, connections, 4)
     topic.send(b"junk")

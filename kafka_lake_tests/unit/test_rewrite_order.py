@@ -1,10 +1,14 @@
 """In which order a compaction writes rows, and when distinct values are counted."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID, SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, StructType, TimestamptzType
 
 from kafka_lake.common.errors import ConfigurationError
@@ -12,6 +16,7 @@ from kafka_lake.lake.maintenance.order_settings import order_problem
 from kafka_lake.lake.maintenance.rewrite_order import rewrite_arguments
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.maintenance.statistics import STATISTICS_COMPUTED, why_compute
+from kafka_lake.lake.pyiceberg_compat.unsorted import list_unsorted
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -93,3 +98,16 @@ def test_distinct_values_are_counted_once_a_day_and_not_twice_for_the_same_rows(
     assert why_compute(table_of(7, (6,), **{STATISTICS_COMPUTED: str(now - DAY)}), asked, now)
     # A clock that was ahead.
     assert why_compute(table_of(7, **{STATISTICS_COMPUTED: str(now + 1)}), asked, now)
+
+
+def test_sorted_table_lists_unsorted_order_and_keeps_its_own(tmp_path: Path) -> None:
+    catalog = SqlCatalog("lake", uri="sqlite://", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("shop")
+    order = SortOrder(SortField(1, IdentityTransform()))
+    table = catalog.create_table("shop.orders", Schema(NestedField(1, "id", LongType())), sort_order=order)
+    assert UNSORTED_SORT_ORDER_ID not in table.sort_orders()
+    for _ in range(2):
+        list_unsorted(catalog.load_table("shop.orders"))
+    found = catalog.load_table("shop.orders")
+    assert set(found.sort_orders()) == {UNSORTED_SORT_ORDER_ID, table.sort_order().order_id}
+    assert found.sort_order() == table.sort_order()

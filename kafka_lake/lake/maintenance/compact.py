@@ -15,6 +15,7 @@ from kafka_lake.lake.maintenance.health import COMPACTED
 from kafka_lake.lake.maintenance.rewrite_order import rewrite_arguments
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import summary_of
+from kafka_lake.lake.pyiceberg_compat.unsorted import list_unsorted
 
 # What a compaction has made is beyond this size soon, and no later one writes it again.
 _SMALL_FILE_BYTES = 32 << 20
@@ -67,11 +68,14 @@ def compact(
     Raises:
         ConfigurationError: If that order names a column that the table lacks, or that can't be ordered so.
         TableError: If another writer has deleted rows of the files meanwhile, so that they can't be replaced.
+        CommitFailedException: If other writers changed a table with another order at each of four attempts to begin.
         Exception: Whatever else Spark raises. The rows are as they were in any case.
     """
     table = catalog.table(identifier)
     ordered = table is not None and bool(table.sort_order().fields)
     order = rewrite_arguments(table.schema() if table else Schema(), policy, ordered, ".".join(identifier))
+    if "sort_order" in order:
+        _list_unsorted(catalog, identifier)
     told = {**_OPTIONS, "min-file-size-bytes": str(_small(table))}
     deletes = _delete_files(table)
     rewritten = _rewrite(spark, catalog, identifier, {"options": _map(told), **order})
@@ -87,6 +91,24 @@ def compact(
         size=rewritten["rewritten_bytes_count"],
         deletes=max(0, deletes - _delete_files(catalog.table(identifier))),
     )
+
+
+def _list_unsorted(catalog: LakeCatalog, identifier: tuple[str, str]) -> None:
+    """Have the table list the unsorted order.
+
+    Iceberg writes files in an order that isn't one of the table's with the id of the unsorted one, and fails if the
+    table doesn't list it: https://iceberg.apache.org/spec/#sorting.
+    """
+    for is_last in (False, False, False, True):
+        table = catalog.table(identifier)
+        try:
+            if table is not None:
+                list_unsorted(table)
+        except CommitFailedException:
+            if is_last:
+                raise
+        else:
+            return
 
 
 def _rewrite(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], arguments: Mapping[str, str]) -> Any:

@@ -1,16 +1,32 @@
-"""Takes a table's sort order away, which PyIceberg's own update does only for tables that began without one."""
+"""The unsorted order, which a table that was created with another one doesn't list."""
 
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, UNSORTED_SORT_ORDER_ID
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
     AssertDefaultSortOrderId,
+    AssertTableUUID,
     SetDefaultSortOrderUpdate,
     TableRequirement,
     TableUpdate,
 )
 
 from kafka_lake.common.tested_versions import is_tested
+
+
+def list_unsorted(table: Table) -> None:
+    """Add the unsorted order to the orders that a table lists, by a commit of its own; the default order stays.
+
+    Args:
+        table: As it is now.
+
+    Raises:
+        CommitFailedException: If another writer has changed the table meanwhile. It is as that writer left it.
+    """
+    if UNSORTED_SORT_ORDER_ID in table.sort_orders():
+        return
+    added = AddSortOrderUpdate.model_validate({"sort-order": UNSORTED_SORT_ORDER})
+    table.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (added,))
 
 
 def make_unsorted(transaction: Transaction, table: Table) -> None:
