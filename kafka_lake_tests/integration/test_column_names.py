@@ -1,4 +1,4 @@
-"""Columns of any name: as key, order, partition, order of files, in rules and conditions."""
+"""Columns of any name: as key, order, partition, order of files, in rules, conditions, a history and a compaction."""
 
 import json
 from collections.abc import Callable
@@ -7,9 +7,11 @@ import pytest
 
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +26,10 @@ def in_sql(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def test_keyed_table_has_columns_of_any_name(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+@pytest.mark.parametrize("history", [False, exhaustive(True)])
+def test_keyed_table_has_columns_of_any_name(
+    history: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     key, other, order, value, text, gone, more, most = NAMES
     document = KafkaTopicTable(
@@ -37,10 +42,13 @@ def test_keyed_table_has_columns_of_any_name(new_topic: NewTopic, connections: N
         delete_when=f"{in_sql(gone)} = 1",
         partition_by=[in_sql(key), f"bucket(4, {in_sql(other)})"],
         sort_by=[f"{in_sql(text)} desc", key],
+        history=history,
+        track=[value, text] if history else [],
         rules=[
             {"range": {"column": more, "max": 10}, "name": "more"},
             {"expression": f"{in_sql(most)} < 10", "name": "most"},
         ],
+        maintenance={"compact_sort": [f"{in_sql(value)} desc"]},
     )
     spec = document.topic_table()
 
@@ -58,6 +66,11 @@ def test_keyed_table_has_columns_of_any_name(new_topic: NewTopic, connections: N
     ingest(spec, connections(), "run-2")
     assert [(row[key], row[other], row[order], row[value]) for row in view(spec).rows()] == [(1, 1, 3, 3)]
     assert sorted(row["error_class"] for row in view(spec).dead_letters()) == ["rule:more", "rule:most"]
+    if history:
+        versions = sorted((row[key], row[value], row["valid_from"], row["valid_to"]) for row in view(spec).history())
+        assert versions == [(1, 1, 1, 2), (1, 3, 3, None), (1, 9, 2, 3), (2, 0, 2, 2), (2, 2, 1, 2)]
+    assert maintain(spec, connections(), everything=True)
+    assert [row[value] for row in view(spec).rows()] == [3]
 
 
 def test_key_and_order_are_fields_whose_names_no_column_has(

@@ -26,6 +26,7 @@ from kafka_lake.ingest.keyed.history.figures import NOTHING_NEW, HistoryBatch
 from kafka_lake.ingest.keyed.history.intervals import with_intervals
 from kafka_lake.ingest.keyed.history.merge import is_changed, merge_events
 from kafka_lake.ingest.keyed.history.shape import Shape
+from kafka_lake.ingest.keyed.keys import quoted
 from kafka_lake.ingest.keyed.truncates import Truncate
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.history_table import ensure_history_table, refuse_columns, refuse_gap, refuse_ignored
@@ -191,7 +192,9 @@ class _Merge:
         told, shape = self.told, self.shape
         if self.closings:
             others = [known, *([self.seeds] if self.seeds is not None else [])]
-            all_events = reduce(DataFrame.unionByName, (each.select(*shape.columns.names) for each in others), told)
+            all_events = reduce(
+                DataFrame.unionByName, (each.select(*map(quoted, shape.columns.names)) for each in others), told
+            )
             made = shaped(closed(all_events, self.closings, shape), shape.columns)
             # What the table hasn't come to isn't compared with its rows: a run that died has published it.
             ahead = is_one_of(self.ahead, shape)
@@ -216,7 +219,7 @@ def _merged(merge: _Merge, held: ExitStack) -> StagedHistory:
         spark, there = context.connections.spark(), merge.rows(context.spec.history_table, merge.base).schema
         # Columns that the topic's table has no more keep what they have.
         columns = T.StructType([each for each in there if each.name in shape.columns.names])
-        changed = shaped(made.filter(is_changed(shape)).select(*shape.columns.names), columns)
+        changed = shaped(made.filter(is_changed(shape)).select(*map(quoted, shape.columns.names)), columns)
         merge_events(spark, branch, changed, shape, within=merge.keys.within, summary=events.summary)
         staged = staged_table(branch, merge.base, merge.state)
     else:
