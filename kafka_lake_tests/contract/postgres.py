@@ -20,12 +20,11 @@ def database(port: int, owner: Owner) -> Iterator[EmbeddedPostgres]:
         port: Where it listens.
         owner: Who owns the database.
     """
-    # As root, the server runs as a user of its own. Below pytest's folder it would end with the next pytest that starts
-    # on this machine: that one closes the folder for all other users again.
-    with tempfile.TemporaryDirectory(prefix="kafka-lake-postgres-") as folder:
-        Path(folder).chmod(0o755)
-        with EmbeddedPostgres(Path(folder), owner, port) as server:
-            yield server
+    with (
+        tempfile.TemporaryDirectory(prefix="kafka-lake-postgres-") as folder,
+        EmbeddedPostgres(Path(folder), owner, port) as server,
+    ):
+        yield server
 
 
 def execute(port: int, owner: Owner, statement: str) -> list[tuple[Any, ...]]:

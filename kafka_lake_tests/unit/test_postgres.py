@@ -25,6 +25,16 @@ def test_without_a_server_one_line_says_what_to_do_and_nothing_is_made(no_packag
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.processes
+def test_server_in_a_folder_of_its_owner_alone_starts_again(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    server = EmbeddedPostgres(closed / "postgres", Owner("lake", "secret", "shop"))
+    for _ in range(2):
+        with server:
+            assert server.alive()
+
+
 def test_of_debians_servers_the_newest_counts(no_package: Path) -> None:
     for version in ("9", "15", "17"):
         (no_package / version / "bin").mkdir(parents=True)
