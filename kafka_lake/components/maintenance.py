@@ -182,8 +182,8 @@ def _numbers(done: Maintained) -> dict[str, Any]:
 
 
 def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvaluation:
-    """Return the result of the check `table_health`, for the sensor to report: a run of maintenance may never come."""
-    result = _verdict(table_key(spec), tables)
+    """Return the result of the check `table_health` without a run of maintenance, which may never come."""
+    result = _verdict(table_key(spec), tables, _metadata(spec, tables, ()))
     return dg.AssetCheckEvaluation(
         asset_key=table_key(spec),
         check_name=CHECK,

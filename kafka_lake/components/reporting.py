@@ -25,7 +25,7 @@ from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
 from kafka_lake.components.dead_letters import dead_letter_evaluation
 from kafka_lake.components.history import report_history
 from kafka_lake.components.keys import partition_key, partitions_in, table_key, topic_key, work_name
-from kafka_lake.components.maintenance import health_check_key
+from kafka_lake.components.maintenance import health_check, health_check_key
 from kafka_lake.components.metadata import (
     check_result,
     figures_metadata,
@@ -41,6 +41,7 @@ from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.finding import GATES, Finding
 from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.maintenance.needed import due
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
@@ -212,9 +213,10 @@ class Reporter:
         They are results of this run, since Dagster takes those of the newest materialization's run for new.
         """
         instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
-        health = _last_result(instance, health_check_key(spec))
-        if health is not None and not health.passed:
-            yield health
+        if _last_result(instance, health_check_key(spec)) is not None:
+            health = self._told("its health", self._health, patiently=True)
+            if health is not None:
+                yield health
         if spec.dead_letters != "table":
             return
         last = _last_result(instance, dg.AssetCheckKey(table_key(spec), NO_DEAD_LETTERS))
@@ -223,6 +225,9 @@ class Reporter:
             last = self._told("its dead letters", evaluate, patiently=True)
         if last is not None:
             yield last
+
+    def _health(self) -> dg.AssetCheckEvaluation:
+        return health_check(self.spec, due(self.spec, self.connections))
 
     def _tell_of_topic(self, report: RunReport, patiently: bool) -> None:
         instance, spec = self.context.instance, self.spec

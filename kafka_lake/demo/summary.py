@@ -135,7 +135,7 @@ def _number(event: Materialization, label: str) -> int:
 
 
 def _checks(checks: Sequence[CheckResult]) -> Table:
-    shown = Table("check", "asset", "result", title="Checks before publication")
+    shown = Table("check", "asset", "result", title="Checks")
     for check in checks:
         result = "[green]passed[/]" if check.passed else f"[red]failed[/] {check.description}"
         shown.add_row(check.check, check.asset, result)
