@@ -73,7 +73,8 @@ def test_name_in_keys_of_a_variant_table_is_no_sql(
 ) -> None:
     name, topic = "a: bigint> COMMENT 'theirs', more struct<`b`", new_topic()
     topic.send({"id": 1}, key=json.dumps({name: 1}).encode())
-    spec = topic.spec(None, format="variant", key_format="json")
+    declared = "`" + name.replace("`", "``") + "` bigint"
+    spec = topic.spec(None, format="variant", key_format="json", key_schema=declared)
     ingest(spec, connections(), "run-1")
     schema = view(spec).table.schema()
     assert [each.name for each in schema.find_field("_key").field_type.fields] == [name]
