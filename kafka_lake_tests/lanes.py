@@ -186,17 +186,12 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "integration/test_adopt.py::test_a_query_that_was_stopped_is_taken_over_with_records_in_flight",
-            "integration/test_adopt.py::test_a_query_that_was_killed_within_a_batch_is_taken_over",
             "integration/test_adopt.py::test_records_of_the_other_writer_are_never_read_again",
-            "integration/test_adopt.py::test_a_batch_that_is_in_the_table_and_not_in_the_checkpoint_counts",
         ),
-        "unit/test_adopt.py::test_the_batch_that_the_table_names_counts_whatever_the_checkpoint_has_finished",
+        "integration/test_adopt.py::test_sink_is_taken_over_after_its_last_commit_only",
     ),
     "integration/test_adopt.py::test_a_table_that_moves_before_the_commit_is_not_taken_over": (
         "integration/test_adopt.py::test_the_command_changes_nothing_without_yes"
-    ),
-    "integration/test_adopt.py::test_a_query_with_foreach_batch_is_taken_over_between_two_batches_only": (
-        "unit/test_adopt.py::test_the_batch_that_the_table_names_counts_whatever_the_checkpoint_has_finished"
     ),
     # Each publication at which a run can die, each race: the model takes them all in random order.
     **dict.fromkeys(

@@ -13,12 +13,12 @@ from kafka_lake.cli.schema import preview_tables
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.printable import counted
 from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
-from kafka_lake.ingest.adopt.sources import FromCheckpoint, FromGroup, FromKafkaConnect, FromOffsets, Source
+from kafka_lake.ingest.adopt.sources import FromGroup, FromKafkaConnect, FromOffsets, Source
 from kafka_lake.ingest.preview import Preview
 from kafka_lake.ingest.topic_table import TopicTable
 
 
-def source_of(connector: str | None, checkpoint: str | None, group: str | None, offsets: str | None) -> Source:
+def source_of(connector: str | None, group: str | None, offsets: str | None) -> Source:
     """Return where the offsets come from, by the command's options.
 
     Raises:
@@ -27,8 +27,6 @@ def source_of(connector: str | None, checkpoint: str | None, group: str | None, 
     given: list[Source] = []
     if connector:
         given.append(FromKafkaConnect(connector))
-    if checkpoint:
-        given.append(FromCheckpoint(checkpoint))
     if group:
         given.append(FromGroup(group))
     if offsets:

@@ -140,7 +140,6 @@ def adopt(
     run_id: str,
     agreed: Adoption,
     source: Source,
-    offset_columns: str | None = None,
     observer: Observer | None = None,
 ) -> RunReport:
     """Take over a table that another writer has filled: write the position at which it resumes, in one commit.
@@ -151,7 +150,6 @@ def adopt(
         run_id: Goes into branch name and summary.
         agreed: What `plan_adoption` has found.
         source: Where its offsets come from; asked once more, just before the commit.
-        offset_columns: As for `plan_adoption`.
         observer: Is told what happens.
 
     Returns:
@@ -162,7 +160,7 @@ def adopt(
         KafkaLakeError: For anything else a user can mend; ``main`` is as it was.
     """
     with logged_run(spec, connections, run_id, observer) as context:
-        return Runner(context, Adopt(context, agreed, source, offset_columns)).run()
+        return Runner(context, Adopt(context, agreed, source)).run()
 
 
 def replay_dead_letters(

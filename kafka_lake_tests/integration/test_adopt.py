@@ -5,26 +5,23 @@ in ``nightly/test_adopt_sink.py``.
 """
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import tenacity
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import Position, TopicIdentity
-from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
 from kafka_lake.ingest.adopt.plan import plan_adoption
-from kafka_lake.ingest.adopt.sources import FromCheckpoint, FromGroup, FromOffsets
+from kafka_lake.ingest.adopt.sources import FromGroup, FromKafkaConnect, FromOffsets, Source
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
@@ -33,9 +30,9 @@ from kafka_lake.ingest.run import adopt, ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import ADOPTED, ADOPTED_AT, ADOPTED_FROM, POSITION, head_of, summary_of
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.integration.streaming_query import start
 from kafka_lake_tests.integration.test_maintenance import compact_and_expire, sql  # noqa: F401
 from kafka_lake_tests.steady_producer import SteadyProducer, rows_of
+from kafka_lake_tests.transactions import await_transactions
 
 pytestmark = pytest.mark.integration
 
@@ -47,14 +44,10 @@ DDL = "id bigint, name string"
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
-def made(spec: TopicTable, connections: Connections, columns: pa.Schema = COLUMNS) -> Any:
+def made(spec: TopicTable, connections: Connections) -> Any:
     """Make the table as its other writer would."""
     connections.catalog.ensure_namespace(spec.namespace)
-    return connections.catalog.pyiceberg.create_table(spec.identifier, columns)
-
-
-def batches(checkpoint: Path, kind: str) -> set[int]:
-    return {int(each.name) for each in checkpoint.glob(f"{kind}/*") if each.name.isdecimal()}
+    return connections.catalog.pyiceberg.create_table(spec.identifier, COLUMNS)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
@@ -64,35 +57,28 @@ def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
         time.sleep(0.01)
 
 
-def run_adoption(
-    spec: TopicTable, connections: Connections, source: Any, offset_columns: str | None = None
-) -> Adoption:
-    found = plan_adoption(spec, connections, source, offset_columns)
-    report = adopt(spec, connections, "adopting", found, source, offset_columns)
+def run_adoption(spec: TopicTable, connections: Connections, source: Source) -> Adoption:
+    found = plan_adoption(spec, connections, source)
+    report = adopt(spec, connections, "adopting", found, source)
     assert [(each.rows, each.kind) for each in report.commits] == [(0, "adopt")]
     return found
 
 
-@contextmanager
-def query_in_a_process(
-    catalog: CatalogResource, options: dict[str, str], topic: str, table: str, checkpoint: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    given = {
-        "catalog": {"name": catalog.name, "properties": dict(catalog.properties)},
-        "conf": {"spark.master": "local[2]", "spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"},
-        "options": options,
-        "topic": topic,
-        "table": table,
-        "checkpoint": str(checkpoint),
-    }
-    command = [sys.executable, "-m", "kafka_lake_tests.integration.streaming_query", json.dumps(given)]
-    with checkpoint.with_suffix(".log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+def start(spark: Any, options: dict[str, str], topic: str, table: str, checkpoint: Path) -> Any:
+    """Start a query as Iceberg's documentation has it, with small batches one after the other."""
+    reader = spark.readStream.format("kafka").options(**options).option("subscribe", topic)
+    records = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "50").load()
+    rows = records.selectExpr(f"from_json(cast(value AS string), '{DDL}') AS row").select("row.*")
+    writer = rows.writeStream.outputMode("append").option("checkpointLocation", str(checkpoint))
+    return writer.format("iceberg").toTable(table)
+
+
+def end_of_query(table: Any, checkpoint: Path, topic: str) -> str:
+    """Return where the newest batch in the table ends, found as docs/moving-in.md says."""
+    marks = [summary_of(each).get("spark.sql.streaming.epochId") for each in table.refresh().metadata.snapshots]
+    epoch = max(int(each) for each in marks if each is not None)
+    ends = json.loads((checkpoint / "offsets" / str(epoch)).read_text().splitlines()[-1])[topic]
+    return ",".join(f"{partition}:{offset}" for partition, offset in ends.items())
 
 
 def test_a_query_that_was_stopped_is_taken_over_with_records_in_flight(
@@ -108,9 +94,9 @@ def test_a_query_that_was_stopped_is_taken_over_with_records_in_flight(
     table, options = made(spec, connections()), connections().kafka_options
     with SteadyProducer(broker.bootstrap_servers, topic.name, 2) as producer:
         producer.await_count(50)
-        query = start(spark_resource.spark_session, dict(options), topic.name, view(spec).sql_name(), str(checkpoint))
+        query = start(spark_resource.spark_session, dict(options), topic.name, view(spec).sql_name(), checkpoint)
         try:
-            wait_for(lambda: len(batches(checkpoint, "commits")) >= 3)
+            wait_for(lambda: len(table.refresh().metadata.snapshots) >= 3)
         finally:
             query.stop()
         written = rows_of(table)
@@ -120,7 +106,7 @@ def test_a_query_that_was_stopped_is_taken_over_with_records_in_flight(
             ingest(spec, connections(), "too early")
         assert rows_of(table) == written
 
-        found = run_adoption(spec, connections(), FromCheckpoint(str(checkpoint)))
+        found = run_adoption(spec, connections(), FromOffsets(end_of_query(table, checkpoint, topic.name)))
         assert rows_of(table) == written
         assert sum(each.offset for each in found.partitions) == sum(written.values())
         assert view(spec).position() == {each.partition: each.offset for each in found.partitions}
@@ -131,114 +117,13 @@ def test_a_query_that_was_stopped_is_taken_over_with_records_in_flight(
     assert not [f for f in examine(spec, connections().catalog, connections().cluster) if f.problems]
 
 
-def test_a_query_that_was_killed_within_a_batch_is_taken_over(
-    new_topic: NewTopic,
-    connections: NewConnections,
-    view: NewView,
-    catalog_resource: CatalogResource,
-    broker: Any,
-    tmp_path: Path,
-) -> None:
-    topic, checkpoint = new_topic(2), tmp_path / "checkpoint"
-    spec = topic.spec(DDL)
-    table, options = made(spec, connections()), dict(connections().kafka_options)
-    with SteadyProducer(broker.bootstrap_servers, topic.name, 2) as producer:
-        with query_in_a_process(catalog_resource, options, topic.name, view(spec).sql_name(), checkpoint) as process:
-            wait_for(
-                lambda: (
-                    len(batches(checkpoint, "commits")) >= 2
-                    and max(batches(checkpoint, "offsets")) > max(batches(checkpoint, "commits"))
-                )
-            )
-            process.kill()
-            process.wait()
-        assert max(batches(checkpoint, "offsets")) > max(batches(checkpoint, "commits"))
-        written = rows_of(table)
-        found = run_adoption(spec, connections(), FromCheckpoint(str(checkpoint)))
-        assert sum(each.offset for each in found.partitions) == sum(written.values()) > 0
-        ingest(spec, connections(), "run-1")
-    ingest(spec, connections(), "run-2")
-    assert rows_of(table) == Counter(producer.acknowledged)
-
-
-def test_a_batch_that_is_in_the_table_and_not_in_the_checkpoint_counts(
-    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any, tmp_path: Path
-) -> None:
-    """As a query leaves it that is killed between its commit to the table and its note of it."""
-    topic, checkpoint = new_topic(), tmp_path / "checkpoint"
-    spec = topic.spec(DDL)
-    table = made(spec, connections())
-    for number in range(60):
-        topic.send({"id": number, "name": "n"})
-    drain(spark_resource, connections(), topic, view(spec), checkpoint)
-    last = max(batches(checkpoint, "commits"))
-    (checkpoint / "commits" / str(last)).unlink()
-    [each] = run_adoption(spec, connections(), FromCheckpoint(str(checkpoint))).partitions
-    assert each.offset == 60
-    assert each.why == (
-        f"end of batch {last}, which the table's snapshot names (not finished in the checkpoint, but its rows are in "
-        "the table)"
-    )
-    topic.send({"id": 60, "name": "n"})
-    ingest(spec, connections(), "run-1")
-    assert rows_of(table) == Counter((number, "n") for number in range(61))
-
-
-def drain(
-    spark_resource: Any,
-    connections: Connections,
-    topic: Topic,
-    see: View,
-    checkpoint: Path,
-    foreach_batch: bool = False,
-) -> None:
-    """Have a query write all that the topic holds, and stop it between two batches."""
-    query = start(
-        spark_resource.spark_session,
-        dict(connections.kafka_options),
-        topic.name,
-        see.sql_name(),
-        str(checkpoint),
-        foreach_batch,
-    )
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-
-
-def test_a_query_with_foreach_batch_is_taken_over_between_two_batches_only(
-    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any, tmp_path: Path
-) -> None:
-    topic, checkpoint = new_topic(), tmp_path / "checkpoint"
-    spec = topic.spec(DDL)
-    table = made(spec, connections())
-    topic.send({"id": 1, "name": "n"})
-    drain(spark_resource, connections(), topic, view(spec), checkpoint, foreach_batch=True)
-    last = max(batches(checkpoint, "commits"))
-    note = checkpoint / "commits" / str(last)
-    content = note.read_text()
-    note.unlink()
-    before = view(spec).fingerprint()
-    with pytest.raises(AdoptionRefusedError, match=f"batch {last} .* has begun and is not finished"):
-        plan_adoption(spec, connections(), FromCheckpoint(str(checkpoint)))
-    assert view(spec).fingerprint() == before
-    note.write_text(content)
-    found = run_adoption(spec, connections(), FromCheckpoint(str(checkpoint)))
-    assert any("foreachBatch" in each for each in found.notes)
-    topic.send({"id": 2, "name": "n"})
-    ingest(spec, connections(), "run-1")
-    assert rows_of(table) == Counter([(1, "n"), (2, "n")])
-
-
-def filled(spec: TopicTable, topic: Topic, connections: Connections, count: int = 4) -> Any:
-    """Have a table of OLake's kind with all that is in the topic, which has two partitions."""
-    columns = pa.schema([*COLUMNS, ("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
-    table = made(spec, connections, columns)
-    for number in range(count):
+def filled(spec: TopicTable, topic: Topic, connections: Connections, marks: Mapping[str, str] = {}) -> Any:
+    """Make a table with the four records of the topic, which has two partitions."""
+    table = made(spec, connections)
+    for number in range(4):
         topic.send({"id": number, "name": "n"}, number % 2)
-    rows = [{"id": n, "name": "n", "_kafka_partition": n % 2, "_kafka_offset": n // 2} for n in range(count)]
-    table.append(pa.Table.from_pylist(rows, schema=columns))
+    rows = pa.Table.from_pylist([{"id": number, "name": "n"} for number in range(4)], schema=COLUMNS)
+    table.append(rows, snapshot_properties=dict(marks))
     return table
 
 
@@ -305,10 +190,56 @@ def test_the_position_is_one_commit_without_rows_that_names_its_source(
     assert position.identity == described
     assert described.topic_id
     assert dict(position.offsets) == {0: 2, 1: 2}
-    assert Position.from_json(view(spec).table.properties[ADOPTED_AT]) == position
+    # The property needs no last records: a log is compared with those of a snapshot.
+    assert Position.from_json(view(spec).table.properties[ADOPTED_AT]) == replace(position, last={})
     view(spec).assert_no_branches()
     with pytest.raises(TableError, match="has a position already"):
         plan_adoption(spec, connections(), FromOffsets("0:2,1:2"))
+    empty = replace(spec, table=f"{topic.table}_empty")
+    made(empty, connections())
+    with pytest.raises(TableError, match="has no snapshot, so there is nothing to take over"):
+        plan_adoption(empty, connections(), FromOffsets("0:2,1:2"))
+
+
+def test_sink_is_taken_over_after_its_last_commit_only(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, broker: Any
+) -> None:
+    """Events as the sink writes them: their bytes have the payload's name in them, and the table's name or id."""
+    topic, control = new_topic(2), new_topic(1)
+    spec, group = topic.spec(DDL), f"connect-{topic.name}"
+    for payload in ("StartCommit", f"DataWritten {topic.table}", "DataComplete"):
+        control.send(payload.encode())
+    # The snapshot has what was announced before offset 3 of the control topic.
+    filled(spec, topic, connections(), {f"kafka.connect.offsets.{control.name}.{group}": '{"0":3}'})
+    source = FromKafkaConnect(topic.name)
+    with pytest.raises(AdoptionRefusedError, match="has no offset for partition 0, 1"):
+        plan_adoption(spec, connections(), source)
+    commit_group(topic, group, {0: 2, 1: 2})
+    with pytest.raises(AdoptionRefusedError, match=f"Use --from-kafka-connect {topic.name}"):
+        plan_adoption(spec, connections(), FromGroup(group))
+
+    control.send(b"CommitToTable")
+    control.send(b"CommitComplete")
+    announcing = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": group, "log_level": 0})
+    announcing.init_transactions()
+    announcing.begin_transaction()
+    announcing.produce(control.name, f"DataWritten {topic.table}".encode())
+    announcing.flush()
+    with pytest.raises(AdoptionRefusedError, match="has an open transaction in partition 0"):
+        plan_adoption(spec, connections(), source)
+    announcing.commit_transaction()
+    await_transactions(broker.bootstrap_servers, {control.name: 1})
+    with pytest.raises(AdoptionRefusedError, match=r"has not finished\. The event at offset 5 of partition 0"):
+        plan_adoption(spec, connections(), source)
+
+    # The sink's next commit has these files, and its note says so.
+    marks = {f"kafka.connect.offsets.{control.name}.{group}": '{"0":7}'}
+    view(spec).table.append(COLUMNS.empty_table(), snapshot_properties=marks)
+    run_adoption(spec, connections(), source)
+    topic.send({"id": 4, "name": "n"})
+    ingest(spec, connections(), "run-1")
+    assert view(spec).ids() == [0, 1, 2, 3, 4]
+    view(spec).assert_no_branches()
 
 
 @pytest.mark.parametrize(
@@ -316,7 +247,6 @@ def test_the_position_is_one_commit_without_rows_that_names_its_source(
     [
         ("0:2", "no offset for partition 1"),
         ("0:2,1:3", "partition 1 resumes at offset 3, and Kafka's end is 2"),
-        ("0:1,1:2", "partition 0 would resume at offset 1, and a row of offset 1 or later"),
         ("0:2,1:2,7:0", "names partition 7"),
     ],
 )
@@ -371,14 +301,14 @@ def test_a_table_that_moves_before_the_commit_is_not_taken_over(
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec(DDL)
-    table = filled(spec, topic, connections())
+    filled(spec, topic, connections())
     source = FromOffsets("0:2,1:2")
     found = plan_adoption(spec, connections(), source)
-    row = {"id": 9, "name": "n", "_kafka_partition": None, "_kafka_offset": None}
+    row = {"id": 9, "name": "n"}
 
     def append(step: str) -> None:
         if step == "audited":
-            view(spec).table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
+            view(spec).table.append(pa.Table.from_pylist([row], schema=COLUMNS))
 
     with pytest.raises(AdoptionRefusedError, match="has gone on meanwhile: main was at snapshot"):
         adopt(spec, connections(), "run-1", found, source, observer=Observer(step_done=append))
@@ -398,7 +328,7 @@ def test_a_frozen_table_gets_the_metadata_column_and_nothing_else(
     spec = topic.spec(None, evolution="freeze")
     filled(spec, topic, connections())
     run_adoption(spec, connections(), FromOffsets("0:2,1:2"))
-    names = ["id", "name", "_kafka_partition", "_kafka_offset", "_kafka"]
+    names = ["id", "name", "_kafka"]
     assert [field.name for field in view(spec).table.schema().fields] == names
     topic.send({"id": 4, "name": "n"})
     ingest(spec, connections(), "run-1")

@@ -14,24 +14,13 @@ def adopt(
     table: Annotated[str, typer.Argument(help="The table, as namespace.table.")],
     topic: Annotated[str, typer.Option("--topic", help="The Kafka topic that it was filled from.")],
     from_kafka_connect: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Filled by this connector, Apache Iceberg's sink.")
-    ] = None,
-    from_checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Filled by the Structured Streaming query with this checkpoint.")
+        str | None, typer.Option(metavar="NAME", help="Filled by this connector of Apache Iceberg's sink.")
     ] = None,
     from_group: Annotated[
         str | None, typer.Option(metavar="GROUP", help="Resume at the offsets that this consumer group has committed.")
     ] = None,
     from_offsets: Annotated[
         str | None, typer.Option(metavar="OFFSETS", help="Resume at these offsets by partition, as in 0:17,1:4.")
-    ] = None,
-    offset_columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMNS",
-            help="The table's columns with partition and offset of each row's record, as in part,off: rows at or "
-            "beyond the offsets are refused. Columns of OLake are found without it.",
-        ),
     ] = None,
     sample: Annotated[
         int, typer.Option(min=0, help="Newest records to read, to check that they fit the table; 0 for none.")
@@ -53,13 +42,13 @@ def adopt(
     from kafka_lake.ingest.adopt.plan import plan_adoption
     from kafka_lake.ingest.preview import preview
 
-    source = cli_adopt.source_of(from_kafka_connect, from_checkpoint, from_group, from_offsets)
+    source = cli_adopt.source_of(from_kafka_connect, from_group, from_offsets)
     spec = cli_adopt.spec_of(topic_tables(topic), table)
     with connections_at_hand(
         console.err.print, with_spark=yes or sample > 0, cluster=spec.cluster, starts_broker=yes
     ) as connections:
         with console.err.status(f"Asking where {table} resumes"):
-            found = plan_adoption(spec, connections, source, offset_columns)
+            found = plan_adoption(spec, connections, source)
             seen = preview(spec, connections, sample) if sample else None
         if not as_json:
             console.out.print(*cli_adopt.adoption_tables(found, seen), sep="\n", highlight=False)
@@ -73,7 +62,6 @@ def adopt(
                     run_id=str(uuid4()),
                     agreed=found,
                     source=source,
-                    offset_columns=offset_columns,
                     observer=observer,
                 )
     if as_json:

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.ingest.adopt.checkpoint import Batch
 from kafka_lake.lake.positions import ancestors, head_of, summary_of
 
 _SINK = "kafka.connect.offsets."
-_QUERY, _EPOCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
+_QUERY = "spark.sql.streaming.queryId"
 
 
 def control_offsets(table: Table, groups: Iterable[str]) -> tuple[str, str, dict[int, int]] | None:
@@ -46,17 +45,6 @@ def sinks_of(table: Table) -> list[str]:
     """Return what ``kafka.connect.offsets.…`` the snapshots of any branch have, without that beginning."""
     keys = {key for each in table.metadata.snapshots for key in summary_of(each) if key.startswith(_SINK)}
     return sorted(key.removeprefix(_SINK) for key in keys)
-
-
-def batches_of(table: Table) -> list[Batch]:
-    """Return the batches of streaming queries in ``main``'s history, the newest first."""
-    found = []
-    for snapshot in ancestors(table, head_of(table)):
-        summary = summary_of(snapshot)
-        if _QUERY in summary and summary.get(_EPOCH, "").isdecimal():
-            operation = snapshot.summary.operation.value if snapshot.summary else ""
-            found.append(Batch(summary[_QUERY], int(summary[_EPOCH]), operation))
-    return found
 
 
 def filled_by(table: Table) -> str | None:

@@ -16,7 +16,7 @@ class AdoptionRefusedError(TableError):
 
     what_to_do: ClassVar[str] = (
         "The message names what is uncertain. Usually the other writer still runs, or was stopped within a commit: let "
-        "it commit once more, stop it, and run `kafka-lake adopt` again. If you know the offsets, name them with "
+        "it finish that commit, stop it, and run `kafka-lake adopt` again. If you know the offsets, name them with "
         "`--from-offsets`. See [moving in](moving-in.md)."
     )
 

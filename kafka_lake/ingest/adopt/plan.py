@@ -6,7 +6,6 @@ from pyiceberg.table import Table
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.ingest.adopt.decide import position_of, starts
 from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
-from kafka_lake.ingest.adopt.rows import record_columns, refuse_rows_beyond
 from kafka_lake.ingest.adopt.sources import Source
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
@@ -15,17 +14,13 @@ from kafka_lake.lake.positions import has_origin, read_state, row_count, summary
 _DELETES = "total-equality-deletes"
 
 
-def plan_adoption(
-    spec: TopicTable, connections: Connections, source: Source, offset_columns: str | None = None
-) -> Adoption:
+def plan_adoption(spec: TopicTable, connections: Connections, source: Source) -> Adoption:
     """Return what `kafka-lake adopt` would write.
 
     Args:
         spec: The topic and its table.
         connections: Cluster and catalog are asked; Spark is not.
         source: Where the offsets come from.
-        offset_columns: Columns with partition and offset of a row's record, as in ``part,off``; None to look for those
-            that other writers are known to use.
 
     Raises:
         TableError: If there is no such table, or it has a position of its own.
@@ -59,9 +54,6 @@ def plan_adoption(
     _refuse_occupied_column(spec, table)
     evidence = source.evidence(table, connections.cluster, now)
     found = starts(name, evidence, now)
-    columns = record_columns(table, offset_columns)
-    if columns is not None:
-        refuse_rows_beyond(table, columns, found)
     return Adoption(
         topic=spec.topic,
         table=name,
@@ -70,7 +62,7 @@ def plan_adoption(
         rows=row_count(table),
         position=position_of(found, now),
         partitions=found,
-        notes=(*evidence.notes, *_notes(spec, columns)),
+        notes=(*evidence.notes, _note(spec)),
     )
 
 
@@ -109,15 +101,10 @@ def _refuse_occupied_column(spec: TopicTable, table: Table) -> None:
         )
 
 
-def _notes(spec: TopicTable, columns: tuple[str, str] | None) -> list[str]:
-    notes = []
-    if spec.metadata_column:
-        notes.append(
-            f"Column {spec.metadata_column} is added, and null in the rows that are there: replay and reset can't read "
-            "their records again."
-        )
-    else:
-        notes.append("Without a metadata column, rows can't be replaced: replay and reset to older offsets don't work.")
-    if columns:
-        notes.append(f"No row is at or beyond these offsets, by the columns {columns[0]} and {columns[1]}.")
-    return notes
+def _note(spec: TopicTable) -> str:
+    if spec.metadata_column is None:
+        return "Without a metadata column, rows can't be replaced: replay and reset to older offsets don't work."
+    return (
+        f"Column {spec.metadata_column} is added, and null in the rows that are there: replay and reset can't read "
+        "their records again."
+    )

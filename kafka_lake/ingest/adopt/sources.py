@@ -1,20 +1,15 @@
-"""The places that `kafka-lake adopt` can take offsets from: each asks Kafka, the table or a folder for its evidence."""
+"""The places that `kafka-lake adopt` can take offsets from: each asks Kafka or the table for its evidence."""
 
-import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pyarrow import fs
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Watermarks
-from kafka_lake.ingest.adopt.checkpoint import Checkpoint, checkpoint_evidence
-from kafka_lake.ingest.adopt.marks import batches_of, control_offsets, sinks_of
+from kafka_lake.ingest.adopt.marks import control_offsets, sinks_of
 from kafka_lake.ingest.adopt.model import AdoptionRefusedError, Evidence
-from kafka_lake.ingest.adopt.sink import SinkTable, sink_evidence
-from kafka_lake.ingest.adopt.sink_events import DataComplete, DataWritten, NotAnEventError, Place, parse_event
+from kafka_lake.ingest.adopt.sink import first_uncommitted
 from kafka_lake.ingest.plan.start import offsets_of
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.groups import ConsumerGroups
@@ -36,7 +31,7 @@ class Source(Protocol):
 
         Raises:
             AdoptionRefusedError: If that can't be told with certainty.
-            KafkaLakeError: If Kafka or a folder can't be read.
+            KafkaLakeError: If Kafka can't be read.
         """
 
 
@@ -86,7 +81,7 @@ class FromGroup:
 
 @dataclass(frozen=True)
 class FromKafkaConnect:
-    """What the Iceberg sink of Kafka Connect has committed to the table. The connector must be stopped.
+    """What the Iceberg sink of Kafka Connect has committed to the table. It must be stopped, and have finished.
 
     Args:
         connector: Its name.
@@ -95,8 +90,8 @@ class FromKafkaConnect:
     connector: str
 
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
-        """Return what the table's snapshots and the control topic say; `Source.evidence` says the rest."""
-        name = ".".join(table.name())
+        """Return the offsets of the connector's group; `Source.evidence` says the rest."""
+        name, topic = ".".join(table.name()), now.identity.topic
         found = control_offsets(table, (f"connect-{self.connector}", self.connector))
         if found is None:
             known = ", ".join(sinks_of(table)) or "none"
@@ -109,65 +104,59 @@ class FromKafkaConnect:
         control, group, committed = found
         groups = ConsumerGroups(cluster)
         _refuse_members(groups, [group, f"{group}-coord"], table, f"connector {self.connector}")
-        # Whatever the topic's records are, events that were aborted never count.
-        events = KafkaCluster(cluster.properties, cluster.timeout)
-        ends = events.watermarks_of(control)
-        # The sink's own note of partitions of the control topic that no snapshot names.
-        committed = {**groups.offsets(f"{group}-coord", control, ends.partitions), **committed}
-        if gone := [p for p in ends.partitions if ends.low[p] > committed.get(p, 0)]:
-            raise AdoptionRefusedError(
-                f"Table {name}: the control topic {control} has events from offset {ends.low[gone[0]]} of partition "
-                f"{gone[0]} on, and the table has what was announced before {committed.get(gone[0], 0)}.",
-                "Nothing was changed. What was announced between can't be told any more. Name the offsets with "
-                "--from-offsets.",
-            )
-        return sink_evidence(
-            SinkTable(
-                name=tuple(table.name()),
-                uuid=str(table.metadata.table_uuid),
-                connector=self.connector,
-                group=group,
-                committed=committed,
-            ),
-            now.identity.topic,
-            self._events(events, ends, group, name),
-            groups.offsets(group, now.identity.topic, now.partitions),
-            control_is_whole=not any(ends.low.values()),
+        # The group before the control topic: a transaction that has moved the group is either seen there, or is open.
+        offsets = groups.offsets(group, topic, now.partitions)
+        self._refuse_unfinished(table, cluster, control, committed)
+        return Evidence(
+            f"connector {self.connector}",
+            offsets,
+            dict.fromkeys(offsets, f"committed by group {group}, and no announced file is missing"),
+            # A task commits an offset for every partition that has given it a record. Without any, they have expired.
+            complete=bool(offsets),
         )
 
-    def _events(
-        self, cluster: KafkaCluster, ends: Watermarks, group: str, table: str
-    ) -> list[DataWritten | DataComplete]:
-        found = []
-        for record in read_all(cluster, ends):
-            try:
-                event = parse_event(Place(record.partition, record.offset, record.key or b""), record.value, group)
-            except NotAnEventError as error:
-                raise AdoptionRefusedError(
-                    f"Table {table}: the record at offset {record.offset} of partition {record.partition} of the "
-                    f"control topic {ends.identity.topic} is no event of Apache Iceberg's sink: {error}.",
-                    "Nothing was changed. Versions before Apache Iceberg 1.6 are not understood: name the offsets "
-                    "with --from-offsets.",
-                ) from error
-            if event is not None:
-                found.append(event)
-        return found
+    def _refuse_unfinished(
+        self, table: Table, cluster: KafkaCluster, control: str, committed: Mapping[int, int]
+    ) -> None:
+        """Refuse a sink that may have announced files of the table which the table doesn't have.
 
-
-@dataclass(frozen=True)
-class FromCheckpoint:
-    """What a Structured Streaming query has committed to the table. The query must be stopped.
-
-    Args:
-        folder: Its checkpoint: a path, or an address that the catalog's file access knows.
-    """
-
-    folder: str
-
-    def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
-        """Return what checkpoint and snapshots say; `Source.evidence` says the rest."""
-        checkpoint = _read_checkpoint(self.folder, table)
-        return checkpoint_evidence(".".join(table.name()), now.identity.topic, checkpoint, batches_of(table))
+        Args:
+            table: The table.
+            cluster: Where the control topic is.
+            control: The control topic.
+            committed: Up to which of its offsets the table has the announced files, by partition.
+        """
+        name = ".".join(table.name())
+        # Whatever the topic's records are, events that were aborted never count.
+        events = KafkaCluster(cluster.properties, cluster.timeout)
+        written = KafkaCluster(cluster.properties, cluster.timeout, read_committed=False).watermarks_of(control).end
+        now = events.watermarks_of(control)
+        if still_open := [p for p in now.partitions if now.end[p] < written.get(p, 0)]:
+            raise AdoptionRefusedError(
+                f"Table {name}: connector {self.connector} has an open transaction in partition {still_open[0]} of its "
+                f"control topic {control}.",
+                "Nothing was changed. Stop the connector, and try again when the brokers have ended its transaction, "
+                "after a minute by default.",
+            )
+        if gone := [p for p in now.partitions if now.low[p] > committed.get(p, 0)]:
+            raise AdoptionRefusedError(
+                f"Table {name}: the control topic {control} has events from offset {now.low[gone[0]]} of partition "
+                f"{gone[0]} on, and the table has what was announced before {committed.get(gone[0], 0)}.",
+                "Nothing was changed. What was announced between has been deleted. Name the offsets with "
+                "--from-offsets.",
+            )
+        beyond = replace(now, low={p: max(now.low[p], committed.get(p, 0)) for p in now.partitions})
+        event = first_uncommitted(read_all(events, beyond), table.name()[-1], table.metadata.table_uuid)
+        if event is not None:
+            raise AdoptionRefusedError(
+                f"Table {name}: connector {self.connector} has not finished. The event at offset {event.offset} of "
+                f"partition {event.partition} of its control topic {control} announces files, and no snapshot of the "
+                "table has them.",
+                "Nothing was changed. Start the connector again, and wait for two of its commits "
+                "(iceberg.control.commit.interval-ms, 5 minutes by default). Then stop it just after a commit, and run "
+                "this command again: it succeeds when the connector has finished. If you know the offsets, name them "
+                "with --from-offsets.",
+            )
 
 
 def _refuse_group_of_sink(group: str, table: Table) -> None:
@@ -177,8 +166,8 @@ def _refuse_group_of_sink(group: str, table: Table) -> None:
     raise AdoptionRefusedError(
         f"Table {'.'.join(table.name())}: consumer group {group} is of the Iceberg sink of Kafka Connect, and may be "
         "ahead of the table.",
-        f"Nothing was changed. Use --from-kafka-connect {group.removeprefix('connect-')}, which looks at the sink's "
-        "control topic too.",
+        f"Nothing was changed. Use --from-kafka-connect {group.removeprefix('connect-')}, which refuses a sink that "
+        "has not finished.",
     )
 
 
@@ -186,40 +175,3 @@ def _refuse_members(groups: ConsumerGroups, names: list[str], table: Table, who:
     members = [each for name in names for each in groups.members(name)]
     if members:
         raise AdoptionRefusedError(f"Table {'.'.join(table.name())}: {who} still runs ({members[0]}).", _STOP)
-
-
-def _read_checkpoint(folder: str, table: Table) -> Checkpoint:
-    """Return a checkpoint as it is now.
-
-    Raises:
-        ConfigurationError: If it is none.
-    """
-    try:
-        files, root = _place(folder, table)
-        query_id = str(json.loads(_text(files, f"{root}/metadata"))["id"])
-        batches = {number: _text(files, path) for number, path in _numbered(files, f"{root}/offsets").items()}
-        commits = frozenset(_numbered(files, f"{root}/commits"))
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ConfigurationError(
-            f"--from-checkpoint: {folder} can't be read as a checkpoint of Structured Streaming: {error}.",
-            "Name the folder that has metadata, offsets and commits in it.",
-        ) from error
-    return Checkpoint(folder, query_id, batches, commits)
-
-
-def _place(folder: str, table: Table) -> tuple[fs.FileSystem, str]:
-    scheme, netloc, path = PyArrowFileIO.parse_location(folder.rstrip("/"), table.io.properties)
-    if scheme == "file":
-        return fs.LocalFileSystem(), path
-    access = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
-    return access.fs_by_scheme(scheme, netloc), path
-
-
-def _numbered(files: fs.FileSystem, folder: str) -> dict[int, str]:
-    listed = files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-    return {int(each.base_name): each.path for each in listed if each.base_name.isdecimal()}
-
-
-def _text(files: fs.FileSystem, path: str) -> str:
-    with files.open_input_stream(path) as stream:
-        return bytes(stream.readall()).decode()

@@ -19,17 +19,15 @@ class Adopt(Job):
         context: Of the run.
         agreed: What was planned.
         source: Where its offsets come from: asked once more, just before the commit.
-        offset_columns: As for `plan_adoption`.
     """
 
     position_required = False
     position_sought = False
 
-    def __init__(self, context: Context, agreed: Adoption, source: Source, offset_columns: str | None = None) -> None:
+    def __init__(self, context: Context, agreed: Adoption, source: Source) -> None:
         super().__init__(context)
         self._agreed = agreed
         self._source = source
-        self._offset_columns = offset_columns
         self._done = False
 
     def prepare(self, topic: TopicEnds) -> None:
@@ -40,7 +38,7 @@ class Adopt(Job):
             KafkaLakeError: As `plan_adoption`.
         """
         context, agreed = self.context, self._agreed
-        now = plan_adoption(context.spec, context.connections, self._source, self._offset_columns)
+        now = plan_adoption(context.spec, context.connections, self._source)
         if now.head != agreed.head or now.position != agreed.position:
             raise self._moved(f"{dict(agreed.position.offsets)} became {dict(now.position.offsets)}")
         prepare_table(context.spec, context.connections, agreed.position)
