@@ -26,8 +26,6 @@ def except_problems(settings: Any, declared: Sequence[str] | None) -> Iterator[s
         yield f"except: has no effect with format {settings.format}, whose values are one column. Leave it out."
     if declared is not None:
         yield from _declared_problems(settings, named, declared)
-    elif settings.update_columns in named:
-        yield f"except: {settings.update_columns} is in update_columns:. Declare it with schema: to leave it out."
 
 
 def _needed(settings: Any) -> dict[str, Sequence[str]]:
@@ -44,14 +42,10 @@ def _needed(settings: Any) -> dict[str, Sequence[str]]:
 
 
 def _declared_problems(settings: Any, named: Sequence[str], declared: Sequence[str]) -> Iterator[str]:
-    """Declared columns are the table's; but a change may tell by another one that it deletes, or what it changes."""
+    """Declared columns are the table's; but a change may tell by another one that it deletes."""
     if missing := [name for name in named if name not in declared]:
         yield f"except: {', '.join(missing)} isn't in schema:, so the table has no column for it. Leave it out."
     said = settings.delete_when or ""
     is_used = {name: bool(re.search(rf"\b{re.escape(name)}\b", said, re.IGNORECASE)) for name in named}
-    unused = [name for name in named if name in declared and not is_used[name] and name != settings.update_columns]
-    if unused:
-        yield (
-            f"except: {', '.join(unused)} is in schema:, and neither delete_when: nor update_columns: needs it. "
-            "Leave it out of both."
-        )
+    if unused := [name for name in named if name in declared and not is_used[name]]:
+        yield f"except: {', '.join(unused)} is in schema:, and delete_when: doesn't need it. Leave it out of both."

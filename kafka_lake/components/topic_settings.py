@@ -85,7 +85,6 @@ _OF_KEYED_TABLES = (
     "delete_when",
     "keep_deletes",
     "ignore_null_updates",
-    "update_columns",
     "on_truncate",
     "history",
     "track",
@@ -331,8 +330,6 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             yield f"order_by: envelope: {self.envelope} already has the order of its changes. Leave one of them out."
         if self.envelope != "none" and self.ignore_null_updates:
             yield f"ignore_null_updates: in envelope: {self.envelope}, a null is a value. Leave one of them out."
-        if self.envelope != "none" and self.update_columns is not None:
-            yield f"update_columns: envelope: {self.envelope} has whole rows. Leave one of them out."
         named = self.ignore_null_updates if isinstance(self.ignore_null_updates, list | tuple) else ()
         if always := [name for name in named if name in (*self.key, *self.order_by)]:
             yield f"ignore_null_updates: {', '.join(always)} is in key: or order_by:, which every change has."
@@ -368,9 +365,9 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.columns is None:
             return
         declared = [*check_ddl(self.columns), *([self.key_column] if self.key_format is not None else [])]
-        for setting in ("key", "order_by", "ignore_null_updates", "update_columns"):
+        for setting in ("key", "order_by", "ignore_null_updates"):
             given = getattr(self, setting)
-            names = [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else []
+            names = given if isinstance(given, list | tuple) else []
             if unknown := [name for name in names if name not in declared]:
                 yield f"{setting}: {', '.join(unknown)} isn't in schema:, whose columns are {', '.join(declared)}."
 

@@ -240,7 +240,7 @@ class TopicTable:
         default=(),
         serialization_alias="except",
         description="Fields of records that the table has no column for. With write upsert and schema:, columns that "
-        "only delete_when or update_columns need.",
+        "only delete_when needs.",
         examples=[["search_vector"]],
     )
     max_columns: int = Field(
@@ -333,12 +333,6 @@ class TopicTable:
         "true for all but those of key and order. A row that isn't there yet gets the null.",
         examples=[["email", "phone"]],
     )
-    update_columns: str | None = Field(
-        default=None,
-        description="With write upsert and without an envelope: the column that names the columns which a change "
-        "tells, as a list, or as text with commas. It leaves the others as they are; without any names it tells all.",
-        examples=["changed_columns"],
-    )
 
     history: bool | Literal["only"] = Field(
         default=False,
@@ -393,13 +387,13 @@ class TopicTable:
         description="With routes: a record goes to the table of each route that takes it, not of the first one alone.",
     )
 
-    @field_validator("key", "order_by", "track", "ignore_null_updates", "update_columns", mode="after")
+    @field_validator("key", "order_by", "track", "ignore_null_updates", mode="after")
     @classmethod
     def _as_columns(cls, named: Any, info: ValidationInfo) -> Any:
         """Return the columns that some fields get, unless they are declared: a field may have any name."""
         if info.data.get("schema") is not None or named is None or isinstance(named, bool):
             return named
-        return column_name(named, ()) if isinstance(named, str) else tuple(column_name(each, ()) for each in named)
+        return tuple(column_name(each, ()) for each in named)
 
     def null_leaves(self, column: str) -> bool:
         """Return whether a change leaves a column as it is by a null."""
@@ -413,8 +407,8 @@ class TopicTable:
 
     @property
     def is_partial(self) -> bool:
-        """Return whether a change may leave columns as they are because these settings say so."""
-        return bool(self.ignore_null_updates) or self.update_columns is not None
+        """Return whether a change may leave columns as they are by a null."""
+        return bool(self.ignore_null_updates)
 
     @property
     def is_shared(self) -> bool:

@@ -423,7 +423,6 @@ def test_settings_survive_the_assets_metadata(spec):
         ("keep_deletes: 1d", "keep_deletes: 1d has no effect"),
         ("on_truncate: ignore", "on_truncate: ignore has no effect"),
         ("ignore_null_updates: true", "ignore_null_updates: True has no effect"),
-        ("update_columns: told", "update_columns: told has no effect"),
         ("history: true", "history: True has no effect"),
         ("track: [a]", "track: ['a'] has no effect"),
         ("write: upsert\ntrack: [a]", "track: a has no effect without history: true"),
@@ -434,7 +433,6 @@ def test_settings_survive_the_assets_metadata(spec):
         ("write: upsert\nhistory: true\nschema: id int\ntrack: [b]", "track: b isn't in schema:, whose columns are id"),
         ("write: upsert\nhistory: true\nschema: id int, b int\ntrack: [B]", "track: B isn't in schema:"),
         ("write: upsert\nenvelope: debezium\nignore_null_updates: true", "in envelope: debezium, a null is a value"),
-        ("write: upsert\nenvelope: debezium\nupdate_columns: a", "update_columns: envelope: debezium has whole"),
         ("write: upsert\nkey: [id]\nignore_null_updates: [id, v]", "ignore_null_updates: id is in key: or order_by:"),
         ("write: upsert\nignore_null_updates: some", "ignore_null_updates"),
         ("write: merge", "write"),
@@ -466,7 +464,6 @@ def test_settings_survive_the_assets_metadata(spec):
         ("write: upsert\nschema: id int\nkey: [ID]", "key: ID isn't in schema:, whose columns are id"),
         ("write: upsert\nschema: id int\nkey: [id]\norder_by: [at, id]", "order_by: at isn't in schema:"),
         ("write: upsert\nschema: id int\nignore_null_updates: [v]", "ignore_null_updates: v isn't in schema:"),
-        ("write: upsert\nschema: id int\nupdate_columns: told", "update_columns: told isn't in schema:"),
         ("write: upsert\nkeep_deletes: long", "keep_deletes: 'long' is not a duration"),
         ("except: [_kafka]", "except: _kafka is in metadata_column:, which the table needs"),
         ("except: [ID]\nwrite: upsert\nkey: [id]", "except: ID is in key:"),
@@ -478,8 +475,7 @@ def test_settings_survive_the_assets_metadata(spec):
         ("except: [a]\nschema: id int, a int\ntransform: a:b", "except: has no effect with transform:"),
         ("except: [a]\nformat: string", "except: has no effect with format string"),
         ("except: [a]\nschema: id int", "except: a isn't in schema:"),
-        ("except: [a]\nschema: id int, a int", "neither delete_when: nor update_columns: needs it"),
-        ("except: [told]\nwrite: upsert\nupdate_columns: told", "Declare it with schema:"),
+        ("except: [a]\nschema: id int, a int", "and delete_when: doesn't need it"),
         ("except: vector", "except"),
         ("continuous: {trigger: 2}", "trigger"),
         ("continuous: {trigger: two seconds}", "trigger: 'two seconds' is not a duration"),
@@ -705,9 +701,9 @@ def test_the_warning_is_there_when_the_document_loads(caplog):
 
 
 def test_settings_name_fields_whose_columns_are_called_otherwise() -> None:
-    settings = {"write": "upsert", "key": ["shop.id", "a key"], "order_by": ["at`s"], "update_columns": "set.of"}
+    settings = {"write": "upsert", "key": ["shop.id", "a key"], "order_by": ["at`s"], "ignore_null_updates": ["set.of"]}
     spec = KafkaTopicTable(topic="orders", **settings).topic_table()
-    assert (spec.key, spec.order_by, spec.update_columns) == (("shop_id", "a key"), ("at_s",), "set_of")
+    assert (spec.key, spec.order_by, spec.ignore_null_updates) == (("shop_id", "a key"), ("at_s",), ("set_of",))
     declared = KafkaTopicTable(topic="orders", schema="`shop.id` int, v int", write="upsert", key=["shop.id"])
     assert declared.topic_table().key == ("shop.id",)
 

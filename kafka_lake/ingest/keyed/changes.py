@@ -59,7 +59,7 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
     assert isinstance(told_of, T.StructType)
     kept = F.array().cast("array<string>")
     if spec.is_partial:
-        kept = _untold(rows, spec, values, acts)
+        kept = _untold(spec, values, acts)
     elif "kept" in told_of.names:
         kept = told["kept"]
     if is_soft:
@@ -145,47 +145,21 @@ def counted(changes: DataFrame) -> dict[str, Column]:
 
 def can_leave_out(field: T.StructField, spec: TopicTable) -> bool:
     """Return whether a change may leave a column as it is."""
-    if spec.deletes == "soft" or spec.update_columns is not None:
+    if spec.deletes == "soft":
         return True
     if spec.ignore_null_updates:
         return spec.null_leaves(field.name)
     return spec.envelope == "debezium" and may_be_unavailable(field.dataType)
 
 
-def _untold(rows: DataFrame, spec: TopicTable, values: T.StructType, does: Column) -> Column:
-    """Return the columns that a change leaves as they are, as the settings say; one that deletes tells all it has."""
-    named = [f.name for f in values if can_leave_out(f, spec) and f.name not in (*spec.key, *spec.order_by)]
+def _untold(spec: TopicTable, values: T.StructType, does: Column) -> Column:
+    """Return the columns that a change leaves as they are by a null; one that deletes tells all it has."""
     none = F.array().cast("array<string>")
-    by_null = [F.when(F.col(quoted(name)).isNull(), F.lit(name)) for name in named if spec.null_leaves(name)]
-    untold = F.array_compact(F.array(*by_null)) if by_null else none
-    if spec.update_columns is not None:
-        told = _names(rows, spec, spec.update_columns)
-        others = F.array(*[F.lit(name) for name in named if name != spec.update_columns])
-        not_named = F.when(F.size(told) > 0, F.array_except(others, told)).otherwise(none)
-        untold = F.array_union(untold, not_named)
+    named = [name for name in values.names if spec.null_leaves(name) and name not in (*spec.key, *spec.order_by)]
+    if not named:
+        return none
+    untold = F.array_compact(F.array(*[F.when(F.col(quoted(name)).isNull(), F.lit(name)) for name in named]))
     return F.when(does.isin(UPSERT, READ), untold).otherwise(none)
-
-
-def _names(rows: DataFrame, spec: TopicTable, name: str) -> Column:
-    """Return the column names that a column has.
-
-    Raises:
-        ConfigurationError: If it can't have any, or none of the declared columns is called so.
-    """
-    kind = next((field.dataType for field in rows.schema if field.name == name), None)
-    # A name of nothing is none: an empty text names no columns.
-    if isinstance(kind, T.StringType):
-        return F.filter(F.transform(F.split(F.col(quoted(name)), ","), F.trim), lambda each: each != "")
-    if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StringType):
-        return F.filter(F.col(quoted(name)), lambda each: each != "")
-    if kind is None and spec.schema is None:
-        # No record has shown it yet.
-        return F.array().cast("array<string>")
-    what = f"has type {kind.simpleString()}" if kind else "isn't a column"
-    raise ConfigurationError(
-        f"update_columns: {name} {what}, in topic {spec.topic}. It takes a list of names, or text with commas.",
-        f"Its columns are {', '.join(each for each in rows.columns if each not in (TOLD, spec.metadata_column))}.",
-    )
 
 
 def _named(columns: dict[str, Column]) -> list[Column]:
