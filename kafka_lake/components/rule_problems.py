@@ -7,7 +7,6 @@ from typing import Any
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.decode.rows import STALE
 from kafka_lake.ingest.rule import (
     KINDS,
     OF_ROWS,
@@ -51,13 +50,13 @@ def rule_problems(settings: Any, declared: Sequence[str] | None) -> Iterator[str
             yield "rules_fail_above: has no effect without rules:. Leave it out."
         return
     if settings.write == "upsert":
-        yield from _keyed_problems(entries, settings, declared)
+        yield from _keyed_problems(entries)
     if settings.metadata_column is None:
         yield "metadata_column: rules need it to tell which record a row came from."
     yield from _together(rules_of(entries, settings.rules_fail_above), settings, declared)
 
 
-def _keyed_problems(entries: Sequence[RuleEntry], settings: Any, declared: Sequence[str] | None) -> Iterator[str]:
+def _keyed_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
     """Give what is wrong with rules of a keyed table."""
     for number, entry in enumerate(entries):
         if entry.unique:
@@ -70,12 +69,6 @@ def _keyed_problems(entries: Sequence[RuleEntry], settings: Any, declared: Seque
                 f"rules: {_where(entry, number)}: isn't there for write: upsert, whose rows don't tell how many "
                 "records came."
             )
-    marks = any(rule.on_failure == "dead_letter" for rule in rules_of(entries))
-    if marks and (own := [name for name in declared or () if name.lower() == STALE]):
-        yield (
-            f"rules: add a column {STALE}, which marks rows whose newest change was refused. Give {own[0]} of schema: "
-            "another name."
-        )
 
 
 def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:

@@ -147,11 +147,10 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedB
             f"{staged.records} records were read, but {batch.changes} changes + {staged.failed} dead letters make "
             f"{batch.changes + staged.failed}"
         )
-    if batch.check.brought + batch.check.marked != batch.inserted + batch.updated:
-        marked = f", and {batch.check.marked} are marked as stale" if batch.check.marked else ""
+    if batch.check.brought != batch.inserted + batch.updated:
         problems.append(
             f"{batch.inserted} rows were inserted and {batch.updated} updated, but {batch.check.brought} are as the "
-            f"batch left them{marked}"
+            "batch left them"
         )
     facts = {
         "records_read": staged.records,
@@ -162,7 +161,6 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedB
         "rows_deleted": batch.deleted,
         "keys_ignored": batch.ignored,
         "keys_later_deleted": batch.late,
-        **({"keys_stale": batch.check.stale} if batch.check.stale else {}),
         **(batch.history.facts if batch.history else {}),
         "dead_letters": staged.failed,
         "invisible_offsets": max(0, plan.records_at_most - staged.records - plan.elsewhere),

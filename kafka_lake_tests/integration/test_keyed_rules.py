@@ -1,4 +1,4 @@
-"""Rules of keyed tables on real servers, beside a plain model: what is refused never counts, and its key says so."""
+"""Rules of keyed tables on real servers, beside a plain model: a refused change counts as if it had not come."""
 
 import random
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
+from kafka_lake_tests.integration.test_keyed import debezium
 from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
@@ -37,29 +38,19 @@ class Told:
 
 @dataclass
 class Model:
-    """What a keyed table holds: the newest change that counts, and the newest that was refused since."""
+    """What a keyed table holds: the newest change of each key that no rule refused."""
 
     applied: dict[int, Told] = field(default_factory=dict)
-    marks: dict[int, Order] = field(default_factory=dict)
     letters: set[tuple[int, int]] = field(default_factory=set)
 
     def commit(self, changes: list[Told], most: int) -> None:
-        marks = {key: mark for key, mark in self.marks.items() if key in self.rows()}
         for each in changes:
             place = (each.order[1], each.order[2])
             if each.value > most:
-                marks[each.key] = max(marks.get(each.key, each.order), each.order)
                 self.letters.add(place)
             else:
                 self.letters.discard(place)
                 self.applied[each.key] = max(self.applied.get(each.key, each), each, key=lambda c: c.order)
-        rows = self.rows()
-        self.marks = {
-            key: mark
-            for key, mark in marks.items()
-            # A row that counted by the rules of its day is stale if those of today refuse it.
-            if key in rows and (mark, mark[1:] in self.letters) >= (self.applied[key].order, True)
-        }
 
     def rows(self) -> dict[int, int]:
         return {key: each.value for key, each in self.applied.items() if each.value != GONE}
@@ -70,12 +61,7 @@ def at_most(value: int, **settings: Any) -> tuple[RuleEntry, ...]:
 
 
 def assert_like(model: Model, see: View) -> None:
-    found = {row["id"]: row for row in see.rows()}
-    assert {key: row["v"] for key, row in found.items()} == model.rows()
-    marks = {key: row["_stale"] for key, row in found.items() if row["_stale"] is not None}
-    places = {key: (mark["_kafka"]["partition"], mark["_kafka"]["offset"]) for key, mark in marks.items()}
-    assert places == {key: mark[1:] for key, mark in model.marks.items()}
-    assert {mark["_rule"] for mark in marks.values()} <= {"rule:most"}
+    assert {row["id"]: row["v"] for row in see.rows()} == model.rows()
     letters = see.dead_letters()
     assert {(r["partition"], r["offset"]) for r in letters} == model.letters
     assert len(letters) == len(model.letters)
@@ -142,7 +128,6 @@ def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
     topic.send({"id": 1, "v": 1, "w": "a"})
     topic.send({"id": 2, "v": 2, "w": "a"})
     ingest(spec, connections(), "run-1")
-    # The column for marks comes with the first rule that needs it, whatever the policy for columns of records.
     rules = (*at_most(5), RuleEntry(not_null=("v", "w")), RuleEntry(row_count=RowCount(max=4)))
     # To a check, what isn't told is null.
     rules += (RuleEntry(check="kafka_lake_tests.decode.checks:told", on_failure="warn"),)
@@ -158,8 +143,7 @@ def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
     check = told["rule_check_told"]
     assert (check["rows"], check["failed: v is there"]) == (1, "is not met"), "the refused ones aren't asked"
     see = view(ruled)
-    found = {row["id"]: (row["v"], row["w"], row["_stale"] and row["_stale"]["_rule"]) for row in see.rows()}
-    assert found == {1: (1, "not told to be null", None), 2: (2, "a", "rule:most")}
+    assert {row["id"]: (row["v"], row["w"]) for row in see.rows()} == {1: (1, "not told to be null"), 2: (2, "a")}
     letters = {(r["offset"], r["error_class"]): r["error_message"] for r in see.dead_letters()}
     assert set(letters) == {(3, "rule:most"), (5, "rule:most")}
     assert letters[3, "rule:most"].startswith("Breaks 2 rules: most (v is at most 5); not_null_w")
@@ -169,34 +153,79 @@ def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
     assert {row["id"]: row["v"] for row in see.rows()} == {1: 1, 2: 2}
     report = ingest(replace(ruled, rules=at_most(5, on_failure="warn")), connections(), "run-4")
     assert [f.check for f in report.findings() if f.warns] == ["rule_most"]
-    # What counts takes the mark away, whatever rules there are.
-    assert {row["id"]: (row["v"], row["_stale"]) for row in see.rows()} == {1: (1, None), 2: (99, None)}
+    assert {row["id"]: row["v"] for row in see.rows()} == {1: 1, 2: 99}
     assert len(see.dead_letters()) == 2
 
 
-def test_refused_changes_are_replayed_by_the_order_of_changes_and_take_their_marks_away(
+def test_refused_change_counts_as_if_it_had_not_come(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    """However the records are cut into batches. Its replay is compared by the order of changes."""
+    topic = new_topic(1)
+    spec = topic.spec("id bigint, at bigint, v bigint", write="upsert", key=("id",), order_by=("at",),
+                      delete_when=f"v = {GONE}", rules=at_most(5))  # fmt: skip
+    by_batch = replace(spec, table=f"{topic.table}_by_batch")
+
+    def send(*changes: tuple[int, int, int]) -> None:
+        for key, at, value in changes:
+            topic.send({"id": key, "at": at, "v": value}, key=b'{"id": %d}' % key)
+        ingest(by_batch, connections(), f"run-{changes[0]}")
+
+    send(*((key, 10, 1) for key in range(1, 6)))
+    send(*((key, 20, 9) for key in range(1, 7)))
+    topic.send(None, key=b'{"id": 5}')
+    # Newer than the refused change; older, and newer than the row; a delete; the tombstone, which has no order.
+    send((1, 30, 2), (2, 15, 3), (4, 25, GONE))
+    ingest(spec, connections(), "run")
+    for each in (by_batch, spec):
+        see = view(each)
+        assert {row["id"]: row["v"] for row in see.rows()} == {1: 2, 2: 3, 3: 1}
+        assert [row["offset"] for row in see.dead_letters()] == list(range(5, 11))
+        done = replay_dead_letters(replace(each, rules=at_most(8)), connections(), "again-1", "offset = 6")
+        assert (done.moved, done.remaining) == (0, 1)
+        assert {row["id"]: row["v"] for row in see.rows()} == {1: 2, 2: 3, 3: 1}
+        done = replay_dead_letters(replace(each, rules=at_most(9)), connections(), "again-2")
+        assert (done.moved, done.remaining, see.dead_letters()) == (6, 0, [])
+        assert {row["id"]: row["v"] for row in see.rows()} == {1: 2, 2: 9, 3: 9, 6: 9}
+        see.assert_no_branches()
+
+
+def test_value_not_sent_after_a_refused_change_is_that_of_the_row(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, same = new_topic(1), "__debezium_unavailable_value"
+    spec = topic.spec("id bigint, v bigint, big string", write="upsert", envelope="debezium", rules=at_most(5))
+
+    def send(op: str, lsn: int, key: int, value: int, big: str) -> None:
+        after = {"id": key, "v": value, "big": big}
+        topic.send(debezium(op, lsn, after, lsn - 1), key=b'{"id": %d}' % key)
+
+    send("c", 10, 1, 1, "old")
+    send("u", 20, 1, 9, "new")
+    send("u", 30, 1, 2, same)
+    send("c", 40, 2, 9, "new")
+    send("u", 50, 2, 3, same)
+    ingest(spec, connections(), "run")
+    see = view(spec)
+    assert {row["id"]: (row["v"], row["big"]) for row in see.rows()} == {1: (2, "old")}
+    assert {row["offset"]: row["error_class"] for row in see.dead_letters()} == {
+        1: "rule:most", 3: "rule:most", 4: "value_not_sent",
+    }  # fmt: skip
+    # The first is older than its key's row, so that nothing of it counts any more.
+    replay_dead_letters(replace(spec, rules=at_most(9)), connections(), "again")
+    assert {row["id"]: (row["v"], row["big"]) for row in see.rows()} == {1: (2, "old"), 2: (3, "new")}
+    assert see.dead_letters() == []
+
+
+def test_refused_change_of_a_key_leaves_the_row_of_the_old_key(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
-    spec = topic.spec("id bigint, v bigint", write="upsert", key=("id",), rules=at_most(5))
-    for key, value in ((1, 1), (2, 2), (2, 9), (3, 9), (4, 50), (4, 2)):
-        topic.send({"id": key, "v": value})
-    ingest(spec, connections(), "run-1")
-    see = view(spec)
-
-    def rows() -> dict[int, tuple[int, int | None]]:
-        return {row["id"]: (row["v"], row["_stale"] and row["_stale"]["_kafka"]["offset"]) for row in see.rows()}
-
-    assert rows() == {1: (1, None), 2: (2, 2), 4: (2, None)}
-    done = replay_dead_letters(replace(spec, rules=at_most(8)), connections(), "again-1", "offset = 2")
-    assert (done.moved, done.remaining) == (0, 1)
-    assert {r["offset"]: r["error_message"] for r in see.dead_letters()} == {
-        2: "Breaks a rule: most (v is at most 8).",
-        **dict.fromkeys((3, 4), "Breaks a rule: most (v is at most 5)."),
-    }
-    assert rows() == {1: (1, None), 2: (2, 2), 4: (2, None)}
-    # What is older than its key's row changes nothing, and is no dead letter any more.
-    done = replay_dead_letters(replace(spec, rules=at_most(50)), connections(), "again-2")
-    assert (done.moved, done.remaining, see.dead_letters()) == (3, 0, [])
-    assert rows() == {1: (1, None), 2: (9, None), 3: (9, None), 4: (2, None)}
-    see.assert_no_branches()
+    spec = topic.spec("id bigint, v bigint", write="upsert", envelope="maxwell", key=("id",), rules=at_most(5))
+    about = {"database": "shop", "table": "t", "ts": 1, "xid": 2, "commit": True}
+    topic.send({**about, "type": "insert", "data": {"id": 3, "v": 1}})
+    topic.send({**about, "type": "update", "data": {"id": 4, "v": 9}, "old": {"id": 3, "v": 1}})
+    ingest(spec, connections(), "run")
+    assert {row["id"]: row["v"] for row in view(spec).rows()} == {3: 1}
+    replay_dead_letters(replace(spec, rules=at_most(9)), connections(), "again")
+    assert {row["id"]: row["v"] for row in view(spec).rows()} == {4: 9}

@@ -130,7 +130,6 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules_fail_above: 7%", "rules_fail_above: has no effect without rules:"),
         ("rules_fail_above: some\nrules: [{unique: [a]}]", "rules_fail_above: 'some' is no limit"),
         ("rules: [{unique: [a], on_failure: warn}]\nwrite: upsert", "isn't there for write: upsert"),
-        ("rules: [{not_null: [a]}]\nwrite: upsert\nschema: a int, _Stale int", "rules: add a column _stale, which"),
         ("rules: [{unique: [a]}]\nmetadata_column: null", "metadata_column: rules need it"),
         ("rules: [{volume: {days: 2}}]", "days: has to be from 5 to 366"),
         ("rules: [{volume: {per: hour}, on_failure: fail}]", "to fail would hold back other rows"),

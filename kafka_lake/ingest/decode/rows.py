@@ -17,8 +17,6 @@ TRANSFORM_ERROR = "_error"
 
 CHANGE, DELETED = "_change", "_is_deleted"
 """Columns of keyed tables: what made the row, and where that is in its source's order; and whether it was deleted."""
-STALE, STALE_RULE = "_stale", "_rule"
-"""Of keyed tables with rules: the newest change of a row's key, if a rule refused it; and the field that says which."""
 VALID_FROM, VALID_TO, EVENT = "valid_from", "valid_to", "_event"
 """Columns of histories: from when until when a version counts, and what else an event must tell to be placed anew."""
 CHANGE_TYPE = T.StructType([T.StructField("op", T.StringType()), T.StructField("order", T.ArrayType(T.LongType()))])
@@ -66,36 +64,17 @@ def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
         spec: Its metadata column counts.
     """
     metadata = [T.StructField(spec.metadata_column, METADATA)] if spec.metadata_column else []
-    return T.StructType([*without_excepted(columns, spec), *metadata, *change_columns(spec, columns)])
+    return T.StructType([*without_excepted(columns, spec), *metadata, *change_columns(spec)])
 
 
-def change_columns(spec: TopicTable, values: T.StructType | None = None) -> list[T.StructField]:
-    """Return the columns by which a keyed table tells of changes.
-
-    Args:
-        spec: The topic's settings.
-        values: Its other columns, which the type of one may depend on; None if only names matter.
-    """
+def change_columns(spec: TopicTable) -> list[T.StructField]:
+    """Return the columns by which a keyed table tells of changes."""
     columns = []
     if spec.write == "upsert" and spec.has_source_order:
         columns.append(T.StructField(CHANGE, CHANGE_TYPE))
     if spec.write == "upsert" and spec.deletes == "soft":
         columns.append(T.StructField(DELETED, T.BooleanType()))
-    if spec.write == "upsert" and any(rule.on_failure == "dead_letter" for rule in spec.named_rules):
-        columns.append(T.StructField(STALE, _stale_type(spec, values or T.StructType())))
     return columns
-
-
-def _stale_type(spec: TopicTable, values: T.StructType) -> T.StructType:
-    """Return what names a refused record, and what its order is."""
-    places = ("topic_id", "partition", "offset", "timestamp")
-    order = [T.StructField(each.name, each.dataType) for each in values if each.name in spec.order_by]
-    if spec.has_source_order:
-        order.append(T.StructField(CHANGE, CHANGE_TYPE))
-    origin = T.StructType([METADATA[name] for name in places])
-    return T.StructType(
-        [T.StructField(STALE_RULE, T.StringType()), *order, T.StructField(spec.metadata_column or "", origin)]
-    )
 
 
 def history_columns(spec: TopicTable) -> tuple[str, ...]:

@@ -10,11 +10,10 @@ from kafka_lake.ingest.decode.rows import DELETED
 from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.history.figures import HistoryBatch
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
-from kafka_lake.ingest.keyed.stale import MARK, checks
 from kafka_lake.ingest.keyed.truncates import Emptied
 from kafka_lake.ingest.rules.evaluate import Verdict
 
-_EACH = ("missing", "older", "undeleted", "brought", "outside", "marked", "stale", "unmarked")
+_EACH = ("missing", "older", "undeleted", "brought", "outside")
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,6 @@ class KeyCheck:
         undeleted: Keys whose delete is newer than the row that they still have.
         brought: Keys whose row is what the batch's change made.
         outside: Keys that are outside of the bounds by which files of the table were skipped.
-        marked: Keys whose row got the mark of a refused change, and nothing else.
-        stale: Keys whose row has such a mark.
-        unmarked: Keys whose row should have such a mark and doesn't, or the other way round.
     """
 
     doubled: int
@@ -39,9 +35,6 @@ class KeyCheck:
     undeleted: int
     brought: int
     outside: int = 0
-    marked: int = 0
-    stale: int = 0
-    unmarked: int = 0
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -52,7 +45,6 @@ class KeyCheck:
             "have a row that is older than their change": self.older,
             "have a row though a newer change deletes it": self.undeleted,
             "are outside of the bounds by which files were skipped": self.outside,
-            "don't tell rightly whether their newest change was refused": self.unmarked,
         }
         return tuple(f"{count} keys {what}" for what, count in said.items() if count)
 
@@ -113,9 +105,7 @@ class KeyedBatch:
         return self.keys - self.inserted - self.updated - self.deleted
 
 
-def check_keys(
-    staged: DataFrame, changes: DataFrame, keys: Keys, within: Bounds, *, has_marks: bool = False
-) -> KeyCheck:
+def check_keys(staged: DataFrame, changes: DataFrame, keys: Keys, within: Bounds) -> KeyCheck:
     """Look for each change's key in the table as it is staged.
 
     Args:
@@ -123,19 +113,16 @@ def check_keys(
         changes: What was merged, one for each key.
         keys: Tell rows apart, and changes older from newer.
         within: Between which values the changes' keys lie.
-        has_marks: Whether rows tell that the newest change of their key was refused.
     """
     is_soft = keys.is_soft
     condition = " AND ".join([keys.same("t", "s"), *within.hold_for("t")])
     numbered = changes.withColumn("__kafka_lake_number", F.monotonically_increasing_id()).alias("s")
     joined = numbered.join(staged.withColumn("__kafka_lake_there", F.lit(True)).alias("t"), F.expr(condition), "left")
     there, own = "t.__kafka_lake_there", f"{keys.order('s')} = {keys.order('t')}"
-    counts = f"s.{DOES} <> '{MARK}'"
-    newer = f"({counts} AND {keys.is_newer('s', 't')})"
+    newer = keys.is_newer("s", "t")
     goes = f"s.{DOES} = '{DELETE}'"
     # A row that is only marked stays, if there was one or the batch itself brought it.
-    stays = f"{counts} AND (s.{DOES} <> '{DELETE}'" + (f" OR size(s.{KEPT}) = 0" if is_soft else "") + ")"
-    marks = checks(keys) if has_marks else {}
+    stays = f"s.{DOES} <> '{DELETE}'" + (f" OR size(s.{KEPT}) = 0" if is_soft else "")
     facts = joined.select(
         F.col("s.__kafka_lake_number").alias("number"),
         F.expr(f"{there} IS NOT NULL").alias("there"),
@@ -146,11 +133,8 @@ def check_keys(
         F.expr(f"{there} IS NOT NULL AND {goes} AND {newer}" + (f" AND NOT t.{DELETED}" if is_soft else "")).alias(
             "undeleted"
         ),
-        F.expr(f"{there} IS NOT NULL AND {counts} AND {own}").alias("brought"),
+        F.expr(f"{there} IS NOT NULL AND {own}").alias("brought"),
         F.expr(f"NOT ({' AND '.join(['true', *within.hold_for('s')])})").alias("outside"),
-        F.expr(f"{there} IS NOT NULL AND {marks.get('marked', 'false')} AND NOT ({counts} AND {own})").alias("marked"),
-        F.expr(f"{there} IS NOT NULL AND {marks.get('stale', 'false')}").alias("stale"),
-        F.expr(f"{there} IS NOT NULL AND ({marks.get('unmarked', 'false')})").alias("unmarked"),
     )
     each = facts.groupBy("number").agg(
         F.count_if("there").alias("rows"),

@@ -10,11 +10,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import DELETE, READ, UPSERT
-from kafka_lake.ingest.decode.rows import STALE
 from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.fold import order_of
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, OTHER_PARTITION, Keys, quoted, stop
-from kafka_lake.ingest.keyed.stale import MARK, keeps_mark, mark_of_new_row, marks_row
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.spark.settings import SNAPSHOT_PROPERTY
 
@@ -31,14 +29,12 @@ class HowToMerge:
         may_lack: Columns that a change may leave as they are.
         is_partial: Whether what it leaves is null in a row that isn't there yet; if not, the merge fails.
         within: Between which values the changes' keys lie.
-        has_marks: Whether rows tell that the newest change of their key was refused.
     """
 
     keys: Keys
     may_lack: Sequence[str]
     is_partial: bool
     within: Bounds
-    has_marks: bool = False
 
 
 def merge(
@@ -87,10 +83,6 @@ def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) ->
     sets, values = [], []
     for name in names:
         column = quoted(name)
-        if how.has_marks and name == STALE:
-            sets.append(f"t.{column} = {keeps_mark(keys)}")
-            values.append(mark_of_new_row(keys))
-            continue
         if name in may_lack:
             told = f"s.{order_of(may_lack.index(name))}"
             is_newer = f"{told} IS NOT NULL AND {told} >= {keys.order('t')}"
@@ -100,8 +92,6 @@ def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) ->
         values.append(f"s.{column}")
     is_soft = keys.is_soft
     matched = [f"WHEN MATCHED AND {newer} AND {does} = '{DELETE}' THEN DELETE"] if not is_soft else []
-    counts = f"{newer} AND {does} <> '{MARK}'" if how.has_marks else newer
-    marked = [f"WHEN MATCHED AND {marks_row(keys)} THEN UPDATE SET t.{STALE} = s.{STALE}"] if how.has_marks else []
     brings = f"{does} IN ('{UPSERT}', '{READ}')" + (
         f" OR ({does} = '{DELETE}' AND size(s.{KEPT}) = 0)" if is_soft else ""
     )
@@ -114,8 +104,7 @@ def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) ->
         [
             f"MERGE INTO {table} AS t USING {view} AS s ON {conditions}",
             *matched,
-            f"WHEN MATCHED AND {counts} THEN UPDATE SET {', '.join(sets)}",
-            *marked,
+            f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(sets)}",
             f"WHEN NOT MATCHED AND ({brings}){f' AND {whole}' if may_lack and not how.is_partial else ''} "
             f"THEN INSERT ({', '.join(map(quoted, names))}) VALUES ({', '.join(values)})",
         ]

@@ -80,11 +80,11 @@ class Refused:
             column: Their metadata column.
         """
         told = rows.sparkSession.createDataFrame(self.records)
-        told = told.select(*[F.col(name).alias(f"refused_{name}") for name in _PLACE])
+        told = told.select(*[F.col(name).alias(f"__kafka_lake_refused_{name}") for name in _PLACE])
         place = F.col(f"`{column}`")
         same = F.lit(True)
         for name in _PLACE:
-            same &= place[name].eqNullSafe(F.col(f"refused_{name}"))
+            same &= place[name].eqNullSafe(F.col(f"__kafka_lake_refused_{name}"))
         return rows.join(F.broadcast(told), same, "left_anti")
 
     def _reason(self, part: int) -> Column:

@@ -9,11 +9,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode.rows import STALE, change_columns
+from kafka_lake.ingest.decode.rows import change_columns
 from kafka_lake.ingest.keyed.changes import can_leave_out
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, Keys
 from kafka_lake.ingest.keyed.source_snapshots import Ended
-from kafka_lake.ingest.keyed.stale import has_marks
 from kafka_lake.ingest.keyed.truncates import Emptied, Truncate
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version
@@ -70,16 +69,11 @@ class ChangesToStage:
         """What tells rows apart, and changes older from newer."""
         return Keys.of(self.context.spec, self.key, self.topic_id, self.columns)
 
-    @property
-    def has_marks(self) -> bool:
-        """Whether rows tell that the newest change of their key was refused."""
-        return has_marks(self.columns, self.keys)
-
     @cached_property
     def may_lack(self) -> list[str]:
         """The columns that a change may leave as they are."""
         spec, keys = self.context.spec, self.keys
-        about = [field.name for field in change_columns(spec)] + ([STALE] if self.has_marks else [])
+        about = [field.name for field in change_columns(spec)]
         others = (spec.metadata_column, DOES, KEPT, AT, READS, SOURCE, MOVES, *about)
         values = [name for name in self.changes.columns if name not in others]
         told = (*keys.columns, *keys.order_by)

@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
-from kafka_lake.ingest.decode.rows import STALE
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
 from kafka_lake.ingest.keyed.changes import counted
 from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, NotSent, check_keys
@@ -34,8 +33,7 @@ from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
 from kafka_lake.ingest.keyed.past import Told, past_of, refuse_to_remove
-from kafka_lake.ingest.keyed.refusals import not_comparable, refusal_of, refuse_by_settings
-from kafka_lake.ingest.keyed.refused_changes import marks_of, split, with_marks
+from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
 from kafka_lake.ingest.keyed.source_snapshots import Ended
 from kafka_lake.ingest.keyed.truncates import Emptied, empty, rows_behind, without_older
 from kafka_lake.ingest.rules.evaluate import Verdict
@@ -114,10 +112,9 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     verdict = judge_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
     batch = _without_refused(batch, verdict)
     batch = _since_past(batch, all_changes, figures)
-    changes, marks = all_changes.drop(READS, SOURCE, MOVES), None
+    changes = all_changes.drop(READS, SOURCE, MOVES)
     if verdict.refused is not None:
-        changes, bad = split(changes, verdict.refused, batch.keys)
-        marks = kept(marks_of(bad.drop(AT), batch.keys, batch.columns), held)
+        changes = verdict.refused.left(changes, batch.keys.metadata)
     changes = _counting(batch, changes)
     ordered = _ordered(batch, changes.drop(AT), figures["deletes"], held)
     if batch.emptied is not None:
@@ -146,12 +143,8 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         not_sent=not_sent,
         verdict=verdict,
     )
-    within = folded.within
-    if marks is not None:
-        in_time, within, alone = _marked(batch, in_time, marks, held)
-        told, left = replace(told, keys=told.keys + alone), left + alone
     if left:
-        primary, done = _merged(batch, in_time, within)
+        primary, done = _merged(batch, in_time, folded.within)
         told = replace(told, **done)
     else:
         primary = append(batch.branch, batch.state, shaped(in_time.limit(0), batch.columns), batch.summary)
@@ -166,8 +159,7 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         changes=changes, folded=folded, current=primary, branch=batch.branch.name, summary=batch.summary,
         closings=closings, older=batch.emptied.changes if batch.emptied else None,
     )  # fmt: skip
-    values = T.StructType([each for each in batch.columns if each.name != STALE or not batch.has_marks])
-    shape = Shape(batch.keys, values, batch.context.spec.track, tuple(batch.may_lack))
+    shape = Shape(batch.keys, batch.columns, batch.context.spec.track, tuple(batch.may_lack))
     history = write_history(batch.context, shape, events, batch.state, held=held, undo=undo)
     return StagedChanges(primary, deletes, history.table, replace(told, history=history.batch))
 
@@ -192,20 +184,6 @@ def _without_refused(batch: ChangesToStage, verdict: Verdict) -> ChangesToStage:
         return batch
     summary = {**batch.summary, **refused_mark(refused.by_rule)}
     return replace(batch, failed=lambda: failed() + len(refused), summary=summary)
-
-
-def _marked(
-    batch: ChangesToStage, changes: DataFrame, marks: DataFrame, held: ExitStack
-) -> tuple[DataFrame, Bounds, int]:
-    """Return what is merged: changes, and marks of keys whose newest change was refused; how many are those alone.
-
-    Raises:
-        ChangeRefusedError: If nothing tells which of a key's changes is newer.
-    """
-    marked, within, alone, several = with_marks(changes, marks, batch.keys, held)
-    if several and not batch.keys.has_order:
-        raise not_comparable(batch.context.spec, "in one batch")
-    return marked, within, alone
 
 
 def _since_past(batch: ChangesToStage, changes: DataFrame, figures: Row) -> ChangesToStage:
@@ -263,12 +241,11 @@ def _folded(batch: ChangesToStage, changes: DataFrame, held: ExitStack) -> tuple
 def _merged(batch: ChangesToStage, changes: DataFrame, within: Bounds) -> tuple[StagedTable, dict[str, Any]]:
     """Merge changes into the branch; return it, and what happened to rows and what the audit found of the keys."""
     branch, base = batch.branch, batch.branch.staged_snapshot()
-    is_partial, marks = batch.context.spec.is_partial, batch.has_marks
-    how = HowToMerge(batch.keys, batch.may_lack, is_partial=is_partial, within=within, has_marks=marks)
+    how = HowToMerge(batch.keys, batch.may_lack, is_partial=batch.context.spec.is_partial, within=within)
     merge(batch.context.connections.spark(), branch, changes, how, summary=batch.summary)
     primary = staged_table(branch, base, batch.state)
     summary = summary_of(branch.written(base))
-    check = check_keys(batch.rows(primary.snapshot), changes, batch.keys, within, has_marks=marks)
+    check = check_keys(batch.rows(primary.snapshot), changes, batch.keys, within)
     rows = {name: int(summary.get(f"{_MERGED}{name}", 0)) for name in ("inserted", "updated", "deleted")}
     return primary, {**rows, "check": check}
 
