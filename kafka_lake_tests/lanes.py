@@ -113,6 +113,10 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_derived.py::test_the_examples_are_what_a_plain_computation_gives_with_late_rows_too": (
         "integration/test_derived.py::test_files_without_new_rows_or_touched_keys_are_not_read"
     ),
+    # More queries of each kind.
+    "integration/test_derived_verify.py::test_wrong_incremental_queries_are_refused_with_both_rows": (
+        "integration/test_derived_verify.py::test_a_wrong_query_is_refused_by_the_first_commit_and_a_right_one_never"
+    ),
     # Routes above it, and tables below it.
     "integration/test_derived_chain.py::test_the_ledger_is_right_at_each_level_of_a_chain_whatever_happens": (
         "integration/test_derived.py::test_files_without_new_rows_or_touched_keys_are_not_read"
@@ -659,10 +663,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_derived_partitions.py::"
     "test_days_that_are_computed_at_once_beside_a_run_for_new_rows_of_two_tables": (
         "integration/test_derived_partitions.py::test_dagster_shows_the_days_and_materializes_one_or_a_range"
-    ),
-    "integration/test_derived_waiting.py::"
-    "test_each_row_is_there_once_with_what_it_waited_for_or_without_it_when_it_is_too_late": (
-        "decode/test_derived_rows.py::test_records_whose_rows_expire_while_they_wait_are_told"
     ),
     **dict.fromkeys(
         (

@@ -1,7 +1,6 @@
 """A derived table in the asset graph: an asset below the tables that it is made from, with its checks."""
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -19,8 +18,7 @@ from kafka_lake.components.rule_checks import rule_check_spec, with_all_rules
 from kafka_lake.components.run_choices import run_choices
 from kafka_lake.components.table_page import about_table, settings_in, settings_table
 from kafka_lake.derive.derived_table import CLASSES, DerivedTable, Identifier
-from kafka_lake.derive.engine import Engine
-from kafka_lake.derive.report import DeriveReport
+from kafka_lake.derive.engine import DeriveReport, Engine
 from kafka_lake.derive.run import derive
 from kafka_lake.derive.window import Unit, Window
 from kafka_lake.ingest.gate import GateFailedError
@@ -37,9 +35,6 @@ They name one all the same, since Dagster fails a run without a partition if bot
 partitions. Dagster's pages don't show tags with this prefix.
 """
 AUDIT = "audit"
-UPSTREAM_READ = "upstream_read"
-LATE_ROWS = "late_rows"
-WAITING_ROWS = "waiting_rows"
 _AS_JSON = TypeAdapter(DerivedTable)
 
 
@@ -94,21 +89,13 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
     )
     checks = [
         dg.AssetCheckSpec(
-            AUDIT, asset=key, blocking=True, description="What was staged is what the query gave; keys are there once."
-        ),
-        dg.AssetCheckSpec(
-            UPSTREAM_READ,
+            AUDIT,
             asset=key,
-            description="Warns if most of a large upstream table was read for hardly anything new.",
+            blocking=True,
+            description="What was staged is what the query gave; a sample is what all upstream rows give.",
         ),
         *(rule_check_spec(rule, key) for rule in spec.named_rules),
     ]
-    if spec.wait_for:
-        told = f"Counts records that wait for {', '.join(spec.wait_for)}; warns of those that it was too late for."
-        checks.append(dg.AssetCheckSpec(WAITING_ROWS, asset=key, description=told))
-    if spec.lookback and spec.time:
-        told = f"Warns of new rows whose {spec.time} is more than {spec.lookback} before their record."
-        checks.append(dg.AssetCheckSpec(LATE_ROWS, asset=key, description=told))
 
     @dg.multi_asset(
         name=op_name_of(spec.identifier),
@@ -146,9 +133,9 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 raise
             context.log.info(_sentence(report))
             checks = [
-                *_checks(key, report),
-                *_late(key, spec, report),
-                *_waiting(key, spec, report),
+                dg.AssetCheckResult(
+                    asset_key=key, check_name=AUDIT, metadata={"verified": report.verified}, passed=True
+                ),
                 *(check_result(each, key) for each in with_all_rules(report.findings, spec.named_rules)),
             ]
             metadata = _metadata(spec, report, catalog)
@@ -204,69 +191,6 @@ def _tell_partitions(context: dg.AssetExecutionContext, spec: DerivedTable, comm
             context.log_event(dg.AssetMaterialization(key_of(spec.identifier), partition=each, metadata=metadata))
 
 
-def _checks(key: dg.AssetKey, report: DeriveReport) -> list[dg.AssetCheckResult]:
-    told = [
-        f"{name}: {each.share:.0%} of {each.rows:,} rows were read for {each.new:,} new ones"
-        for name, each in report.wasteful.items()
-    ]
-    return [
-        dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True),
-        dg.AssetCheckResult(
-            asset_key=key,
-            check_name=UPSTREAM_READ,
-            passed=not told,
-            severity=dg.AssetCheckSeverity.WARN,
-            description="; ".join(told) or None,
-        ),
-    ]
-
-
-def _late(key: dg.AssetKey, spec: DerivedTable, report: DeriveReport) -> Iterator[dg.AssetCheckResult]:
-    if spec.lookback and spec.time:
-        late = report.late or 0
-        yield dg.AssetCheckResult(
-            asset_key=key,
-            check_name=LATE_ROWS,
-            passed=not late,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=f"{late:,} new rows came later than {spec.lookback}" if late else None,
-            metadata={"late_rows": late},
-        )
-
-
-def _waiting(key: dg.AssetKey, spec: DerivedTable, report: DeriveReport) -> Iterator[dg.AssetCheckResult]:
-    if not spec.wait_for:
-        return
-    tables, told = ", ".join(spec.wait_for), list[str]()
-    if report.unmatched:
-        told.append(f"{report.unmatched:,} records older than {spec.lookback} were written without a row of {tables}")
-    if report.waited_in_vain:
-        told.append(
-            f"{report.waited_in_vain:,} records expired in {', '.join(spec.sources)} while they waited, so no row was "
-            "written for them: let its keep_rows be longer than lookback"
-        )
-    if report.waiting and report.waiting_since is not None:
-        since = datetime.fromtimestamp(report.waiting_since / 1000, UTC)
-        told.append(f"{report.waiting:,} records wait for {tables}, the oldest since {since:%Y-%m-%d %H:%M:%S} UTC")
-    yield dg.AssetCheckResult(
-        asset_key=key,
-        check_name=WAITING_ROWS,
-        passed=not report.unmatched and not report.waited_in_vain,
-        severity=dg.AssetCheckSeverity.WARN,
-        description="; ".join(told) or None,
-        metadata=_waiting_figures(report),
-    )
-
-
-def _waiting_figures(report: DeriveReport) -> dict[str, int]:
-    return {
-        "records_waiting": report.waiting or 0,
-        "records_released": report.released,
-        "records_unmatched": report.unmatched,
-        "records_expired_while_waiting": report.waited_in_vain,
-    }
-
-
 def _sentence(report: DeriveReport) -> str:
     if report.snapshot is None:
         return f"Table {report.table} is up to date."
@@ -289,21 +213,17 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
         metadata["everything_computed"] = report.full
     if report.keys is not None:
         metadata["keys_computed"] = report.keys
+    if report.verified:
+        metadata["verified"] = report.verified
     if report.rederived:
         metadata["offsets_derived_again"] = report.rederived
-    if report.waiting is not None:
-        metadata |= _waiting_figures(report)
     if report.outside is not None:
         metadata["rows_of_no_partition"] = report.outside
-    if report.late is not None:
-        metadata["late_rows"] = report.late
     for name, each in report.upstream.items():
         metadata |= {
             f"upstream_{name}_new_rows": each.new,
-            f"upstream_{name}_rows_read": each.scanned,
             f"upstream_{name}_rows": each.rows,
             f"upstream_{name}_snapshot": str(each.snapshot),
-            f"upstream_{name}_share_read": round(each.share, 4),
         }
     return metadata
 

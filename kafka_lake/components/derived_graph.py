@@ -6,8 +6,8 @@ from difflib import get_close_matches
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.rule_problems import derived_rule_problems
-from kafka_lake.derive.classify import query_problems
 from kafka_lake.derive.derived_table import DerivedTable, Identifier
+from kafka_lake.derive.problems import query_problems
 from kafka_lake.ingest.routes.by_value import may_name
 from kafka_lake.ingest.topic_table import TopicTable
 

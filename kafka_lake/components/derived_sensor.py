@@ -122,7 +122,7 @@ def evaluate(
             notes.append(f"{spec.name}: a run is in flight")
             continue
         try:
-            todo = plan(spec, load(spec, catalog), now=now)
+            todo = plan(spec, load(spec, catalog))
         except KafkaLakeError as error:
             notes.append(str(error))
             continue

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import dagster as dg
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, create_model, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, create_model
 
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
@@ -16,7 +16,6 @@ from kafka_lake.components.text import (
     TextList,
     TextMap,
     TextOrList,
-    duration,
     rendered_as,
 )
 from kafka_lake.derive.derived_table import DerivedTable, OnChange, Write
@@ -46,9 +45,7 @@ _KINDS = {
     "order_by": TextOrList,
     "on_change": OnChange,
     "every": Text,
-    "lookback": OptionalText,
-    "wait_for": TextOrList,
-    "time": OptionalText,
+    "verify": int,
     "partitions": OptionalText,
     "partition_by": TextOrList,
     "sort_by": TextOrList,
@@ -78,8 +75,6 @@ class DerivedSettings(_DerivedFields):  # type: ignore[misc]
     """What can be said of a derived table."""
 
     model_config = ConfigDict(extra="forbid")
-
-    _durations = field_validator("lookback")(duration)
 
     owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
     group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")

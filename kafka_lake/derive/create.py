@@ -1,6 +1,5 @@
 """The derived table gets the columns that the query gives: made with them, or given them by the rules of evolution."""
 
-from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import TableError
@@ -19,11 +18,7 @@ from kafka_lake.lake.tables.schema_update import apply_changes
 _MERGED = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update", "delete")}
 
 
-def _result(frames: Frames, todo: DerivePlan) -> DataFrame:
-    return frames.query({name: frames.whole(name) for name in todo.upstream})
-
-
-def created(spec: DerivedTable, engine: Engine, frames: Frames, todo: DerivePlan) -> None:
+def created(spec: DerivedTable, engine: Engine, frames: Frames) -> None:
     """Create the table with the columns that the query gives; leaves one that is there as it is.
 
     Raises:
@@ -31,7 +26,7 @@ def created(spec: DerivedTable, engine: Engine, frames: Frames, todo: DerivePlan
             names a column that it doesn't give.
         CatalogRefusedError: If the catalog doesn't compare what commits assert.
     """
-    schema = schema_of(arrow_columns(_result(frames, todo).schema, T.StructType()))
+    schema = schema_of(arrow_columns(frames.query(frames.every()).schema, T.StructType()))
     version = spec.table_properties.get("format-version")
     table = ensure_table(
         engine.catalog,
@@ -54,7 +49,7 @@ def evolved(spec: DerivedTable, frames: Frames, todo: DerivePlan) -> None:
         ConfigurationError: If the query doesn't go with the tables that it reads.
     """
     assert todo.table is not None, "it has been created"
-    schema = schema_of(arrow_columns(_result(frames, todo).schema, T.StructType()))
+    schema = schema_of(arrow_columns(frames.query(frames.every()).schema, T.StructType()))
     changes = needed_changes(todo.table.schema(), schema)
     if refused := [each for each in changes if not each.safe]:
         one = refused[0]

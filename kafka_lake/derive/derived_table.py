@@ -88,23 +88,12 @@ class DerivedTable:
         "same but at most once in that time; or a cron expression.",
         examples=["5m", "0 * * * *"],
     )
-    lookback: str | None = Field(
-        default=None,
-        description="How late a row may come, by its `time` and Kafka's timestamp of its record. Later rows are "
-        "computed as all others; each run counts them, and a check warns. With `wait_for`: how long rows wait.",
-        examples=["2d"],
-    )
-    wait_for: tuple[str, ...] = Field(
-        default=(),
-        description="Tables of `join` whose rows may come later than those that look them up: a row that finds none "
-        "is kept back for up to `lookback`, by Kafka's timestamp of its record. Then it is written as the query gives "
-        "it, and counted.",
-        examples=[["stores"]],
-    )
-    time: str | None = Field(
-        default=None,
-        description="With lookback: the column of the upstream tables that tells when a row happened.",
-        examples=["ordered_at"],
+    verify: int = Field(
+        default=100,
+        ge=0,
+        description="How many keys (`aggregate`) or records (`append`, `upsert`) of each commit are also computed from "
+        "all upstream rows. If a row differs, nothing is published. `0` switches this off.",
+        examples=[1000, 0],
     )
     partitions: str | None = Field(
         default=None,
@@ -165,11 +154,6 @@ class DerivedTable:
             return 0.0 if self.every == NEWS else seconds_of(self.every)
         except ConfigurationError:
             return None
-
-    @property
-    def waited_for(self) -> tuple[str, ...]:
-        """Return the tables of ``wait_for``, by the names that the query knows them by."""
-        return tuple(each.rpartition(".")[2] for each in self.wait_for)
 
     @property
     def time_partitions(self) -> TimePartitions | None:

@@ -44,14 +44,7 @@ class Changes:
 
 
 def changes_since(before: Read, now: Read, table: Table, whole: bool = False) -> Changes:
-    """Return what has happened to an upstream table since it was read.
-
-    Args:
-        before: The table as it was read.
-        now: The table as it is.
-        table: As it was loaded for ``now``.
-        whole: Whether it is read as a whole each time: then it is news that nobody can tell what has happened.
-    """
+    """Return what has happened to an upstream table since it was read."""
     if before.uuid != now.uuid:
         return _unknown(before, "it was dropped and created again")
     if before.snapshot == now.snapshot:

@@ -1,28 +1,46 @@
-"""The rows that a query reads, as Spark's frames: of pinned snapshots, whole or what is new of them."""
+"""The rows that a query reads, as Spark's frames: of pinned snapshots, whole, new, or of some offsets."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from uuid import uuid4
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError, TableError
-from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.derive.by_offset import islands, new_rows, rows_within
+from kafka_lake.common.offsets import OffsetRange, TopicIdentity, joined_ranges
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.plan import DerivePlan, Pinned
 from kafka_lake.derive.query import ORIGIN, over_views, with_origin
-from kafka_lake.derive.waiting import coarse
 from kafka_lake.ingest.decode.rows import load_transform
 from kafka_lake.ingest.record_keys import added_between, at_version
+from kafka_lake.lake.catalog import literal, quoted
 from kafka_lake.spark.kept import kept
 
-# Each is a condition of what goes.
+# Each is a condition on rows.
 _MOST_RANGES = 1000
+
+
+def of_topic(identity: TopicIdentity) -> str:
+    """Return the condition that a row is of a topic as it is now, as SQL."""
+    if identity.topic_id:
+        return f"{quoted(ORIGIN)}.`topic_id` = {literal(identity.topic_id)}"
+    return f"{quoted(ORIGIN)}.`topic_id` IS NULL AND {quoted(ORIGIN)}.`topic` = {literal(identity.topic)}"
+
+
+def within(identity: TopicIdentity, ranges: Iterable[OffsetRange]) -> str:
+    """Return the condition that a row is of some offsets of a topic, as SQL. Spark parses many ORs as a flat tree."""
+    partition, offset = (f"{quoted(ORIGIN)}.`{each}`" for each in ("partition", "offset"))
+    found = [f"({partition} = {r.partition} AND {offset} >= {r.start} AND {offset} < {r.end})" for r in ranges]
+    return f"({of_topic(identity)} AND ({' OR '.join(found) or 'false'}))"
+
+
+def place(field: str) -> Column:
+    """Return a field of the column that names the record of a row."""
+    return F.col(f"{quoted(ORIGIN)}.{quoted(field)}")
 
 
 class Frames:
@@ -32,7 +50,7 @@ class Frames:
         engine: Of the run.
         spec: The derived table.
         plan: Of the commit.
-        held: Gets what takes views and kept frames away again.
+        held: Removes views and cached frames when it is closed.
     """
 
     def __init__(self, engine: Engine, spec: DerivedTable, plan: DerivePlan, held: ExitStack) -> None:
@@ -42,30 +60,42 @@ class Frames:
         self._held = held
 
     def whole(self, name: str, snapshot: int | None = None) -> DataFrame:
-        """Return the rows of an upstream table, of the pinned snapshot if it isn't told."""
+        """Return the rows of an upstream table, of the pinned snapshot unless another one is given."""
         each = self._plan.upstream[name]
         return self._rows(each, each.read.snapshot if snapshot is None else snapshot)
 
+    def every(self) -> dict[str, DataFrame]:
+        """Return the rows of all upstream tables."""
+        return {name: self.whole(name) for name in self._plan.upstream}
+
     def new(self, name: str, ranges: Sequence[OffsetRange] = ()) -> DataFrame:
         """Return the rows of an upstream table that are new, and those of some offsets."""
-        return new_rows(self.whole(name), self._plan.upstream[name], ranges)
+        each = self._plan.upstream[name]
+        since = each.changes.new_since if each.changes else {}
+        found = F.lit(True)
+        if since:
+            found = place("partition") > max(since)
+            for partition, offset in since.items():
+                found = found | ((place("partition") == partition) & (place("offset") >= offset))
+        found = found & F.expr(of_topic(each.identity))
+        return self.whole(name).filter(found | F.expr(within(each.identity, ranges)) if ranges else found)
 
     def before(self, name: str, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the rows of some offsets as they were when the table was read last."""
         each = self._plan.upstream[name]
         if each.before is None or each.before.snapshot is None or not ranges:
             return self.whole(name).limit(0)
-        rows = rows_within(self.whole(name, each.before.snapshot), each, ranges)
+        rows = self.whole(name, each.before.snapshot).filter(within(each.identity, ranges))
         # As it is read now: columns that have come since are null there.
         there = {field.name for field in rows.schema}
         more = [field for field in self.whole(name).schema if field.name not in there]
         return rows.select("*", *[F.lit(None).cast(field.dataType).alias(field.name) for field in more])
 
     def ranges(self, name: str) -> tuple[OffsetRange, ...]:
-        """Return the offsets before the position whose rows may be others now; asks Spark where snapshots tell.
+        """Return the offsets before the position whose rows may have changed; asks Spark where snapshots don't say.
 
         Raises:
-            TableError: If rows have come that tell no offset.
+            TableError: If rows have come that name no record of the topic.
         """
         each = self._plan.upstream[name]
         found = list(each.changes.ranges) if each.changes else []
@@ -81,28 +111,25 @@ class Frames:
                     "no records of its topic.",
                     f"Run `kafka-lake rebuild {self._spec.name}` to compute everything again once.",
                 )
-            # These offsets and no others: rows between them may have expired, and what was made of them stays.
-            told = islands(places.withColumn("at", F.lit(None))).select("partition", "starts", "ends")
-            exact = told.limit(_MOST_RANGES + 1).collect()
-            if len(exact) > _MOST_RANGES:
-                exact = told.groupBy("partition").agg(F.min("starts"), F.max("ends")).collect()
-            found += [OffsetRange(*one) for one in exact]
-        return coarse(found, _MOST_RANGES)
+            found += _islands(places)
+        exact = tuple(joined_ranges((one for one in found if len(one)), 1))
+        return exact if len(exact) <= _MOST_RANGES else tuple(joined_ranges(exact, None))
+
+    def made(self, snapshot: int | None = None) -> DataFrame:
+        """Return the rows of the derived table, of a snapshot or of the head that the commit starts at."""
+        version = self._plan.head if snapshot is None else snapshot
+        assert version is not None, "the table has a first snapshot"
+        return at_version(self._engine.spark(), self._engine.catalog.spark_name(self._spec.identifier), version)
 
     def made_of(self, name: str, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return the rows of the derived table itself, before the commit, that are of some offsets."""
-        assert self._plan.head is not None, "it has been created"
-        own = self._engine.catalog.spark_name(self._spec.identifier)
-        return rows_within(at_version(self._engine.spark(), own, self._plan.head), self._plan.upstream[name], ranges)
+        """Return the rows that the derived table has of some offsets."""
+        return self.made().filter(within(self._plan.upstream[name].identity, ranges))
 
     def query(self, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """Return what the query gives.
-
-        Args:
-            frames: The rows of the upstream tables, by their names in the query.
+        """Return the result of the query.
 
         Raises:
-            ConfigurationError: If the query doesn't go with the tables' columns, or gives columns that no table has.
+            ConfigurationError: If the query doesn't go with the tables' columns, or its columns with a table.
         """
         spec = self._spec
         with self.explained():
@@ -116,7 +143,7 @@ class Frames:
         if spec.is_row_wise and ORIGIN not in result.columns:
             raise ConfigurationError(
                 f"Table {spec.name}: the query's result has no column {ORIGIN}, which tells the record of a row.",
-                f"Select {ORIGIN} in the query, or keep it in the transform's result.",
+                f"Select {ORIGIN} in the query and its subqueries, or keep it in the transform's result.",
             )
         if missing := [each for each in (*spec.key, *spec.order_by) if each.lower() not in names]:
             setting = "key" if missing[0] in spec.key else "order_by"
@@ -127,25 +154,12 @@ class Frames:
             )
         for field in result.schema:
             if kind := _not_stored(field.dataType):
-                told = "is always null, and has no type" if kind == "void" else f"has type {kind}, which no table has"
-                within = "" if field.dataType.simpleString() == kind else "something in "
+                why = "is always null, and has no type" if kind == "void" else f"has type {kind}, which no table has"
+                inside = "" if field.dataType.simpleString() == kind else "something in "
                 raise ConfigurationError(
-                    f"Table {spec.name}: {within}column {field.name} {told}.", "Give it another type by CAST."
+                    f"Table {spec.name}: {inside}column {field.name} {why}.", "Give it another type by CAST."
                 )
         return result
-
-    def asked(self, sql: str, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """Return what another query gives, over the same tables.
-
-        Args:
-            sql: The query.
-            frames: The rows of the upstream tables, by their names in the query.
-
-        Raises:
-            ConfigurationError: If it doesn't go with the tables' columns.
-        """
-        with self.explained():
-            return self._over_views(sql, self._with_joined(frames))
 
     def _with_joined(self, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
         read = dict(frames)
@@ -156,18 +170,18 @@ class Frames:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Let what Spark finds wrong with the query in the block be an error that names the table."""
+        """Turn Spark's errors about the query in the block into one that names the table."""
         try:
             yield
         except AnalysisException as error:
-            reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+            reason = next(filter(None, str(error).splitlines()), "").partition(" SQLSTATE")[0].rstrip(" ;.")
             raise ConfigurationError(
                 f"Table {self._spec.name}: the query or key: doesn't go with the tables that it reads: {reason}.",
                 "Correct sql:, transform: or key:. If a column of an upstream table has got another name, rebuild.",
             ) from error
 
     def kept(self, frame: DataFrame) -> DataFrame:
-        """Let Spark keep a frame for as long as the commit takes: it is read several times."""
+        """Let Spark cache a frame that is read several times, until the commit ends."""
         return kept(frame, self._held)
 
     def _computed(self, read: Mapping[str, DataFrame]) -> DataFrame:
@@ -181,9 +195,7 @@ class Frames:
                 )
             return result
         assert spec.sql is not None, "there is a query or a transform"
-        return self._over_views(with_origin(spec.sql, spec.upstream) if spec.is_row_wise else spec.sql, read)
-
-    def _over_views(self, sql: str, read: Mapping[str, DataFrame]) -> DataFrame:
+        sql = with_origin(spec.sql, spec.upstream) if spec.is_row_wise else spec.sql
         spark = self._engine.spark()
         views = {name: f"kafka_lake_{uuid4().hex}" for name in read}
         for name, view in views.items():
@@ -197,6 +209,20 @@ class Frames:
         return _renamed(
             at_version(self._engine.spark(), self._engine.catalog.spark_name(each.identifier), snapshot), each
         )
+
+
+def _islands(places: DataFrame) -> list[OffsetRange]:
+    """Return exactly the offsets of records: rows between them may have expired, and what was made of them stays.
+
+    If these are more than some thousand ranges, one range covers all of a partition.
+    """
+    number = F.row_number().over(Window.partitionBy("partition").orderBy("offset"))
+    grouped = places.select("partition", "offset", (F.col("offset") - number).alias("island"))
+    first, end = F.min("offset"), F.max("offset") + 1
+    found = grouped.groupBy("partition", "island").agg(first, end).drop("island").limit(_MOST_RANGES + 1).collect()
+    if len(found) > _MOST_RANGES:
+        found = places.groupBy("partition").agg(first, end).collect()
+    return [OffsetRange(*each) for each in found]
 
 
 def _not_stored(kind: T.DataType) -> str:

@@ -1,28 +1,25 @@
 """Lineage of a derived table for OpenLineage: a run, the tables that it reads and the one that it writes."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pyiceberg.table import Table
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.lineage import Node, lineage
 
-from kafka_lake.derive.column_lineage import origins_of
 from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.engine import DeriveReport
 from kafka_lake.derive.plan import origin_of
 from kafka_lake.derive.query import ORIGIN, with_origin
-from kafka_lake.derive.report import DeriveReport
 from kafka_lake.ingest.lineage import RunLineage, Subject, place_of, table_facets, written_facets
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import summary_of
 
 
 class DeriveLineage(RunLineage):
-    """What is told of one run of a derived table, during a block.
-
-    Args:
-        spec: The derived table.
-        catalog: Where the tables are.
-        run_id: Of the run.
-    """
+    """What is told of one run of a derived table, during a block."""
 
     def __init__(self, spec: DerivedTable, catalog: LakeCatalog, run_id: str) -> None:
         super().__init__(
@@ -102,3 +99,61 @@ class DeriveLineage(RunLineage):
                 inputs.append(column_lineage.InputField(*place_of(read[each.table]), name or each.column, told))
             fields[column] = column_lineage.Fields(inputs)
         return column_lineage.ColumnLineageDatasetFacet(fields)
+
+
+How = Literal["IDENTITY", "TRANSFORMATION", "AGGREGATION"]
+
+
+@dataclass(frozen=True, order=True)
+class Origin:
+    """A column that another one is made of.
+
+    Args:
+        table: The table's name in the query.
+        column: The column, as the table has it.
+        how: Whether it is that column, is computed from it, or from it in several rows.
+    """
+
+    table: str
+    column: str
+    how: How
+
+
+def origins_of(sql: str, columns: Sequence[str], tables: Mapping[str, Sequence[str]]) -> dict[str, list[Origin]]:
+    """Return for each column of a query's result those that it is made of; those that nobody can tell are left out.
+
+    What decides which rows there are (JOIN, WHERE, GROUP BY) is no origin of a column.
+
+    >>> origins_of("SELECT id, sum(total * 2) AS t, 1 AS one FROM orders", ["id", "one"], {"orders": ["Id", "total"]})
+    {'id': [Origin(table='orders', column='Id', how='IDENTITY')]}
+    """
+    known = {table.lower(): (table, {each.lower(): each for each in there}) for table, there in tables.items()}
+    schema = {table: dict.fromkeys(there, "string") for table, (_, there) in known.items()}
+    found: dict[str, list[Origin]] = {}
+    for column in columns:
+        try:
+            # By their names in lower case, as Spark takes them for the same.
+            node = lineage(f"`{column.lower()}`", sql, schema=schema, dialect="spark")
+        except (SqlglotError, ValueError, KeyError, RecursionError):
+            continue
+        origins = set[Origin]()
+        for table, name, how in _leaves(node, "IDENTITY"):
+            written, there = known.get(table, ("", {}))
+            if name in there:
+                origins.add(Origin(written, there[name], how))
+        if origins:
+            found[column] = sorted(origins)
+    return found
+
+
+def _leaves(node: Node, how: How) -> list[tuple[str, str, How]]:
+    """Return table, column and way of what a column is made of in the end."""
+    if isinstance(node.expression, exp.Table):
+        return [(node.expression.name.lower(), node.name.rpartition(".")[2].strip("`").lower(), how)]
+    inner = node.expression.unalias() if isinstance(node.expression, exp.Expr) else node.expression
+    if how != "AGGREGATION" and isinstance(inner, exp.Expr) and not isinstance(inner, exp.Query):
+        if inner.find(exp.AggFunc):
+            how = "AGGREGATION"
+        elif not isinstance(inner, exp.Column):
+            how = "TRANSFORMATION"
+    return [leaf for each in node.downstream for leaf in _leaves(each, how)]

@@ -10,14 +10,13 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.derive.by_offset import of_topic
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
+from kafka_lake.derive.frames import Frames, of_topic
 from kafka_lake.derive.plan import DerivePlan, Pinned
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.derive.record import REWRITE
 from kafka_lake.derive.window import Window
-from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.lake.author import author_summary
 from kafka_lake.lake.catalog import quoted
 
@@ -27,15 +26,7 @@ _TIME, _OWNER = "kafka_lake_time", "kafka_lake_owner_"
 
 @dataclass(frozen=True)
 class Brought:
-    """Of which partitions of the asset rows came.
-
-    Args:
-        keys: Of the partitions that Dagster has, the newest first, some thousand at most.
-        more: Partitions beyond those.
-        early: Rows before the first partition.
-        future: Rows after the one that has begun.
-        timeless: Rows without a time.
-    """
+    """Of which partitions of the asset rows came."""
 
     keys: tuple[str, ...] = ()
     more: int = 0
@@ -52,10 +43,6 @@ class Brought:
 def time_type(spec: DerivedTable, columns: T.StructType) -> str:
     """Return the type of the partitions' column; empty if the asset has no partitions.
 
-    Args:
-        spec: The derived table.
-        columns: The table's.
-
     Raises:
         ConfigurationError: If the column tells no time.
     """
@@ -67,14 +54,7 @@ def time_type(spec: DerivedTable, columns: T.StructType) -> str:
 
 
 def brought(spec: DerivedTable, rows: DataFrame, kind: str, *, now: float) -> Brought:
-    """Return of which partitions rows are.
-
-    Args:
-        spec: The derived table.
-        rows: Of it.
-        kind: What `time_type` gives.
-        now: Seconds since 1970. Later partitions aren't there yet, whatever times rows have.
-    """
+    """Return of which partitions rows are."""
     cut = spec.time_partitions
     if cut is None:
         return Brought()
@@ -93,13 +73,7 @@ def brought(spec: DerivedTable, rows: DataFrame, kind: str, *, now: float) -> Br
 
 
 def warn_of(spec: DerivedTable, found: Brought, warn: Callable[[str], None]) -> None:
-    """Tell of rows whose partitions Dagster doesn't show, although somebody would look for them.
-
-    Args:
-        spec: The derived table.
-        found: What the commit brings.
-        warn: Called with a sentence for the user.
-    """
+    """Tell of rows whose partitions Dagster doesn't show, although somebody would look for them."""
     cut = spec.time_partitions
     if cut is not None and found.future:
         warn(
@@ -113,18 +87,10 @@ def warn_of(spec: DerivedTable, found: Brought, warn: Callable[[str], None]) -> 
         )
 
 
-def audit_window(engine: Engine, spec: DerivedTable, window: Window, whole: DataFrame, *, head: int, cut: str) -> None:
+def audit_window(frames: Frames, spec: DerivedTable, window: Window, whole: DataFrame, *, cut: str) -> None:
     """Make sure that no row of a record, or of a key, has changed its partition: it would be there twice, or be lost.
 
     That happens where the time comes from a table under ``join``, or from a query that has changed.
-
-    Args:
-        engine: Of the run.
-        spec: The derived table.
-        window: The partitions.
-        whole: What the query gives for all partitions.
-        head: The snapshot of the table whose rows are replaced.
-        cut: The condition that a row is of the partitions.
 
     Raises:
         AuditFailedError: If one has.
@@ -135,7 +101,7 @@ def audit_window(engine: Engine, spec: DerivedTable, window: Window, whole: Data
         if spec.write == "append"
         else [F.col(quoted(name)).alias(f"{_OWNER}{number}") for number, name in enumerate(spec.key)]
     )
-    there = at_version(engine.spark(), engine.catalog.spark_name(spec.identifier), head)
+    there = frames.made()
     within = F.coalesce(F.expr(cut), F.lit(False))
     goes, stays = (there.filter(each).select(*owners, time) for each in (within, ~within))
     comes, others = (whole.filter(each).select(*owners, time) for each in (within, ~within))
@@ -165,20 +131,11 @@ def _of_owners(rows: DataFrame, of: DataFrame) -> DataFrame:
     return rows.join(known, reduce(Column.__and__, same), "left_semi")
 
 
-def told_of_window(
-    engine: Engine, spec: DerivedTable, todo: DerivePlan, rows: DataFrame, *, head: int, cut: str
+def window_summary(
+    engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, rows: DataFrame, cut: str
 ) -> dict[str, str]:
-    """Return what the snapshot tells besides of partitions that are computed again; warns if upstream rows lack.
-
-    Args:
-        engine: Of the run.
-        spec: The derived table.
-        todo: What to do.
-        rows: Those that come.
-        head: The snapshot of the table whose rows are replaced.
-        cut: The condition that a row is of the partitions.
-    """
-    there = at_version(engine.spark(), engine.catalog.spark_name(spec.identifier), head).filter(cut)
+    """Return snapshot properties of partitions that are computed again; warns if upstream rows are missing."""
+    there = frames.made().filter(cut)
     expected, before = rows.count(), there.count()
     if expected < before:
         engine.observer.warn(
@@ -200,14 +157,9 @@ def told_of_window(
 
 
 def _places(rows: DataFrame, upstream: Pinned) -> list[OffsetRange] | None:
-    """Return the offsets between which rows are, of each Kafka partition; None if some are no records of the topic.
-
-    Args:
-        rows: With the column that tells their records.
-        upstream: The table that they come from.
-    """
+    """Return the offsets between which rows are, of each Kafka partition; None if some are no records of the topic."""
     at = F.col(quoted(ORIGIN))
-    known = F.coalesce(of_topic(upstream), F.lit(False)) & at["offset"].isNotNull()
+    known = F.coalesce(F.expr(of_topic(upstream.identity)), F.lit(False)) & at["offset"].isNotNull()
     first, last, every = F.min(at["offset"]), F.max(at["offset"]), F.min(known)
     found = rows.groupBy(at["partition"].alias("p")).agg(first.alias("a"), last.alias("b"), every.alias("known"))
     told = sorted(found.collect(), key=lambda row: (row.p is not None, row.p))

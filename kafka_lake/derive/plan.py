@@ -6,14 +6,12 @@ from dataclasses import dataclass, field, replace
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity
 from kafka_lake.derive.derived_table import DerivedTable, Identifier
 from kafka_lake.derive.detect import Changes, changes_since
 from kafka_lake.derive.query import fingerprint
 from kafka_lake.derive.record import Read, Record, read_of, record_of
-from kafka_lake.derive.waiting import Waiting
 from kafka_lake.derive.window import Window
 from kafka_lake.ingest.decode.key_columns import KEYED
 from kafka_lake.lake.catalog import LakeCatalog
@@ -26,10 +24,10 @@ class Pinned:
 
     Args:
         identifier: Namespace and name.
-        read: What of it is read.
-        before: What of it was read last; None if everything is computed.
+        read: The table as this commit reads it.
+        before: The table as it was read last; None if everything is computed.
         changes: What has happened to it since then; None likewise.
-        origin: The column that tells the records of its rows; None if it has none.
+        origin: The column that names the records of its rows; None if it has none.
     """
 
     identifier: Identifier
@@ -52,15 +50,12 @@ class DerivePlan:
     Args:
         table: The derived table as it was loaded; None if there is none yet.
         head: The snapshot of its ``main``.
-        record: What its snapshot will tell.
+        record: What its next snapshot names as its origin.
         upstream: The tables of ``from``, by their names in the query.
         joined: The tables of ``join``, likewise.
         full: Why everything is computed; empty if what is new is enough.
-        is_first: Whether no commit was made of anything yet.
+        is_first: Whether the table has no commit of this kind yet.
         of_others: Snapshots of the derived table, since its own last one, by which others have changed its rows.
-        waiting: Records whose rows are kept back by now.
-        looks_again: Whether those are asked again for what they wait for.
-        now: Seconds since 1970, by which they have waited.
         window: The only rows that are computed, and replace those that are there; None for all.
     """
 
@@ -72,21 +67,12 @@ class DerivePlan:
     full: str = ""
     is_first: bool = False
     of_others: tuple[int, ...] = ()
-    waiting: Waiting = field(default_factory=Waiting)
-    looks_again: bool = False
-    now: float = 0.0
     window: Window | None = None
 
 
 @dataclass(frozen=True)
 class State:
-    """The tables as they were loaded.
-
-    Args:
-        table: The derived table; None if there is none yet.
-        upstream: The tables of ``from``, by their names in the query.
-        joined: The tables of ``join``, likewise.
-    """
+    """The tables as they were loaded: the derived one (None if there is none yet), and those that the query reads."""
 
     table: Table | None
     upstream: Mapping[str, Table]
@@ -111,25 +97,18 @@ def load(spec: DerivedTable, catalog: LakeCatalog) -> State:
                 "Materialize it first; if it has another name, correct from: or join:.",
             )
         found[name] = one
-    return State(
-        table,
-        {name: found[name] for name in spec.upstream},
-        {name: found[name] for name in spec.joined},
-        {**spec.upstream, **spec.joined},
-    )
+    upstream, joined = ({name: found[name] for name in names} for names in (spec.upstream, spec.joined))
+    return State(table, upstream, joined, {**spec.upstream, **spec.joined})
 
 
-def plan(
-    spec: DerivedTable, state: State, rebuild: bool = False, zone: str = "", *, now: float = 0.0
-) -> DerivePlan | None:
+def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = "") -> DerivePlan | None:
     """Return the next commit; None if the table is up to date. Pure.
 
     Args:
         spec: The derived table.
         state: The tables.
         rebuild: Whether to compute everything again, whatever there is.
-        zone: Spark's session time zone, as far as it is known.
-        now: Seconds since 1970: rows that are kept back don't wait for ever.
+        zone: Spark's session time zone; empty if Spark hasn't been asked.
 
     Raises:
         ConfigurationError: If the query, or the time zone, has changed and ``on_change`` is ``fail``, or an upstream
@@ -145,29 +124,25 @@ def plan(
         )
     for name, table in state.upstream.items():
         if spec.is_incremental:
-            _refuse_changing(spec, state.identifiers[name], table)
-    query = fingerprint(spec)
-    reads = {name: read_of(table) for name, table in (*state.upstream.items(), *state.joined.items())}
-    record = Record(query, {n: reads[n] for n in state.upstream}, {n: reads[n] for n in state.joined}, zone)
-    before = {**known.upstream, **known.joined} if known else {}
+            _check_is_log(spec, state.identifiers[name], table)
     tables = {**state.upstream, **state.joined}
+    reads = {name: read_of(table) for name, table in tables.items()}
+    upstream, joined = ({name: reads[name] for name in names} for names in (state.upstream, state.joined))
+    record = Record(fingerprint(spec), upstream, joined, zone)
+    before = {**known.upstream, **known.joined} if known else {}
     whole = not spec.is_incremental
     changes = {n: changes_since(before[n], reads[n], each, whole) for n, each in tables.items() if n in before}
     why = _why_full(spec, known, record, rebuild=rebuild)
     counting = state.upstream if spec.is_incremental else tables
-    waiting = known.waiting if known else Waiting()
-    looks_again = _looks_again(spec, waiting, changes, now=now)
-    if not why and not looks_again and not any(changes[name].news for name in counting if name in changes):
+    if not why and not any(changes[name].news for name in counting if name in changes):
         return None
     if spec.write == "replace":
         why = why or "write: replace"
     why = why or _why_unknown(spec, [changes[name] for name in state.upstream if name in changes])
 
     def pinned(name: str) -> Pinned:
-        read, origin = reads[name], origin_of(tables[name])
-        if why or name not in before:
-            return Pinned(state.identifiers[name], read, origin=origin)
-        return Pinned(state.identifiers[name], read, before[name], changes[name], origin=origin)
+        last, since = (None, None) if why or name not in before else (before[name], changes[name])
+        return Pinned(state.identifiers[name], reads[name], last, since, origin_of(tables[name]))
 
     return DerivePlan(
         table=state.table,
@@ -178,43 +153,24 @@ def plan(
         full=why,
         is_first=known is None,
         of_others=tuple(_of_others(state.table)) if state.table is not None else (),
-        waiting=waiting,
-        looks_again=looks_again,
-        now=now,
     )
 
 
-def plan_window(spec: DerivedTable, state: State, window: Window, zone: str, *, now: float) -> DerivePlan | None:
+def plan_window(spec: DerivedTable, state: State, window: Window, zone: str) -> DerivePlan | None:
     """Return the commit that computes some partitions again; None if the table must be brought up to date first. Pure.
 
-    What is read of the upstream tables is what the table is made of: so the next run goes on from there, and no row
-    comes twice.
-
-    Args:
-        spec: The derived table.
-        state: The tables.
-        window: The partitions.
-        zone: As for `plan`.
-        now: As for `plan`.
+    It reads the upstream snapshots that the table is made of. So the next run goes on from there, and no row comes
+    twice.
 
     Raises:
         ConfigurationError: As `plan` does.
         TableError: As `plan` does.
     """
-    if plan(spec, state, zone=zone, now=now) is not None:
+    if plan(spec, state, zone=zone) is not None:
         return None
-    todo = plan(spec, state, rebuild=True, zone=zone, now=now)
+    todo = plan(spec, state, rebuild=True, zone=zone)
     assert todo is not None, "a rebuild has always something to do"
     return replace(todo, full=f"partitions were asked for, {window}", window=window)
-
-
-def _looks_again(spec: DerivedTable, waiting: Waiting, changes: Mapping[str, Changes], *, now: float) -> bool:
-    """Return whether records that wait may have found what they wait for, or have waited for long enough."""
-    if not waiting.ranges or not spec.wait_for or spec.lookback is None:
-        return bool(waiting.ranges)
-    if waiting.has_waited(seconds_of(spec.lookback), now):
-        return True
-    return any(name not in changes or changes[name].news for name in spec.joined)
 
 
 def _of_others(table: Table) -> Iterator[int]:
@@ -263,12 +219,8 @@ def _why_unknown(spec: DerivedTable, changes: list[Changes]) -> str:
     )
 
 
-def _refuse_changing(spec: DerivedTable, identifier: Identifier, table: Table) -> None:
-    """Refuse to read a table by offsets whose rows are updated or deleted, or don't tell their records.
-
-    Raises:
-        ConfigurationError: If it is one.
-    """
+def _check_is_log(spec: DerivedTable, identifier: Identifier, table: Table) -> None:
+    """Raise an error unless rows are only added to a table, and name their records."""
     keyed, state = KEYED in table.properties, read_state(table)
     is_log = not keyed and origin_of(table) is not None and not state.others
     if is_log and state.position is not None:
@@ -288,24 +240,21 @@ def _refuse_changing(spec: DerivedTable, identifier: Identifier, table: Table) -
 
 
 def origin_of(table: Table) -> str | None:
-    """Return the column of a table that tells the records of its rows; None if it has none."""
+    """Return the column of a table that names the records of its rows; None if it has none."""
     return next((field.name for field in table.schema().fields if has_origin(field.field_type)), None)
 
 
-def ranges_by_topic(ranges: Mapping[str, tuple[OffsetRange, ...]], plan_: DerivePlan) -> dict[str, set[OffsetRange]]:
-    """Return the offsets whose rows are derived again, by topic: upstream tables may be of the same one.
-
-    Args:
-        ranges: The offsets by the upstream table that tells them.
-        plan_: Of the commit.
-    """
+def ranges_by_topic(
+    ranges: Mapping[str, tuple[OffsetRange, ...]], upstream: Mapping[str, Pinned]
+) -> dict[str, tuple[OffsetRange, ...]]:
+    """Return offsets by topic, from those by upstream table: several of these may be of the same topic."""
     found: dict[str, set[OffsetRange]] = {}
-    for name, told in ranges.items():
-        if told:
-            found.setdefault(topic_of(plan_.upstream[name].identity), set()).update(told)
-    return found
+    for name, each in ranges.items():
+        if each:
+            found.setdefault(topic_of(upstream[name].identity), set()).update(each)
+    return {topic: tuple(sorted(each)) for topic, each in found.items()}
 
 
 def topic_of(identity: TopicIdentity) -> str:
-    """Return what tells a topic from others: its id, or its name where brokers tell none."""
+    """Return the id of a topic, or its name where brokers have no ids."""
     return identity.topic_id or identity.topic

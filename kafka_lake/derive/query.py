@@ -1,8 +1,10 @@
-"""The text of a query: what it reads, its fingerprint, and the column that tells where a row came from. Pure."""
+"""The text of a query: what it reads, its fingerprint, and the column that names the record of a row. Pure."""
 
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
@@ -13,21 +15,21 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.derive.derived_table import DerivedTable
 
 ORIGIN = "_kafka"
-"""The metadata column, by which a row tells its record: the query knows it by this name, whatever it is called."""
+"""The metadata column, which names the record of a row. Queries know it by this name, whatever the topic calls it."""
 _DIALECT = "spark"
+_UNSTABLE = frozenset(
+    "rand random randn randstr uniform uuid shuffle now curdate monotonically_increasing_id".split()  # noqa: SIM905
+)
+_BARE = frozenset({"current_date", "current_time", "current_timestamp", "localtimestamp"})
 
 
 def parsed(sql: str) -> exp.Query:
     """Return a query as a tree.
 
     Raises:
-        ConfigurationError: If it is no query, or more than one.
+        ConfigurationError: If the text isn't one query.
     """
-    try:
-        statements = [each for each in sqlglot.parse(sql, read=_DIALECT) if each is not None]
-    except (SqlglotError, RecursionError) as error:
-        reason = str(error).splitlines()[0].rstrip(". ")
-        raise ConfigurationError(f"sql: can't be understood: {reason}.", "Write one SELECT in Spark SQL.") from error
+    statements = _parsed("sql:", sql)
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         kinds = ", ".join(each.key.upper() for each in statements) or "nothing"
         raise ConfigurationError(f"sql: is {kinds}, and must be one query.", "Write one SELECT in Spark SQL.")
@@ -38,57 +40,82 @@ def parsed_key(name: str, text: str) -> exp.Expr:
     """Return the expression of a key's column as a tree.
 
     Raises:
-        ConfigurationError: If it is none.
+        ConfigurationError: If the text isn't one expression.
     """
+    found = _parsed(f"key: {name}: {text}", f"SELECT {text}")
+    if len(found) != 1 or len(found[0].selects) != 1:
+        raise ConfigurationError(f"key: {name}: {text} isn't one expression.", "Write an expression in Spark SQL.")
+    tree: exp.Expr = found[0].selects[0]
+    return tree
+
+
+def _parsed(what: str, sql: str) -> list[Any]:
     try:
-        return sqlglot.parse_one(text, read=_DIALECT)
+        return [each for each in sqlglot.parse(sql, read=_DIALECT) if each is not None]
     except (SqlglotError, RecursionError) as error:
         reason = str(error).splitlines()[0].rstrip(". ")
-        raise ConfigurationError(
-            f"key: {name}: {text} can't be understood: {reason}.", "Write an expression in Spark SQL."
-        ) from error
+        raise ConfigurationError(f"{what} can't be understood: {reason}.", "Write Spark SQL.") from error
 
 
 def tables_read(query: exp.Expr) -> set[str]:
-    """Return the tables that a query reads, as it names them; its own common table expressions are none.
+    """Return the names of the tables that a query reads, without its own common table expressions.
 
     >>> sorted(tables_read(parsed("WITH a AS (SELECT * FROM b) SELECT * FROM a JOIN c.d USING (id)")))
     ['b', 'c.d']
     """
-    return {name for name, _ in _tables(query, frozenset())}
+    return set(_tables(query, frozenset()))
 
 
-def _tables(node: exp.Expr, known: frozenset[str]) -> Iterator[tuple[str, exp.Table]]:
+def _tables(node: exp.Expr, known: frozenset[str]) -> Iterator[str]:
     if isinstance(node, exp.Query):
-        for each in with_of(node):
+        for each in _with_of(node):
             name = each.alias.lower()
-            # What an expression of this name reads by its own name is what was known before, if it isn't recursive.
+            # Inside an expression, its own name still means the table of that name, unless it is recursive.
             is_recursive = isinstance(each.parent, exp.With) and each.parent.args.get("recursive")
             yield from _tables(each.this, known | {name} if is_recursive else known)
             known |= {name}
-    for child in _children(node):
+    for child in node.iter_expressions():
         if isinstance(child, exp.Table) and isinstance(child.this, exp.Identifier):
             name = ".".join(part.name for part in child.parts)
             if name.lower() not in known:
-                yield name, child
+                yield name
         if not isinstance(child, exp.With):
             yield from _tables(child, known)
 
 
-def _children(node: exp.Expr) -> Iterator[exp.Expr]:
-    for value in node.args.values():
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, exp.Expr):
-                yield each
+def result_columns(query: exp.Query) -> set[str] | None:
+    """Return the names of a query's columns in lower case; None if the text alone doesn't name all of them.
+
+    >>> sorted(result_columns(parsed("SELECT a.B, 1 AS c FROM a")) or ())
+    ['b', 'c']
+    """
+    selected = query.selects
+    if not selected or any(each.is_star or not each.alias_or_name for each in selected):
+        return None
+    return {each.alias_or_name.lower() for each in selected}
+
+
+def unstable_in(sql: str) -> str:
+    """Return a function of a query whose value differs from run to run; empty if there is none.
+
+    >>> unstable_in("SELECT id, current_date AS day FROM orders"), unstable_in("SELECT now FROM orders")
+    ('current_date()', '')
+    """
+    for token, following in pairwise([*_tokens(sql), Token(TokenType.SEMICOLON, "")]):
+        name = token.text.lower()
+        is_called = following.token_type == TokenType.L_PAREN and name in _UNSTABLE
+        if is_called or (name in _BARE and token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)):
+            return f"{name}()"
+    return ""
 
 
 def fingerprint(spec: DerivedTable) -> str:
-    """Return what is another one if the rows of the table may be others, and the same if only spaces or comments are.
+    """Return a text that changes when the rows of the table may change, but not with spaces and comments.
 
     Raises:
         ConfigurationError: If the query can't be read.
     """
-    told = {
+    parts = {
         "write": spec.write,
         "from": sorted(map(list, spec.upstream.items())),
         "join": sorted(map(list, spec.joined.items())),
@@ -97,20 +124,15 @@ def fingerprint(spec: DerivedTable) -> str:
         "key": sorted((name, _normal(each)) for name, each in spec.key.items()),
         "order_by": spec.order_by,
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _normal(sql: str) -> str:
-    # Not sqlglot's own rendering, which another version of it writes in another way.
-    return " ".join(sql[each.start : each.end + 1] for each in tokens_of(sql) if each.token_type != TokenType.SEMICOLON)
+    # sqlglot's own rendering would change with its version.
+    return " ".join(sql[each.start : each.end + 1] for each in _tokens(sql) if each.token_type != TokenType.SEMICOLON)
 
 
-def tokens_of(sql: str) -> list[Token]:
-    """Return the words and signs of a query, comments apart.
-
-    Raises:
-        ConfigurationError: If it can't be read.
-    """
+def _tokens(sql: str) -> list[Token]:
     try:
         return list(sqlglot.tokenize(sql, read=_DIALECT))
     except SqlglotError as error:
@@ -118,108 +140,54 @@ def tokens_of(sql: str) -> list[Token]:
 
 
 def with_origin(sql: str, upstream: Collection[str]) -> str:
-    """Return a row-wise query whose result has the metadata column.
+    """Return a query whose result has the metadata column.
 
-    It has it already if it selects it, or everything. Else it is added to what each outermost SELECT selects; nothing
-    else of the text is touched.
+    A SELECT from an upstream table gets it added; the rest of the text stays as it is. Queries of other shapes must
+    select it themselves: Spark's columns show whether they do.
 
-    Args:
-        sql: The query.
-        upstream: Names of the tables whose rows it reads.
-
-    Raises:
-        ConfigurationError: If an outermost SELECT reads an upstream table by way of a subquery and doesn't select it.
+    >>> with_origin("SELECT id FROM orders o", ["orders"])
+    'SELECT `o`._kafka AS _kafka,  id FROM orders o'
     """
-    selects, text = list(_outermost(parsed(sql))), sql
-    places = _select_tokens(sql)
-    needed = [(number, select) for number, select in enumerate(selects) if not _has_origin(select, upstream)]
-    if not needed:
+    query = parsed(sql)
+    if not isinstance(query, exp.Select) or _may_select_origin(query):
         return sql
-    for number, select in reversed(needed):
-        alias = _direct(select, upstream)
-        if alias is None or len(places) != len(selects):
-            raise ConfigurationError(
-                f"sql: the result has no column {ORIGIN}, which tells the record of a row, and a SELECT that reads a "
-                "subquery isn't given it automatically.",
-                f"Select {ORIGIN} in the query, and in its subqueries.",
-            )
-        at = places[number]
-        text = f"{text[:at]} {alias}.{ORIGIN} AS {ORIGIN}, {text[at:]}"
-    return text
+    begins = query.args.get("from_")
+    tables = [begins.this, *(join.this for join in query.args.get("joins") or ())] if begins is not None else []
+    names = {each.lower() for each in upstream} - {each.alias.lower() for each in _with_of(query)}
+    read = [each for each in tables if isinstance(each, exp.Table) and each.name.lower() in names and not each.db]
+    at = _select_at(sql)
+    return f"{sql[:at]} `{read[0].alias_or_name}`.{ORIGIN} AS {ORIGIN}, {sql[at:]}" if read and at else sql
 
 
-def _outermost(node: exp.Expr) -> Iterator[exp.Select]:
-    if isinstance(node, exp.SetOperation):
-        yield from _outermost(node.left)
-        yield from _outermost(node.right)
-    elif isinstance(node, exp.Select):
-        yield node
-    elif isinstance(node, exp.Subquery):
-        yield from _outermost(node.this)
-
-
-def _select_tokens(sql: str) -> list[int]:
-    """Return where the lists of the outermost SELECTs begin."""
-    places, depth, tokens = [], 0, tokens_of(sql)
-    for number, token in enumerate(tokens):
-        if token.token_type == TokenType.L_PAREN:
-            depth += 1
-        elif token.token_type == TokenType.R_PAREN:
-            depth -= 1
-        elif token.token_type == TokenType.SELECT and not depth:
-            following = tokens[number + 1].token_type if number + 1 < len(tokens) else None
-            if following in (TokenType.HINT, TokenType.DISTINCT, TokenType.ALL):
-                return []
-            places.append(token.end + 1)
-    return places
-
-
-def _has_origin(select: exp.Select, upstream: Collection[str]) -> bool:
+def _may_select_origin(select: exp.Select) -> bool:
     for each in select.expressions:
-        star = each.this if isinstance(each, exp.Column) else each
-        if isinstance(star, exp.Star):
-            if any(one.name.lower() == ORIGIN for one in star.args.get("except_") or ()):
-                continue
-            owner = each.table if isinstance(each, exp.Column) else ""
-            alias = _direct(select, upstream)
-            # Of a subquery nobody knows here what it selects: Spark will tell.
-            if alias is None or not owner or owner.lower() == alias.strip("`").lower():
+        if each.is_star:
+            star = each.this if isinstance(each, exp.Column) else each
+            if not any(one.name.lower() == ORIGIN for one in star.args.get("except_") or ()):
                 return True
         elif each.alias_or_name.lower() == ORIGIN:
             return True
     return False
 
 
-def with_of(query: exp.Expr) -> list[exp.Expr]:
-    """Return the common table expressions that a query begins with."""
-    with_ = query.args.get("with_") or query.args.get("with")
+def _select_at(sql: str) -> int:
+    """Return where the list of the outermost SELECT begins; 0 if nothing can be added there."""
+    depth, tokens = 0, _tokens(sql)
+    for token, following in pairwise(tokens):
+        depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+        if token.token_type == TokenType.SELECT and not depth:
+            is_special = following.token_type in (TokenType.HINT, TokenType.DISTINCT, TokenType.ALL)
+            return 0 if is_special else token.end + 1
+    return 0
+
+
+def _with_of(query: exp.Expr) -> list[exp.Expr]:
+    with_ = query.args.get("with_")
     return list(with_.expressions) if with_ is not None else []
 
 
-def sources_of(select: exp.Select) -> list[exp.Expr]:
-    """Return what a SELECT reads, what is behind its FROM first."""
-    begins = select.args.get("from_") or select.args.get("from")
-    first = [begins.this] if begins is not None else []
-    return [*first, *(join.this for join in select.args.get("joins") or ())]
-
-
-def _direct(select: exp.Select, upstream: Collection[str]) -> str | None:
-    """Return the quoted name of an upstream table in a SELECT that reads it directly; None if it doesn't."""
-    names = {each.lower() for each in upstream}
-    names -= {each.alias.lower() for each in with_of(select)}
-    for each in sources_of(select):
-        if isinstance(each, exp.Table) and each.name.lower() in names and not each.db:
-            return f"`{each.alias_or_name}`"
-    return None
-
-
 def over_views(sql: str, views: Mapping[str, str]) -> str:
-    """Return the query with the names of tables standing for views; its text is as it was.
-
-    Args:
-        sql: The query.
-        views: The view of each table, by the table's name.
-    """
+    """Return the query over views in the place of tables; its text stays as it is."""
     named = ", ".join(f"`{table}` AS (SELECT * FROM `{view}`)" for table, view in views.items())
     # The line's end closes a comment.
     return f"WITH {named}\nSELECT * FROM (\n{sql.strip().rstrip(';')}\n)"

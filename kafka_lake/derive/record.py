@@ -1,17 +1,16 @@
-"""What a derived table's snapshot tells of what it was made of: the query, and the upstream tables as read. Pure.
+"""What a derived table's snapshot names as its origin: the query, and the upstream tables as read. Pure.
 
 A derived table is at each moment what its query gives for the upstream snapshots that it names.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position
-from kafka_lake.derive.waiting import Waiting
 from kafka_lake.lake.positions import DERIVED, ancestors, head_of, read_state, summary_of
 from kafka_lake.lake.totals import Totals, totals_of
 
@@ -23,7 +22,6 @@ APPEND = "append"
 """The kind of a commit that adds rows of offsets behind the position."""
 MERGE = "derive"
 """The kind of a commit that replaces rows of keys."""
-KINDS = (APPEND, REWRITE, REBUILD, MERGE)
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class Read:
         deleted: Deletes in files of their own, that the snapshot has.
         added: Rows that all commits up to then have added.
         rewrites: Commits up to then that did something else than to add rows behind the position.
-        expired: Rows that went up to then since they were old.
-        schema: Id of the schema by which its columns are known; None if nobody wrote it down.
+        expired: Rows that had expired by then.
+        schema: Id of the schema by which its columns are known.
     """
 
     table: str
@@ -63,24 +61,21 @@ class Record:
         query: The fingerprint of the query.
         upstream: The tables of ``from``, by the names that the query knows them by.
         joined: The tables of ``join``, likewise.
-        zone: Spark's session time zone, which says which day a timestamp is on; empty if nobody wrote it down.
-        waiting: Records before the position whose rows are kept back.
+        zone: Spark's session time zone, which decides the day of a timestamp; empty if Spark wasn't asked.
     """
 
     query: str
     upstream: Mapping[str, Read]
     joined: Mapping[str, Read]
     zone: str = ""
-    waiting: Waiting = field(default_factory=Waiting)
 
     def to_json(self) -> str:
-        """Return the text that a snapshot's summary has."""
+        """Return the text for a snapshot's summary."""
         doc = {
             "query": self.query,
             "from": {name: _document(each) for name, each in self.upstream.items()},
             "join": {name: _document(each) for name, each in self.joined.items()},
-            **({"zone": self.zone} if self.zone else {}),
-            **({"waiting": self.waiting.to_document()} if self.waiting.ranges else {}),
+            "zone": self.zone,
         }
         return json.dumps(doc, separators=(",", ":"), sort_keys=True)
 
@@ -93,13 +88,8 @@ class Record:
         """
         try:
             doc = json.loads(text)
-            return cls(
-                str(doc["query"]),
-                {name: _read(each) for name, each in doc["from"].items()},
-                {name: _read(each) for name, each in doc["join"].items()},
-                zone=str(doc.get("zone", "")),
-                waiting=Waiting.of(doc["waiting"]) if "waiting" in doc else Waiting(),
-            )
+            upstream, joined = ({name: _read(each) for name, each in doc[of].items()} for of in ("from", "join"))
+            return cls(str(doc["query"]), upstream, joined, zone=str(doc["zone"]))
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"no record of a derived table: {text!r}") from error
 
@@ -108,16 +98,13 @@ def _document(read: Read) -> dict[str, object]:
     return {**asdict(read), "position": json.loads(read.position.to_json()) if read.position else None}
 
 
-def _read(doc: Mapping[str, object]) -> Read:
-    position = doc["position"]
-    later = {"expired": 0, "schema": None}
-    told = {name: doc[name] for name in Read.__dataclass_fields__ if name not in ("position", *later)}
-    told |= {name: doc.get(name, default) for name, default in later.items()}
-    return Read(**told, position=Position.from_json(json.dumps(position)) if position else None)  # type: ignore[arg-type]
+def _read(doc: dict[str, object]) -> Read:
+    position = Position.from_json(json.dumps(doc["position"])) if doc["position"] else None
+    return Read(**{**doc, "position": position})  # type: ignore[arg-type]
 
 
 def read_of(table: Table) -> Read:
-    """Return what a derived table would tell of an upstream table as it was loaded.
+    """Return what a derived table would record of an upstream table as it was loaded.
 
     Raises:
         TableError: If a position is there but can't be read.
@@ -140,7 +127,7 @@ def read_of(table: Table) -> Read:
 
 
 def record_of(table: Table) -> Record | None:
-    """Return what a derived table was made of, by the newest ancestor of ``main`` that tells it; None if none does.
+    """Return what a derived table was made of, by the newest ancestor of ``main`` that has it; None without one.
 
     Raises:
         TableError: If it is there but can't be read.

@@ -1,26 +1,21 @@
-"""A run of a derived table: plan, compute, stage, audit, publish; once more where others were faster."""
+"""A run of a derived table: plan, compute, stage, audit, publish; again if another commit was faster."""
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import reduce
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from kafka_lake.common.errors import PublishRefusedError
-from kafka_lake.derive.bounds import Bound
 from kafka_lake.derive.create import created, evolved
 from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.engine import Engine
+from kafka_lake.derive.engine import DeriveReport, Engine, UpstreamRead
 from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.lineage import DeriveLineage
-from kafka_lake.derive.plan import DerivePlan, Pinned, State, load, plan, plan_window
-from kafka_lake.derive.record import APPEND, record_of
-from kafka_lake.derive.report import DeriveReport, UpstreamRead
-from kafka_lake.derive.scanned import of_keys, of_news
+from kafka_lake.derive.plan import DerivePlan, Pinned, load, plan, plan_window
+from kafka_lake.derive.record import APPEND
 from kafka_lake.derive.stage import StagedRows, stage
-from kafka_lake.derive.waiting import Waiting
 from kafka_lake.derive.window import Window
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
@@ -37,7 +32,7 @@ from kafka_lake.spark.shuffles import shuffles
 
 _ATTEMPTS = 5
 _ROWS_WORTH_A_PARTITION = 250_000
-# As many as Spark has by itself.
+# Spark's own default.
 _MOST_PARTITIONS = 200
 
 
@@ -49,15 +44,14 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Wi
         engine: Catalog and Spark; Spark isn't touched if there is nothing to do.
         rebuild: Compute everything again, whatever there is.
         window: Partitions that are computed again, in a commit of their own, once the table is up to date. A table
-            with ``write: replace`` is computed as a whole, as in each of its runs: its rows have nothing by which one
-            could tell that they have changed their partition.
+            with ``write: replace`` is computed as a whole, as in each of its runs.
 
     Returns:
-        What was done, by the last commit; rows' partitions, late rows and findings are those of all.
+        What the last commit did; partitions and findings are those of all commits.
 
     Raises:
-        ConfigurationError: If the settings don't go with the tables, or the query has changed and nobody has said what
-            that means for the rows that are there. ``main`` is as it was.
+        ConfigurationError: If the settings don't go with the tables, or the query has changed and ``on_change`` is
+            ``fail``. ``main`` is as it was.
         TableError: If an upstream table isn't there, or its rows have changed and nobody can tell which. Likewise.
         AuditFailedError: If the rows aren't what they must be, or break a rule. Likewise.
         PublishRefusedError: If others kept moving ``main`` ahead of this run.
@@ -107,106 +101,91 @@ def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | 
 
 
 def _joined(before: DeriveReport, report: DeriveReport) -> DeriveReport:
-    """Return the report of a commit with what is to be known of one before it in the same run."""
+    """Return the report of a commit, with findings and partitions of one before it in the same run."""
     findings = [*before.findings, *report.findings]
     checks = {each.check for each in findings}
     return replace(
         report,
         findings=tuple(each for each in merged(findings) if each.check in checks),
-        late=_sum(before.late, report.late),
-        outside=_sum(before.outside, report.outside),
+        outside=None if report.outside is None else report.outside + (before.outside or 0),
         partitions=tuple(dict.fromkeys([*report.partitions, *before.partitions])),
     )
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other + (one or 0)
-
-
 def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) -> DeriveReport:
     state = load(spec, engine.catalog)
-    now = engine.clock()
-    todo = plan(spec, state, rebuild, now=now)
+    todo = plan(spec, state, rebuild)
     engine.observer.step_done("planned")
     if todo is None:
-        return _nothing(spec, state, seconds=time.monotonic() - began)
-    zone = engine.spark().conf.get("spark.sql.session.timeZone") or ""
-    todo = plan(spec, state, rebuild, zone, now=now) or todo
-    with engine.commit_slots.take(engine.sleep) if engine.commit_slots else nullcontext(), ExitStack() as held:
-        frames = Frames(engine, spec, todo, held)
+        return DeriveReport(spec.name, seconds=time.monotonic() - began)
+    zone = _zone(engine)
+    todo = plan(spec, state, rebuild, zone) or todo
+    with _commit_slot(engine), ExitStack() as held:
         if todo.table is None or todo.head is None:
-            created(spec, engine, frames, todo)
+            created(spec, engine, Frames(engine, spec, todo, held))
             held.callback(_drop_unused, spec, engine)
             engine.observer.step_done("table created")
-            # What others did meanwhile counts.
-            todo = plan(spec, load(spec, engine.catalog), rebuild, zone, now=now)
-            assert todo is not None, "its snapshot tells nothing yet"
-            frames = Frames(engine, spec, todo, held)
+            # Others may have committed to it meanwhile.
+            todo = plan(spec, load(spec, engine.catalog), rebuild, zone)
+            assert todo is not None, "no snapshot says yet what the table was made of"
         if todo.of_others:
             engine.observer.warn(
                 f"Table {spec.name}: others have changed its rows, by snapshot {', '.join(map(str, todo.of_others))}. "
                 f"What they did stays, but for what is computed again: `kafka-lake rebuild {spec.name}` does all."
             )
-        held.enter_context(shuffles(engine.spark(), _partitions(todo)))
-        evolved(spec, frames, todo)
-        return _committed(spec, engine, todo, frames, began=began)
+        return _committed(spec, engine, todo, held, began=began)
 
 
 def _again(
     spec: DerivedTable, engine: Engine, window: Window, began: float, *, made: list[DeriveReport]
 ) -> DeriveReport:
-    """Compute partitions again, of a table that is up to date; ``made`` gets what is done to bring it there."""
-    zone = engine.spark().conf.get("spark.sql.session.timeZone") or ""
-    todo = plan_window(spec, load(spec, engine.catalog), window, zone, now=engine.clock())
+    """Compute partitions again, of a table that is up to date; commits that bring it there go to ``made``."""
+    zone = _zone(engine)
+    todo = plan_window(spec, load(spec, engine.catalog), window, zone)
     if todo is None:
         # Upstream tables have got rows meanwhile.
         made.append(_attempt(spec, engine, False, began))
-        todo = plan_window(spec, load(spec, engine.catalog), window, zone, now=engine.clock())
+        todo = plan_window(spec, load(spec, engine.catalog), window, zone)
     if todo is None:
         raise PublishRefusedError(
             f"Table {spec.name}: upstream tables get rows faster than it can be brought up to date.",
             "Ask for the partitions again.",
         )
     engine.observer.step_done("planned")
-    with engine.commit_slots.take(engine.sleep) if engine.commit_slots else nullcontext(), ExitStack() as held:
-        frames = Frames(engine, spec, todo, held)
-        held.enter_context(shuffles(engine.spark(), _partitions(todo)))
-        evolved(spec, frames, todo)
-        return _committed(spec, engine, todo, frames, began=began)
+    with _commit_slot(engine), ExitStack() as held:
+        return _committed(spec, engine, todo, held, began=began)
 
 
-def _nothing(spec: DerivedTable, state: State, *, seconds: float) -> DeriveReport:
-    known = record_of(state.table) if state.table is not None and spec.wait_for else None
-    waiting = known.waiting if known is not None else Waiting()
-    number = len(waiting) if spec.wait_for else None
-    return DeriveReport(spec.name, seconds=seconds, waiting=number, waiting_since=waiting.oldest)
+def _zone(engine: Engine) -> str:
+    return engine.spark().conf.get("spark.sql.session.timeZone") or ""
+
+
+def _commit_slot(engine: Engine) -> AbstractContextManager[object]:
+    return engine.commit_slots.take(engine.sleep) if engine.commit_slots else nullcontext()
 
 
 def _partitions(todo: DerivePlan) -> int:
-    """Return how many partitions the rows are worth that a commit may read or write again."""
+    """Return how many Spark partitions suit the rows that a commit may read or write."""
     tables = [each.read.rows for each in (*todo.upstream.values(), *todo.joined.values())]
     return min(_MOST_PARTITIONS, 2 + (sum(tables) + row_count(todo.table)) // _ROWS_WORTH_A_PARTITION)
 
 
 def _drop_unused(spec: DerivedTable, engine: Engine) -> None:
-    """Drop a table that was made for a commit which came to nothing."""
+    """Drop a table that was made for a commit which failed."""
     try:
         drop_if_unused(engine.catalog, spec.identifier)
     except Exception as error:
-        # What led here must not be hidden; an empty table is no harm to the next run.
+        # The error that led here must not be hidden; the next run can use an empty table.
         engine.observer.warn(f"Table {spec.name}, which is empty, is left behind: {error}")
 
 
-def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, frames: Frames, *, began: float) -> DeriveReport:
-    assert todo.table is not None, "it has been created"
+def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, held: ExitStack, *, began: float) -> DeriveReport:
     assert todo.head is not None, "ensure_table gives every table a first snapshot"
-    branch = StagingBranch(
-        spark=engine.spark(),
-        catalog=engine.catalog,
-        identifier=spec.identifier,
-        name=branch_name(engine.run_id, todo.head),
-        head=todo.head,
-    )
+    frames = Frames(engine, spec, todo, held)
+    held.enter_context(shuffles(engine.spark(), _partitions(todo)))
+    evolved(spec, frames, todo)
+    name = branch_name(engine.run_id, todo.head)
+    branch = StagingBranch(engine.spark(), engine.catalog, spec.identifier, name, todo.head)
     branch.create()
     try:
         staged = stage(engine, spec, todo, frames, branch=branch)
@@ -217,15 +196,12 @@ def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, frames: Fra
         branch.discard()
         raise
     engine.observer.step_done("published")
-    report = _report(spec, engine, todo, staged=staged, seconds=time.monotonic() - began)
+    report = _report(spec, todo, staged, seconds=time.monotonic() - began)
     engine.published(report)
     return report
 
 
-def _report(
-    spec: DerivedTable, engine: Engine, todo: DerivePlan, *, staged: StagedRows, seconds: float
-) -> DeriveReport:
-    back = staged.kept_back
+def _report(spec: DerivedTable, todo: DerivePlan, staged: StagedRows, *, seconds: float) -> DeriveReport:
     return DeriveReport(
         table=spec.name,
         snapshot=staged.table.snapshot,
@@ -233,47 +209,24 @@ def _report(
         full=todo.full,
         rows=staged.rows,
         keys=staged.keys,
-        rederived=sum(len(each) for each in staged.ranges),
-        upstream={
-            name: _read(spec, engine, each, bounds=staged.bounds.get(name, ())) for name, each in todo.upstream.items()
-        },
+        verified=staged.verified,
+        rederived=staged.rederived,
+        upstream={name: _read(each) for name, each in todo.upstream.items()},
         findings=staged.findings,
-        late=staged.late,
         seconds=seconds,
-        waiting=len(back.waiting) if spec.wait_for else None,
-        waiting_since=back.waiting.oldest,
-        released=sum(map(len, back.released)),
-        unmatched=back.unmatched,
-        waited_in_vain=back.expired,
         partitions=staged.brought.keys,
         outside=staged.brought.outside if spec.partitions is not None else None,
     )
 
 
-def _read(spec: DerivedTable, engine: Engine, each: Pinned, *, bounds: Sequence[Bound]) -> UpstreamRead:
-    now = each.read
-    assert now.snapshot is not None, "a table without a snapshot isn't read"
-    if each.before is None or each.changes is None:
-        return UpstreamRead(now.snapshot, now.rows, now.rows, now.rows)
-    scanned = now.rows
-    try:
-        if (table := engine.catalog.table(each.identifier)) is not None:
-            wanted = of_news(each) if spec.is_row_wise else of_keys(bounds)
-            files = table.scan(row_filter=wanted, snapshot_id=now.snapshot).plan_files()
-            scanned = sum(task.file.record_count for task in files)
-    except Exception as error:
-        # It is told for people alone.
-        engine.observer.warn(f"Table {spec.name}: how much of {now.table} was read can't be told: {error}")
-    return UpstreamRead(now.snapshot, now.rows, max(0, now.added - each.before.added), scanned)
+def _read(each: Pinned) -> UpstreamRead:
+    assert each.read.snapshot is not None, "a table without a snapshot isn't read"
+    new = each.read.rows if each.before is None else max(0, each.read.added - each.before.added)
+    return UpstreamRead(each.read.snapshot, each.read.rows, new)
 
 
 def maintained(spec: DerivedTable, engine: Engine) -> None:
-    """Compact a derived table and expire its old snapshots, where that is due; what fails is for the next run.
-
-    Args:
-        spec: The derived table.
-        engine: Spark isn't touched if nothing is due.
-    """
+    """Compact a derived table and expire its old snapshots, where that is due; the next run retries what fails."""
     if spec.maintenance.enabled is False or not spec.maintenance.may_begin(time.time()):
         return
     try:
@@ -284,7 +237,7 @@ def maintained(spec: DerivedTable, engine: Engine) -> None:
 
 
 def _sweep(spec: DerivedTable, engine: Engine) -> None:
-    """Drop the branches of dead runs; what can't be dropped is invisible, and the next run tries again."""
+    """Drop the branches of dead runs; the next run retries what fails."""
     try:
         table = engine.catalog.table(spec.identifier)
         if table is not None and staging_branches(table):

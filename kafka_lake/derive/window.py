@@ -33,13 +33,7 @@ _HOURS = {
 
 @dataclass(frozen=True)
 class TimePartitions:
-    """How a table is cut into partitions.
-
-    Args:
-        unit: How long one is.
-        column: The column of the table that tells the time; without a time zone it is UTC.
-        since: When the first one begins, as `2026-01-01`.
-    """
+    """How a table is cut into partitions."""
 
     unit: Unit
     column: str
@@ -71,9 +65,6 @@ class TimePartitions:
     def key(self, hours: int) -> str | None:
         """Return the key of a partition, as Dagster has it; None outside the years 1 to 9999.
 
-        Args:
-            hours: Since 1970, of a moment within it.
-
         >>> TimePartitions("daily", "at", "2026-01-01").key(24 * 20_000 + 5)
         '2024-10-04'
         >>> TimePartitions("daily", "at", "2026-01-01").key(100_000_000) is None
@@ -90,9 +81,6 @@ class TimePartitions:
     def shown(self, now: float) -> tuple[int, int]:
         """Return when the first partition begins, and when the one ends that has begun, in hours since 1970.
 
-        Args:
-            now: Seconds since 1970.
-
         >>> TimePartitions("monthly", "at", "1970-01-01").shown(31.5 * 86400)
         (0, 1416)
         """
@@ -104,19 +92,11 @@ class TimePartitions:
         return since, until
 
     def hours(self, kind: str) -> str:
-        """Return the expression that gives a row's hours since 1970, in Spark SQL.
-
-        Args:
-            kind: The column's type.
-        """
+        """Return the expression that gives a row's hours since 1970, in Spark SQL."""
         return _HOURS[kind].format(quoted(self.column))
 
     def checked(self, kind: str | None, table: str) -> str:
         """Return the type of the column, which tells the time of rows.
-
-        Args:
-            kind: The type; None if there is no such column.
-            table: The table's name.
 
         Raises:
             ConfigurationError: If it doesn't.
@@ -137,13 +117,7 @@ class TimePartitions:
 
 @dataclass(frozen=True)
 class Window:
-    """The partitions that are computed again.
-
-    Args:
-        partitions: How the table is cut.
-        start: When they begin, with a time zone.
-        end: When they end; this moment is no part of them.
-    """
+    """The partitions that are computed again."""
 
     partitions: TimePartitions
     start: datetime
@@ -151,9 +125,6 @@ class Window:
 
     def condition(self, kind: str) -> str:
         """Return the condition that a row is of it, in Spark SQL.
-
-        Args:
-            kind: The type of the partitions' column.
 
         >>> window = Window(TimePartitions("daily", "d", "2026-01-01"), _EPOCH, _EPOCH + timedelta(days=1))
         >>> window.condition("date")

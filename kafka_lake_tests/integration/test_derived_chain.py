@@ -49,7 +49,7 @@ def chain_of(topic: Topic) -> list[DerivedTable]:
             **more,
         )
 
-    both = "SELECT id, 'order' AS kind FROM {orders} UNION ALL SELECT id, type AS kind FROM {clicks}"
+    both = "SELECT id, 'order' AS kind, _kafka FROM {orders} UNION ALL SELECT id, type, _kafka FROM {clicks}"
     return [
         table("even", "append", "SELECT id, type FROM {orders} WHERE id % 2 = 0", "orders"),
         table("both", "append", both, "orders", "clicks"),

@@ -226,7 +226,7 @@ def test_days_that_are_computed_at_once_beside_a_run_for_new_rows_of_two_tables(
     other = World(new_topic(1), world.connections, world.spec, world.random)
     other.spec = other.topic.spec(STRICT)
     both = (world.topic.table, other.topic.table)
-    query = " UNION ALL ".join(f"SELECT id, at AS day, '{each}' AS origin FROM {each}" for each in both)
+    query = " UNION ALL ".join(f"SELECT id, at AS day, '{each}' AS origin, _kafka FROM {each}" for each in both)
     cut = f"daily(day, {START:%Y-%m-%d})"
     spec = replace(orders(world, "union", "append", query, partitions=cut), sources=both)
     expected: dict[int, list[Any]] = {}

@@ -335,7 +335,7 @@ def test_what_is_read_is_what_the_next_commit_begins_at() -> None:
     changes = second.upstream["orders"].changes
     assert changes is not None
     assert (second.full, dict(changes.since), changes.ranges) == ("", {0: 3, 1: 0}, (OffsetRange(0, 1, 3),))
-    assert ranges_by_topic({"orders": changes.ranges}, second) == {"t": {OffsetRange(0, 1, 3)}}
+    assert ranges_by_topic({"orders": changes.ranges}, second.upstream) == {"t": (OffsetRange(0, 1, 3),)}
 
 
 @pytest.mark.parametrize(("on_change", "expected"), [("forward", ""), ("rebuild", "the query has changed")])
@@ -444,3 +444,8 @@ def test_a_record_that_can_not_be_read_is_an_error() -> None:
     made.commit(Operation.APPEND, {(0, 0): 0}, {DERIVED: "{}"})
     with pytest.raises(TableError, match=r"carries a kafka-lake\.derived that can't be read"):
         record_of(made.table())
+
+
+def test_rows_of_partitions_that_had_none_are_new_from_their_first_offset() -> None:
+    assert Changes(True, {0: 5, 3: 7}).new_since == {0: 5, 1: 0, 2: 0, 3: 7}
+    assert Changes(True, {}).new_since == {}

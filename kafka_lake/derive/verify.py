@@ -1,0 +1,284 @@
+"""The audit on data: a sample of what a commit writes is computed from all upstream rows too, and must be the same.
+
+An incremental run computes keys from their own rows, or records from new rows. That is right only if rows of a key, or
+of a record, depend on no others. So a sample is computed from all rows:
+
+- of keys or records that the commit brings, it is compared with what is staged;
+- of others, with what their own rows alone give. So a query is also refused where new rows change the rows of old keys.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import isclose
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.common import environment
+from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.derive.compute import Computed, having, keys_of, newest, not_older, of_keys
+from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.engine import Engine
+from kafka_lake.derive.frames import Frames, place, within
+from kafka_lake.derive.plan import DerivePlan, ranges_by_topic, topic_of
+from kafka_lake.derive.query import ORIGIN
+from kafka_lake.ingest.stage.shape import shaped
+from kafka_lake.lake.catalog import quoted
+
+_MOST_ROWS = 50_000
+_LONGEST = 400
+_TIMES = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_AS_JSON = {"ignoreNullFields": "false", "timestampFormat": f"{_TIMES}XXX", "timestampNTZFormat": _TIMES}
+_TOLERANCE = {T.DoubleType: 1e-9, T.FloatType: 1e-6}
+
+_REMEDIES = {
+    "append": "Each row of the result must come from one row of from:, whatever other rows there are.",
+    "upsert": "Each row of the result must come from one row of from:, whatever other rows there are.",
+    "aggregate": "Let the rows of a key depend on rows of from: with that key alone, and correct key: or sql:.",
+}
+
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Frames of the same keys or records, computed in two ways."""
+
+    number: int
+    identity: Sequence[str]
+    actual: Sequence[DataFrame]
+    expected: DataFrame
+
+
+class _TooManyRowsError(Exception):
+    """A sample has more rows than are compared."""
+
+
+def verify(
+    engine: Engine, spec: DerivedTable, plan: DerivePlan, frames: Frames, *, computed: Computed, staged: DataFrame
+) -> int:
+    """Compute a sample of a commit from all upstream rows, and compare it.
+
+    Raises:
+        AuditFailedError: If a row differs. The caller discards the branch.
+    """
+    if not spec.verify or not spec.is_incremental or plan.window is not None:
+        return 0
+    sizes = dict.fromkeys((spec.verify, 1))
+    for size in sizes:
+        samples = _keys if spec.write == "aggregate" else _records
+        try:
+            return sum(
+                _compared(spec, each, staged.schema) for each in samples(spec, plan, frames, computed, staged, size)
+            )
+        except _TooManyRowsError:
+            continue
+    engine.observer.warn(
+        f"Table {spec.name}: verify: a key, or record, has more than {_MOST_ROWS:,} rows, so nothing was compared. Set "
+        "verify: 0 if that is always so."
+    )
+    return 0
+
+
+def _keys(
+    spec: DerivedTable, plan: DerivePlan, frames: Frames, computed: Computed, staged: DataFrame, size: int
+) -> Iterator[_Sample]:
+    every = keys_of(staged, spec)
+    if computed.keys is None:
+        own = frames.kept(_some(every, _half(size, every.count()), plan))
+        changed = own.limit(0)
+    else:
+        changed = frames.kept(_some(computed.keys, size - size // 2, plan))
+        same = [F.col(f"a.{each}").eqNullSafe(F.col(f"b.{each}")) for each in every.columns]
+        untouched = every.alias("a").join(computed.keys.alias("b"), reduce(lambda a, b: a & b, same), "left_anti")
+        own = frames.kept(_some(untouched, size // 2, plan))
+    expected = shaped(having(frames.query(frames.every()), changed.union(own), spec), staged.schema)
+    alone = shaped(having(of_keys(frames, spec, own), own, spec), staged.schema)
+    number = changed.count() + own.count()
+    yield _Sample(number, _columns(spec.key, staged), [having(staged, changed, spec), alone], expected)
+
+
+def _records(
+    spec: DerivedTable, plan: DerivePlan, frames: Frames, computed: Computed, staged: DataFrame, size: int
+) -> Iterator[_Sample]:
+    came, own = dict[str, Sequence[OffsetRange]](), dict[str, tuple[OffsetRange, ...]]()
+    for name, each in plan.upstream.items():
+        if plan.full:
+            own[name] = _places(frames.whole(name), _half(size, each.read.rows), plan)
+            continue
+        again = computed.again.get(name, ())
+        rows = [frames.new(name, again), *([frames.made_of(name, again)] if again else [])]
+        came[name] = _places(reduce(DataFrame.union, [one.select(ORIGIN) for one in rows]), size - size // 2, plan)
+        since = {p: start for p, start in (each.changes.since if each.changes else {}).items() if start}
+        # The records just before the new ones: these are changed most easily, and no scan is needed to find them.
+        count = -(-(size // 2) // max(1, len(since)))
+        own[name] = tuple(OffsetRange(p, max(0, start - count), start) for p, start in since.items())
+    whole = frames.query(frames.every())
+    by_topic = ranges_by_topic(own, plan.upstream)
+    if by_topic:
+        own = {name: by_topic.get(topic_of(each.identity), ()) for name, each in plan.upstream.items()}
+        alone = {name: rows.filter(_within(plan, {name: own[name]})) for name, rows in frames.every().items()}
+        rows_alone = shaped(frames.query(alone).filter(_within(plan, own)), staged.schema)
+        yield _Sample(_count(by_topic), [ORIGIN], [rows_alone], shaped(whole.filter(_within(plan, own)), staged.schema))
+    if not any(came.values()):
+        return
+    condition = _within(plan, came)
+    expected = shaped(whole.filter(condition), staged.schema)
+    if spec.write == "append":
+        yield _Sample(_count(came), [ORIGIN], [staged.filter(condition)], expected)
+        return
+    # The row of a key may be that of another record, if that is newer.
+    expected = not_older(newest(expected, spec), staged, spec)
+    others = having(staged, keys_of(expected, spec), spec).filter(f"NOT coalesce({condition}, false)")
+    yield _Sample(_count(came), _columns(spec.key, staged), [staged.filter(condition), others], expected)
+
+
+def _half(size: int, available: int) -> int:
+    # All of them together depend on no others.
+    return min(size, max(1, available // 2))
+
+
+def _some(keys: DataFrame, number: int, plan: DerivePlan) -> DataFrame:
+    """Return some rows: others for each head of the table, and the same ones whenever they are asked for."""
+    columns = [F.col(name) for name in keys.columns]
+    return keys.orderBy(F.xxhash64(*columns, F.lit(plan.head or 0)), *columns).limit(number)
+
+
+def _places(rows: DataFrame, number: int, plan: DerivePlan) -> tuple[OffsetRange, ...]:
+    places = rows.select(place("partition").alias("p"), place("offset").alias("o")).filter("o IS NOT NULL").distinct()
+    return tuple(OffsetRange(each.p, each.o, each.o + 1) for each in _some(places, number, plan).collect())
+
+
+def _within(plan: DerivePlan, records: Mapping[str, Sequence[OffsetRange]]) -> str:
+    return f"({' OR '.join(within(plan.upstream[name].identity, ranges) for name, ranges in records.items())})"
+
+
+def _count(records: Mapping[str, Sequence[OffsetRange]]) -> int:
+    return sum(len(each) for ranges in records.values() for each in ranges)
+
+
+def _columns(names: Iterable[str], rows: DataFrame) -> list[str]:
+    there = {each.lower(): each for each in rows.columns}
+    return [there[name.lower()] for name in names]
+
+
+def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int:
+    """Return how many keys or records were compared.
+
+    Raises:
+        AuditFailedError: If a row differs.
+        _TooManyRowsError: If there are too many rows.
+    """
+    whole = F.to_json(F.struct(*[F.col(quoted(name)) for name in schema.names]), _AS_JSON)
+    frames = [(True, sample.expected), *((False, each) for each in sample.actual)]
+    texts = [each.select(F.lit(is_expected).alias("expected"), whole.alias("row")) for is_expected, each in frames]
+    found = reduce(DataFrame.union, texts).limit(_MOST_ROWS + 1).collect()
+    if len(found) > _MOST_ROWS:
+        raise _TooManyRowsError
+    actual, expected = ([json.loads(each.row) for each in found if each.expected is side] for side in (False, True))
+    differences = list(differing(actual, expected, sample.identity, schema))
+    if not differences:
+        return sample.number
+    key, one, other = differences[0]
+    what = "keys" if spec.write == "aggregate" else "records"
+    shown = f"for {key}, the rows that a run reads give {_shown(one)}, and all rows give {_shown(other)}"
+    if not environment.samples():
+        shown = f"KAFKA_LAKE_SAMPLES is false, so no row is shown; they differ in {_names(one, other)}"
+    raise AuditFailedError(
+        f"Table {spec.name}: verify: rows depend on more than a run of write: {spec.write} reads of "
+        f"{', '.join(spec.sources)}. {len(differences)} of {sample.number} {what} differ: {shown}.",
+        f"main is as it was. {_REMEDIES[spec.write]} Or use write: replace; or verify: 0, if the difference is meant.",
+    )
+
+
+def _shown(row: Row | None) -> str:
+    text = json.dumps({name: each for name, each in (row or {}).items() if name != ORIGIN}, ensure_ascii=False)
+    if row is None:
+        return "no row"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _names(one: Row | None, other: Row | None) -> str:
+    if one is None or other is None:
+        return "the number of rows"
+    return ", ".join(name for name in one if one[name] != other.get(name))
+
+
+def differing(
+    actual: Rows, expected: Rows, identity: Sequence[str], schema: T.StructType
+) -> Iterator[tuple[str, Row | None, Row | None]]:
+    """Yield keys whose rows differ, each with one row of either side; None where a side has no more rows. Pure.
+
+    Floats are the same if they differ by less than a part in 1e9 (double) or 1e6 (float), or by less than that
+    absolutely: their sums depend on the order of rows. All other values must be equal.
+
+    >>> kind = T.StructType().add("id", "integer").add("total", "double")
+    >>> list(differing([{"id": 1, "total": 0.3}], [{"id": 1, "total": 0.1 + 0.2}], ["id"], kind))
+    []
+    >>> list(differing([{"id": 1, "total": 1}], [], ["id"], kind))
+    [('id = 1', {'id': 1, 'total': 1}, None)]
+    """
+    sides: dict[str, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
+    for number, rows in enumerate((actual, expected)):
+        for row in rows:
+            sides[", ".join(_key(name, row.get(name)) for name in identity)][number].append(row)
+    for key, (mine, theirs) in sorted(sides.items()):
+        one, other = _unmatched(mine, theirs, schema)
+        if one or other:
+            yield key, one[0] if one else None, other[0] if other else None
+
+
+def _key(name: str, value: Any) -> str:
+    if name != ORIGIN or not isinstance(value, dict):
+        return f"{name} = {json.dumps(value, ensure_ascii=False)}"
+    return f"the record at partition {value['partition']}, offset {value['offset']}"
+
+
+def _unmatched(mine: Iterable[Row], theirs: Iterable[Row], schema: T.StructType) -> tuple[list[Row], list[Row]]:
+    """Return the rows of either side that the other one lacks."""
+    there: dict[Any, list[tuple[list[tuple[Any, float]], Row]]] = defaultdict(list)
+    for row in theirs:
+        exact, floats = _parts(row, schema)
+        there[exact].append((floats, row))
+    lacking = list[Row]()
+    for row in mine:
+        exact, floats = _parts(row, schema)
+        same = (n for n, (others, _) in enumerate(there[exact]) if all(map(_is_close, floats, others)))
+        if (number := next(same, None)) is None:
+            lacking.append(row)
+        else:
+            there[exact].pop(number)
+    return lacking, [row for rows in there.values() for _, row in rows]
+
+
+def _parts(value: Any, kind: T.DataType) -> tuple[Any, list[tuple[Any, float]]]:
+    """Return what must be equal of a value, and its floats, each with its tolerance."""
+    if value is None:
+        return None, []
+    if tolerance := _TOLERANCE.get(type(kind)):
+        return "a float", [(value, tolerance)]
+    if isinstance(kind, T.StructType):
+        parts = [_parts(value.get(field.name), field.dataType) for field in kind]
+    elif isinstance(kind, T.ArrayType):
+        parts = [_parts(each, kind.elementType) for each in value]
+    elif isinstance(kind, T.MapType):
+        parts = [_parts(each, kind.valueType) for _, each in sorted(value.items())]
+        return (*sorted(value), *(exact for exact, _ in parts)), [one for _, floats in parts for one in floats]
+    else:
+        return value, []
+    return tuple(exact for exact, _ in parts), [one for _, floats in parts for one in floats]
+
+
+def _is_close(one: tuple[Any, float], other: tuple[Any, float]) -> bool:
+    (a, tolerance), (b, _) = one, other
+    if a == b or isinstance(a, str) or isinstance(b, str):
+        # JSON has NaN and infinities as text.
+        return bool(a == b)
+    return isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
