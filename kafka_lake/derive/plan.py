@@ -142,7 +142,7 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
 
     def pinned(name: str) -> Pinned:
         last, since = (None, None) if why or name not in before else (before[name], changes[name])
-        return Pinned(state.identifiers[name], reads[name], last, since, origin_of(tables[name]))
+        return Pinned(state.identifiers[name], reads[name], last, since, origin=origin_of(tables[name]))
 
     return DerivePlan(
         table=state.table,

@@ -185,7 +185,7 @@ def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, held: ExitS
     held.enter_context(shuffles(engine.spark(), _partitions(todo)))
     evolved(spec, frames, todo)
     name = branch_name(engine.run_id, todo.head)
-    branch = StagingBranch(engine.spark(), engine.catalog, spec.identifier, name, todo.head)
+    branch = StagingBranch(engine.spark(), engine.catalog, spec.identifier, name, head=todo.head)
     branch.create()
     try:
         staged = stage(engine, spec, todo, frames, branch=branch)

@@ -104,7 +104,7 @@ def _written(
         rows = frames.kept(computed.rows.filter(cut))
         audit_window(frames, spec, todo.window, computed.rows, cut=cut)
         summary |= window_summary(engine, spec, todo, frames, rows=rows, cut=cut)
-        return _appended(spec, replace(computed, rows=rows, kind=REWRITE), branch, state, summary, goes=cut)
+        return _appended(spec, replace(computed, rows=rows, kind=REWRITE), branch, state, summary=summary, goes=cut)
     if computed.kind == REBUILD:
         return _overwritten(branch, state, computed, summary)
     if todo.full:
@@ -113,7 +113,7 @@ def _written(
     if computed.keys is None and not computed.candidates:
         goes = [within(todo.upstream[name].identity, each) for name, each in computed.again.items() if each]
         kept = replace(computed, rows=frames.kept(computed.rows))
-        return _appended(spec, kept, branch, state, summary, goes=" OR ".join(dict.fromkeys(goes)))
+        return _appended(spec, kept, branch, state, summary=summary, goes=" OR ".join(dict.fromkeys(goes)))
     return _merged(engine, spec, computed, frames, branch=branch, state=state, summary=summary)
 
 

@@ -76,7 +76,8 @@ def verify(
         samples = _keys if spec.write == "aggregate" else _records
         try:
             return sum(
-                _compared(spec, each, staged.schema) for each in samples(spec, plan, frames, computed, staged, size)
+                _compared(spec, each, staged.schema)
+                for each in samples(spec, plan, frames, computed, staged=staged, size=size)
             )
         except _TooManyRowsError:
             continue

@@ -252,7 +252,7 @@ def test_topics_join_and_leave_a_table_that_one_alone_has_filled(
     assert "new" in {r["only_1"] for r in view(both).rows()}
 
     with pytest.raises(ConfigurationError, match="has several topics"):
-        plan_adoption(both, connections(), FromOffsets("0:0"), None)
+        plan_adoption(both, connections(), FromOffsets("0:0"))
 
 
 def _newest(table: Any) -> dict[str, str]:
