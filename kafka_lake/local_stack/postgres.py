@@ -138,6 +138,8 @@ class EmbeddedPostgres(Server):
             password.write(self.owner.password)
             password.flush()
             if os.geteuid() == 0:
+                # The password lies beside the folder that initdb runs in.
+                self.data_dir.chmod(0o711)
                 for path in (pgdata, password.name):
                     shutil.chown(path, _NOT_ROOT)
             options = ["-D", _seen_from_within(pgdata), f"--pwfile=../{Path(password.name).name}", "--no-sync"]

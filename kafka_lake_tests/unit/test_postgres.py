@@ -28,7 +28,8 @@ def test_without_a_server_one_line_says_what_to_do_and_nothing_is_made(no_packag
 @pytest.mark.processes
 def test_server_in_a_folder_of_its_owner_alone_starts_again(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
+    for folder in (closed, closed / "postgres"):
+        folder.mkdir(mode=0o700)
     server = EmbeddedPostgres(closed / "postgres", Owner("lake", "secret", "shop"))
     for _ in range(2):
         with server:
