@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,6 +25,8 @@ _PREDECESSOR_SECONDS = 5
 
 HOST = "127.0.0.1"
 """The only address that anything of ours listens on."""
+
+_SERVERS_PORTS, _PORTS_TRIED = range(20_000, 32_000), 100
 
 
 class ServerStartError(KafkaLakeError):
@@ -254,11 +257,19 @@ def _leave(_number: int, _frame: object) -> None:
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nothing listens on right now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a TCP port of 127.0.0.1 that nothing listens on right now.
+
+    It is below those that systems give to outgoing connections, which could take it before a server does.
+
+    Raises:
+        OSError: If none is found.
+    """
+    for _ in range(_PORTS_TRIED):
+        port = secrets.choice(_SERVERS_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise OSError(f"No port of {HOST} among {_SERVERS_PORTS} is free.")
 
 
 def port_open(port: int) -> bool:
