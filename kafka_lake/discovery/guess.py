@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kafka_lake.common.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
-from kafka_lake.discovery.json_columns import Column, columns_of, ddl, json_value
+from kafka_lake.discovery.json_columns import Column, columns_of, json_value
 from kafka_lake.ingest.decode.by_schema.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, Part
 from kafka_lake.ingest.decode.by_schema.writer import writer_of
 from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
 from kafka_lake.ingest.topic_table import Envelope, Format
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
+from kafka_lake.spark.ddl import ddl
 
 # One in so many may be a stray, which becomes a dead letter; with more of them another format is more likely.
 _STRAY_IN = 10

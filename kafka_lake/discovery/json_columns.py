@@ -11,11 +11,11 @@ from pyspark.sql import types as T
 from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse, refuse_twice
 from kafka_lake.executors.json.types import TIMES, kind_of, merged, settled
 from kafka_lake.ingest.decode.json.columns import spark_type
+from kafka_lake.spark.ddl import ddl, ddl_name
 
 _DIGITS, _IDENTITY = re.compile("[0-9]+"), re.compile("(?=.*[0-9])[0-9A-Fa-f-]{16,}")
 _SOME, _MANY = 8, 50
 _OF_FEW, _OF_VERY_FEW = 0.5, 0.1
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Column:
     @property
     def ddl(self) -> str:
         """Return the column as DDL has it."""
-        return f"{_quoted(self.name)} {self.type}"
+        return f"{ddl_name(self.name)} {self.type}"
 
 
 def json_value(content: bytes) -> Any:
@@ -97,22 +97,3 @@ def _are_data(names: Sequence[str], objects: Sequence[Mapping[str, Any]]) -> boo
     if alike or all(map(_IDENTITY.fullmatch, names)):
         return len(names) >= _SOME and share <= _OF_FEW
     return len(names) >= _MANY and share <= _OF_VERY_FEW
-
-
-def ddl(kind: T.DataType) -> str:
-    """Return a type in Spark's DDL, names quoted where they must be.
-
-    >>> ddl(T.ArrayType(T.StructType([T.StructField("zip code", T.LongType())])))
-    'array<struct<`zip code`:bigint>>'
-    """
-    if isinstance(kind, T.StructType):
-        return f"struct<{','.join(f'{_quoted(f.name)}:{ddl(f.dataType)}' for f in kind.fields)}>"
-    if isinstance(kind, T.ArrayType):
-        return f"array<{ddl(kind.elementType)}>"
-    if isinstance(kind, T.MapType):
-        return f"map<{ddl(kind.keyType)},{ddl(kind.valueType)}>"
-    return str(kind.simpleString())
-
-
-def _quoted(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"

@@ -28,11 +28,12 @@ from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.discovery.discover import Discovered, described, document, documents, write
 from kafka_lake.discovery.guess import Guess, Schemas, guess
-from kafka_lake.discovery.json_columns import Column, columns_of, ddl, json_value
+from kafka_lake.discovery.json_columns import Column, columns_of, json_value
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.sample import Record, Sample, shares
 from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.spark.ddl import ddl
 
 ALONE = Schemas(None)
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

@@ -12,6 +12,7 @@ from kafka_lake.lake.catalog import LakeCatalog, literal, quoted, quoted_path
 from kafka_lake.lake.pyiceberg_compat.variant import require_variants
 from kafka_lake.lake.tables.create import location_of, table_properties
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
+from kafka_lake.spark.ddl import ddl
 
 
 def has_variant(columns: T.StructType) -> bool:
@@ -44,7 +45,7 @@ def create_variant_table(
     ours = {"write.distribution-mode": "hash" if spec.partition_by else "none"}
     given = {**table_properties(ours, {**properties, **spec.table_properties}), "format-version": "3"}
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in given.items())
-    declared = ", ".join(f"{quoted(f.name)} {_declared(f.dataType)}" for f in columns)
+    declared = ", ".join(f"{quoted(f.name)} {ddl(f.dataType)}" for f in columns)
     names = columns.fieldNames()
     by = ", ".join(_partition(text, names) for text in spec.partition_by)
     partitioned = f" PARTITIONED BY ({by})" if by else ""
@@ -76,17 +77,6 @@ def append_nothing(connections: Writes, identifier: tuple[str, str]) -> None:
     """Give a table its first snapshot, by Spark, which writes what PyIceberg can't."""
     name = connections.catalog.spark_name(identifier)
     connections.spark().table(name).limit(0).writeTo(name).append()
-
-
-def _declared(kind: T.DataType) -> str:
-    """Return a type in SQL. Spark's own text of it has the names of fields as they are, which records may give."""
-    if isinstance(kind, T.StructType):
-        return f"struct<{', '.join(f'{quoted(f.name)}: {_declared(f.dataType)}' for f in kind)}>"
-    if isinstance(kind, T.ArrayType):
-        return f"array<{_declared(kind.elementType)}>"
-    if isinstance(kind, T.MapType):
-        return f"map<{_declared(kind.keyType)}, {_declared(kind.valueType)}>"
-    return str(kind.simpleString())
 
 
 def _partition(text: str, names: Collection[str]) -> str:
