@@ -86,9 +86,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_replay_and_reset.py::test_a_replay_of_what_kafka_lost_is_refused_or_keeps_the_rows": (
         "unit/test_protocol_model.py::test_rows_whose_records_kafka_compacted_away_stay_when_they_are_read_again"
     ),
-    "integration/test_routes.py::test_a_table_of_a_route_that_is_set_back_gets_its_rows_by_a_replay": (
-        "unit/test_route_heads.py::test_a_table_of_a_route_that_is_set_back_or_gone_stops_the_run"
-    ),
     "integration/test_keyed.py::test_what_is_read_again_from_before_a_tombstone_stays_gone[False-0:4-left0]": (
         "integration/test_keyed.py::test_the_order_is_the_columns_and_a_delete_is_remembered"
     ),
@@ -97,7 +94,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     # A rule that fails a run, and where rules are asked.
     "integration/test_rules.py::test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing": (
-        "integration/test_routes.py::test_a_rule_of_one_table_stops_all_or_that_table_alone"
+        "integration/test_routes.py::test_a_table_that_refuses_a_batch_stays_and_the_others_go_on"
     ),
     "e2e/test_engine.py::test_rules_are_kept_through_a_connect_server": (
         "integration/test_rules.py::test_what_breaks_rules_is_one_dead_letter_each_and_all_others_are_rows"
@@ -201,20 +198,13 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "integration/test_routes.py::test_each_record_is_in_the_table_of_its_route_once_whatever_kills_the_runs",
-            "integration/test_routes.py::test_a_reset_moves_all_tables_and_swallows_nothing",
             "integration/test_routes.py::test_of_two_racing_runs_each_record_comes_once",
             "integration/test_routes.py::test_a_race_for_the_first_records_of_a_table",
-            "integration/test_routes.py::"
-            "test_a_new_route_is_filled_by_a_replay_and_takes_the_rows_from_the_table_before",
-            "integration/test_routes.py::test_what_a_killed_run_gave_to_a_table_is_replaced_if_the_routes_change",
         ),
-        "unit/test_routes.py::test_whatever_is_killed_or_races_each_record_is_in_its_table_once",
+        "unit/test_topic_model.py::test_each_record_ends_in_each_table_that_takes_it_once",
     ),
     "integration/test_routes_by_value.py::test_values_get_tables_up_to_a_limit_and_each_record_comes_once": (
-        "unit/test_routes_by_value.py::test_whatever_is_killed_or_races_each_record_comes_once"
-    ),
-    "integration/test_routes.py::test_a_run_that_others_overtake_with_other_routes_gives_nothing_to_a_table": (
-        "unit/test_gate.py::test_no_table_of_a_route_is_published_once_others_have_moved_the_topics_own"
+        "unit/test_topic_model.py::test_each_record_ends_in_each_table_that_takes_it_once"
     ),
     # Each way out of the one job, and a table's share in it.
     "integration/test_routes_together.py::"

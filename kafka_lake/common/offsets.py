@@ -1,7 +1,7 @@
 """Offsets of a topic: ranges, positions and ends as plain data. Pure: no Kafka client, no Spark, no Dagster."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -173,6 +173,23 @@ class Position:
         offsets = {**self.offsets, **{r.partition: r.end for r in ranges}}
         last = {p: each for p, each in self.last.items() if offsets.get(p) == self.offsets.get(p)}
         return Position(self.identity, offsets, self.epochs, last)
+
+
+def least(positions: Collection[Position]) -> Position | None:
+    """Return how far all of some positions in a topic are; None if there is none.
+
+    Args:
+        positions: Of tables of the same topic; one in another topic of the name counts as one at the beginning.
+    """
+    first = next(iter(positions), None)
+    if first is None:
+        return None
+    if not all(each.identity.same_as(first.identity) for each in positions):
+        return None
+    offsets: dict[int, int] = {}
+    for partition, offset in (item for each in positions for item in each.offsets.items()):
+        offsets[partition] = min(offset, offsets.get(partition, offset))
+    return Position(first.identity, offsets, first.epochs)
 
 
 @dataclass(frozen=True)

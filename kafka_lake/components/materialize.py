@@ -24,6 +24,7 @@ from kafka_lake.ingest.published_rules import examine_rules
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.run import ingest, replay
+from kafka_lake.ingest.topic_runner import TablesLeftError
 from kafka_lake.ingest.topic_table import TopicTable
 
 # Of runs that continue: until when they do, and how many commits they have made. A catch-up run first reads all that
@@ -51,7 +52,7 @@ def materialize(
     def tell(commit: Commit, plan: Plan) -> None:
         context.log.info(
             f"Snapshot {commit.snapshot}: {commit.rows} rows, {commit.dead_letters} dead letters, "
-            f"{commit.tombstones} tombstones from {commit.records} records; {commit.told_of_others}"
+            f"{commit.tombstones} tombstones from {commit.records} records; "
             f"{reporter.committed(plan) or f'{plan.remaining} offsets to go'}."
         )
 
@@ -62,6 +63,10 @@ def materialize(
             report = replay(spec, connections, run_id=context.run_id, extent=extent, observer=observer)
         else:
             report = ingest(spec, connections, run_id=context.run_id, partitions=reporter.chosen, observer=observer)
+    except TablesLeftError as error:
+        yield from reporter.interval(error.report, set())
+        yield from reporter.refused(error)
+        raise
     except GateFailedError as error:
         yield from reporter.refused(error)
         raise
@@ -112,8 +117,7 @@ def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
     except Exception as error:
         if run.runner.commits:
             yield from _despite_an_error(reporter, run.runner.report(), silent)
-        if isinstance(error, GateFailedError):
-            yield from reporter.refused(error)
+        yield from reporter.refused(error)
         raise
     context.log.info(f"The run ends: {run.ended}.")
     if run.stop.requested:

@@ -46,6 +46,7 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
 from kafka_lake.ingest.retry import RetryPolicy, call
+from kafka_lake.ingest.topic_runner import TablesLeftError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import live_row_count
 
@@ -172,15 +173,17 @@ class Reporter:
         yield self._of_the_table(report, table)
         yield from self._tell_again(report)
 
-    def refused(self, error: GateFailedError) -> list[dg.AssetCheckResult]:
-        """Return the results of the checks of which one refused a commit.
+    def refused(self, error: Exception) -> list[dg.AssetCheckResult]:
+        """Return the results of the checks that refused commits.
 
         Args:
-            error: Says so.
+            error: Why a run failed.
         """
-        every = (self, *self.sides)
-        its = next((each for each in every if each.spec.identifier == error.table), self)
-        return its._refused(error.findings) if its._is_selected else []
+        errors = error.errors.values() if isinstance(error, TablesLeftError) else (error,)
+        every = {each.spec.identifier: each for each in (self, *self.sides)}
+        failed = [each for each in errors if isinstance(each, GateFailedError)]
+        told = [(every.get(each.table or self.spec.identifier, self), each.findings) for each in failed]
+        return [result for its, findings in told if its._is_selected for result in its._refused(findings)]
 
     @property
     def _is_selected(self) -> bool:
@@ -329,7 +332,7 @@ def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any
         tables: Those that are assets.
     """
     known = [each.identifier for each in tables]
-    made = sorted({each for commit in report.commits for each in commit.sides} - {*known})
+    made = sorted(table for table, its in report.others.items() if its.commits and table not in known)
     found = {each: report.of(each) for each in (*known, *made)}
     lines = [
         (code(".".join(table)), f"{its.total('rows'):,}", f"{its.total('dead_letters'):,}")
@@ -337,7 +340,6 @@ def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any
     ]
     # Dagster cuts the table off where its cells are wide.
     told = [markdown_table(("table", "rows", "dead letters"), lines)]
-    told += [each for table, its in found.items() if (each := _refused_told(".".join(table), its))]
     if made:
         told.append(
             f"No asset yet: {', '.join(code('.'.join(each)) for each in made)}. Run `kafka-lake topics refresh`."
@@ -349,9 +351,3 @@ def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any
         **({"records_without_a_table": without} if without else {}),
         "routes": dg.MetadataValue.md("\n\n".join(told)),
     }
-
-
-def _refused_told(table: str, report: RunReport) -> str:
-    """Return how many of a table's dead letters are there because it refused a whole commit; empty if none are."""
-    refused = sum(commit.dead_letters for commit in report.commits if commit.refused)
-    return f"{code(table)} refused a commit: {refused:,} records are dead letters." if refused else ""

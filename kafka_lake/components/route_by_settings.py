@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, get_args
 
 from kafka_lake.common.errors import ConfigurationError
@@ -37,11 +36,11 @@ def route_by_of(given: Mapping[str, Any], topic: Mapping[str, Any], namespace: s
     for problem in _route_by_problems(given):
         raise ConfigurationError(f"Topic {topic['topic']}: route_by: {problem}")
     settings = with_own(topic, {name: value for name, value in given.items() if name not in _OF_ROUTE_BY})
-    on_error, to = settings.pop("on_table_error", "fail"), {**settings, "table": "any_value"}
+    to = {**settings, "table": "any_value"}
     to.pop("namespace", None)
     (kind,) = (each for each in _ROUTE_BY_KINDS if given.get(each) is not None)
     try:
-        table = replace(document(to), on_table_error=on_error)
+        table = document(to)
         name = table.envelope if kind == "source_table" and table.envelope != "none" else "debezium"
         return RouteBy(
             kind=kind,

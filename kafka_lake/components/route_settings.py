@@ -1,7 +1,6 @@
 """The settings ``routes:`` and ``otherwise:`` of a topic: what YAML has, as routes with their tables' settings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -70,7 +69,7 @@ def routes_of(given: Sequence[Mapping[str, Any]], topic: Mapping[str, Any], docu
 
     Args:
         given: Each route, as YAML has it.
-        topic: The topic's settings of `OF_RECORDS`, as YAML has them, its name and cluster, and its on_table_error.
+        topic: The topic's settings of `OF_RECORDS`, as YAML has them, its name and cluster.
         document: Returns what a document of these settings says of a table.
 
     Raises:
@@ -82,10 +81,8 @@ def routes_of(given: Sequence[Mapping[str, Any]], topic: Mapping[str, Any], docu
         for problem in _problems(each):
             raise ConfigurationError(f"Topic {topic['topic']}: {where}: {problem}")
         settings = with_own(topic, {name: value for name, value in each.items() if name != "when"})
-        # A document of such a table alone has no use for it.
-        on_error = settings.pop("on_table_error", "fail")
         try:
-            routes.append(Route(when_of(each["when"]), replace(document(settings), on_table_error=on_error)))
+            routes.append(Route(when_of(each["when"]), document(settings)))
         except (ConfigurationError, ValueError) as error:
             raise ConfigurationError(f"Topic {topic['topic']}: {where}: {said(error)}") from error
     return tuple(routes)
@@ -234,8 +231,6 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
             yield f"otherwise: {spec.otherwise} has no effect without routes:. Leave it out."
         if spec.all_matches:
             yield "all_matches: true has no effect without routes:. Leave it out."
-        if spec.on_table_error != "fail":
-            yield f"on_table_error: {spec.on_table_error} has no effect without routes:. Leave it out."
         return
     if spec.history or spec.snapshot != "upsert":
         yield f"{'history' if spec.history else 'snapshot'}: can't be combined with routes yet."
@@ -246,13 +241,6 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
     for each in (spec, *others):
         if each.metadata_column is None:
             yield f"metadata_column: table {each.table} needs it, since rows of a topic with routes name their records."
-    for each in (each for each in others if each.on_table_error == "dead_letter"):
-        instead = f"Write on_table_error: fail for the route of table {each.table}."
-        if each.dead_letters != "table":
-            yield f"on_table_error: dead_letter needs dead_letters: table, and table {each.table} has none. {instead}"
-        if each.write == "upsert":
-            told = f"keyed tables, as {each.table}, can't have their commits as dead letters yet"
-            yield f"on_table_error: {told}. {instead}"
     if spec.format not in ("json", "variant") and any(route.when.field for route in spec.routes):
         yield f"routes: when: field: is for JSON, and format is {spec.format}. Use header: or sql:."
     if by is not None and by.kind in ("field", "source_table") and spec.format not in ("json", "variant"):

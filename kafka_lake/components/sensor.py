@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from kafka_lake.common.errors import CatalogError, KafkaLakeError
-from kafka_lake.common.offsets import Watermarks
+from kafka_lake.common.offsets import Position, Watermarks, least
 from kafka_lake.components.assets import topics_of
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.freshness import changes
@@ -181,17 +181,14 @@ def evaluate(
     keys: dict[str, Sequence[str]] = {}
     additions, failures, reasons, notes = [], [], [], []
     told: list[tuple[Work, Watermarks]] = []
-    there = [spec.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks)]
+    there = [each.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks) for each in spec.tables]
     positions = all_positions(catalog, there)
     for spec in specs:
         try:
             now = answers[spec.topic]
             if isinstance(now, KafkaLakeError):
                 raise now
-            of_table = positions[spec.identifier]
-            if isinstance(of_table, Exception):
-                raise of_table
-            position, name = of_topic(of_table, spec.topic, spec.is_shared)[0], work_name(spec)
+            position, name = _reached(spec, positions), work_name(spec)
             known = context.instance.get_dynamic_partitions(str(partitions_of(name).name))
         except Exception as error:
             context.log.error(f"Topic {spec.topic} is skipped: {error}")
@@ -245,3 +242,21 @@ def _topics(instance: dg.DagsterInstance, told: Sequence[tuple[Work, Watermarks]
         rate = last.rate(sum(ends.end.values()), now) if last else None
         found.append(topic_materialization(work.spec, ends, work.behind, rate))
     return found
+
+
+def _reached(
+    spec: TopicTable, positions: Mapping[tuple[str, str], tuple[Position, ...] | Exception]
+) -> Position | None:
+    """Return how far all tables of a topic are; None if one of them hasn't begun.
+
+    Raises:
+        Exception: If a table couldn't be asked.
+    """
+    found = []
+    for each in spec.tables:
+        its = positions[each.identifier]
+        if isinstance(its, Exception):
+            raise its
+        found.append(of_topic(its, spec.topic, spec.is_shared)[0])
+    begun = [each for each in found if each is not None]
+    return least(begun) if len(begun) == len(found) else None

@@ -202,7 +202,6 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.maintenance is not None:
             given["maintenance"] = vars(self.maintenance)
         given |= {"topic": self.topic, **({"cluster": self.cluster} if self.cluster else {})}
-        given["on_table_error"] = self.on_table_error
 
         def document(settings: Mapping[str, Any]) -> TopicTable:
             return self._like(settings).topic_table(folder)

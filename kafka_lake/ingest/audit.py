@@ -86,22 +86,12 @@ def audit(
     ]
     return [
         row_count(spec, plan, staged),
-        offset_continuity(plan, _before(plan, primary.state.position), held=held, carried=carried, chain=chain),
+        offset_continuity(plan, primary.state.position, held=held, carried=carried, chain=chain),
         schema_evolution(evolution, spec, staged),
         dead_letters(spec, staged, earlier),
         data_loss(plan.losses),
         *map(rule_finding, staged.rules),
     ], _summed_rows(held or ())
-
-
-def _before(plan: Plan, position: Position | None) -> Position | None:
-    """Return where a commit is to begin. A table of a route may be behind: what lies between had nothing for it."""
-    if plan.share is None or not plan.share.is_side:
-        return position
-    if position is None or plan.kind != "append" or not position.identity.same_as(plan.after.identity):
-        return None
-    starts = {r.partition: max(r.start, position.offsets.get(r.partition, 0)) for r in plan.ranges}
-    return Position(position.identity, {**position.offsets, **starts})
 
 
 def _summed_rows(held: Sequence[PartitionRows]) -> dict[int, int]:

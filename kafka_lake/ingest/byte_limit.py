@@ -73,7 +73,7 @@ class ByteLimit:
     def done(self, todo: Plan, commit: Commit) -> None:
         """Learn from a commit how many bytes its records had."""
         if can_be_parted(todo):
-            self._mean = sum(each.bytes_read for each in commit.every) / todo.records_at_most
+            self._mean = commit.bytes_read / todo.records_at_most
 
     def _surely_fits(self, todo: Plan, limit: int) -> bool:
         if todo.records_at_most * LARGEST_RECORD <= limit:

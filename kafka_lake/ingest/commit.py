@@ -1,7 +1,7 @@
 """One published snapshot, as plain data: for those who are told of it, for reports and for tests."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from kafka_lake.common.offsets import OffsetRange, Position
@@ -34,9 +34,7 @@ class Commit:
         elsewhere: Records of the offsets that are not this table's.
         ignored: Records that no route took, and no table has.
         without_table: Records whose value has no table, and that go as ``otherwise`` says.
-        refused: Why the table took none of the records, which are dead letters for that; empty if it took them.
         untimed: Records read whose Kafka timestamp is null in the table, since it is no time.
-        sides: What the same commit has in the tables of routes, by namespace and name.
     """
 
     snapshot: int
@@ -58,29 +56,12 @@ class Commit:
     elsewhere: int = 0
     ignored: int = 0
     without_table: int = 0
-    refused: str = ""
     untimed: int = 0
-    sides: Mapping[tuple[str, str], "Commit"] = field(default_factory=dict)
 
     @property
     def invisible(self) -> int:
         """Return how many of the offsets had no record: aborted, transaction markers, compacted away."""
         return max(0, sum(len(r) for r in self.ranges) - self.records - self.elsewhere)
-
-    @property
-    def every(self) -> tuple["Commit", ...]:
-        """Return it for each table: the topic's own, and those of routes."""
-        return (self, *self.sides.values())
-
-    @property
-    def told_of_others(self) -> str:
-        """Return what the same commit has in the tables of routes, as the middle of a sentence; empty for nothing."""
-        rows = [
-            f"{'.'.join(table)} {f'refuses {each.dead_letters} records' if each.refused else f'{each.rows} rows'}"
-            for table, each in self.sides.items()
-        ]
-        ignored = [f"{self.ignored} records that no route takes are ignored"] if self.ignored else []
-        return "".join(f"{each}; " for each in (*rows, *ignored))
 
     def told(self) -> list[Finding]:
         """Return what the gates found, with the commit's time and snapshot on what happened to columns."""

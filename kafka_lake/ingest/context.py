@@ -1,7 +1,7 @@
 """What a run works with: its topic, what it is connected to, who looks on. Frozen, and handed down as one."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ class Context:
         sleep: Pauses between attempts, for that many seconds; what it raises ends the run.
         decoding: Makes columns, rows and dead letters of the records.
         effort: What the next commit has taken so far.
+        begins: Where the table begins if it has no position, by partition; what it lacks is where the settings say.
     """
 
     spec: TopicTable
@@ -37,6 +38,7 @@ class Context:
     sleep: Callable[[float], None] = time.sleep
     decoding: Decoding = field(kw_only=True)
     effort: Effort = field(default_factory=Effort)
+    begins: Mapping[int, int] = field(default_factory=dict)
 
     def with_retries(self, function: Callable[[], T], passes: Callable[[BaseException], bool] = is_transient) -> T:
         """Call a function, and again after errors that may be gone by then; `retry.call` says more.

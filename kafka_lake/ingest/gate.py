@@ -3,7 +3,7 @@
 Where others were faster it is audited and published once more, at the head that they have made, if that is safe.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -18,8 +18,6 @@ from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.retry import short_pauses
-from kafka_lake.ingest.routes.shared import Side
-from kafka_lake.ingest.routes.unfinished_reset import UNFINISHED, finish
 from kafka_lake.ingest.rule_finding import RULES_REMEDY
 from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.staged import Staged
@@ -75,31 +73,12 @@ class Published:
         findings: Of its audit.
         by_partition: Rows by Kafka partition.
         at: When it became visible, in seconds since the epoch.
-        sides: What the same commit has in the tables of routes, by namespace and name, with their plans.
     """
 
     staged: Staged
     findings: list[Finding]
     by_partition: dict[int, int]
     at: float
-    sides: tuple[tuple[Side, "Published"], ...] = ()
-
-
-@dataclass(frozen=True)
-class AuditedSide:
-    """What a commit has for the table of a route, and that it may be published.
-
-    Args:
-        side: The table's share of the plan.
-        staged: What became of it.
-        findings: Of its audit.
-        by_partition: Rows by Kafka partition.
-    """
-
-    side: Side
-    staged: Staged
-    findings: list[Finding]
-    by_partition: dict[int, int]
 
 
 def audit_and_publish(
@@ -108,27 +87,23 @@ def audit_and_publish(
     todo: Plan,
     staged: Staged,
     *,
-    failed_so_far: Mapping[tuple[str, str], tuple[int, int]],
-    sides: Sequence[AuditedSide] = (),
+    failed_so_far: tuple[int, int],
     also: Mapping[str, str] = _NOTHING,
 ) -> Published:
-    """Publish what passes its audit: nothing unless all tables pass; those of routes first, the topic's own last.
+    """Publish what passes its audit.
 
     Args:
         context: Of the run.
         found: The tables as the plan saw them.
         todo: The plan.
         staged: What became of it. If it isn't published, it is removed.
-        failed_so_far: Dead letters and records of the run's commits before this one, by table.
-        sides: What became of it in the tables of routes, which has passed their audits; likewise.
-        also: Other properties that the topic's own table gets with it.
+        failed_so_far: Dead letters and records of the run's commits before this one.
+        also: Other properties that the table gets with it.
 
     Raises:
         GateFailedError: If a check refuses it.
-        PublishRefusedError: If others moved ``main``, and only a new plan can tell what is to be done. Tables of
-            routes may be published, which the next attempt finds by their own positions.
+        PublishRefusedError: If others moved ``main``, and only a new plan can tell what is to be done.
     """
-    done = tuple[tuple[Side, Published], ...]()
     retrying = Retrying(
         stop=stop_after_attempt(_FOLLOWED),
         wait=short_pauses(context.connections.retry),
@@ -142,46 +117,11 @@ def audit_and_publish(
                 if each.retry_state.attempt_number > 1:
                     staged = _followed(context, todo, staged)
                 findings, by_partition = audited(context, todo, staged, failed_so_far)
-                if context.spec.has_routes and not done:
-                    _refuse_if_overtaken(context, todo, staged)
-                done = done or tuple((each.side, _published_side(each)) for each in sides)
                 visible_at = _published(context, found, todo, staged, also=also)
     except BaseException:
-        for every in (staged, *(each.staged for each in sides)):
-            every.discard()
+        staged.discard()
         raise
-    if todo.kind == "reset":
-        for its in sides:
-            finish(its.side.context)
-    return Published(staged, findings, by_partition, at=visible_at, sides=done)
-
-
-def _refuse_if_overtaken(context: Context, todo: Plan, staged: Staged) -> None:
-    """Refuse what others were faster with, before a table of a route or a dead letter is published for nothing.
-
-    Others may have had other routes, or known a value's table that this run doesn't: then what they gave to one table
-    would come to another one, too.
-
-    Raises:
-        PublishRefusedError: If ``main`` of the topic's own table has moved.
-    """
-    table = context.connections.catalog.table(context.spec.identifier)
-    head = head_of(table) if table else None
-    if head == staged.primary.branch.head:
-        return
-    said = f"Table {context.table_name}: main moved from snapshot {staged.primary.branch.head} to {head} meanwhile."
-    raise _OvertakenError(said) if can_follow(todo, staged) else PublishRefusedError(said)
-
-
-def _published_side(each: AuditedSide) -> Published:
-    context, todo = each.side.context, each.side.plan
-    also = {UNFINISHED: context.run_id} if todo.kind == "reset" else {}
-    try:
-        visible_at = _published(context, each.side.found, todo, each.staged, also=also)
-    except _OvertakenError as error:
-        # What can be followed is the topic's own table.
-        raise PublishRefusedError(error.message) from error
-    return Published(each.staged, each.findings, each.by_partition, at=visible_at)
+    return Published(staged, findings, by_partition, at=visible_at)
 
 
 @contextmanager
@@ -211,7 +151,7 @@ def refused_if_main_moved(context: Context, state: TableState) -> Iterator[None]
 
 
 def audited(
-    context: Context, todo: Plan, staged: Staged, failed_so_far: Mapping[tuple[str, str], tuple[int, int]]
+    context: Context, todo: Plan, staged: Staged, failed_so_far: tuple[int, int]
 ) -> tuple[list[Finding], dict[int, int]]:
     """Return what an audit finds of a table that may be published, and its rows by Kafka partition.
 
@@ -219,13 +159,13 @@ def audited(
         context: Of the run, with the table's settings.
         todo: The table's plan.
         staged: What became of it. It stays, whatever is found.
-        failed_so_far: Dead letters and records of the run's commits before this one, by table.
+        failed_so_far: Dead letters and records of the run's commits before this one.
 
     Raises:
         GateFailedError: If a check refuses it.
     """
     identifier = context.spec.identifier
-    findings, by_partition = audit(context, todo, staged, failed_so_far.get(identifier, (0, 0)))
+    findings, by_partition = audit(context, todo, staged, failed_so_far)
     if failed := [f for f in findings if f.refuses]:
         reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
         remedy = RULES_REMEDY if all(f.is_rule for f in failed) else ""

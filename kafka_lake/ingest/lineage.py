@@ -26,6 +26,7 @@ from kafka_lake.ingest.causes import without_data
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.rows import change_columns
+from kafka_lake.ingest.topic_table import TopicTable
 
 log = logging.getLogger(__name__)
 
@@ -128,12 +129,12 @@ class Lineage(RunLineage):
             Subject(f"topic {topic}", table, job=f"ingest {table}", asset=f"kafka/{topic}", run_id=context.run_id)
         )
         self._context = context
-        self._commits: list[Commit] = []
+        self._commits: list[tuple[tuple[str, str], Commit]] = []
 
-    def committed(self, commit: Commit) -> None:
-        """Note a commit, which is told of at the end."""
+    def committed(self, spec: TopicTable, commit: Commit) -> None:
+        """Note a commit to a table of the topic, which is told of at the end."""
         if self._client is not None:
-            self._commits.append(commit)
+            self._commits.append((spec.identifier, commit))
 
     def inputs(self) -> Iterator[Any]:
         """Give the topic."""
@@ -157,9 +158,7 @@ class Lineage(RunLineage):
             if spec.transform is None:
                 others = {spec.metadata_column, *(field.name for field in change_columns(spec))}
                 facets["columnLineage"] = self._columns(table, others)
-            own = [commit if spec.identifier == context.spec.identifier else commit.sides.get(spec.identifier)
-                   for commit in self._commits]  # fmt: skip
-            done = [each for each in own if each is not None]
+            done = [commit for table, commit in self._commits if table == spec.identifier]
             figures = [(each.rows, each.size, each.files) for each in done]
             outputs = written_facets(figures) if self._ended else {}
             yield OutputDataset(*place_of(table), facets=facets, outputFacets=outputs)

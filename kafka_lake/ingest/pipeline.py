@@ -4,14 +4,14 @@ Exactly once rests on three things alone: the plan begins at the position of the
 the position is part of the snapshot that holds the rows, and publication is refused if the head has moved.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
-
+from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position
 from kafka_lake.common.record_times import without_time
+from kafka_lake.ingest.audit import schema_refused
 from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
@@ -20,26 +20,23 @@ from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.decode.excepted import refuse_excepted
 from kafka_lake.ingest.decode.key_columns import refuse_other_keys
-from kafka_lake.ingest.gate import AuditedSide, Published, audit_and_publish, refused_if_main_moved
+from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.left import left_by, reconcile_sides
+from kafka_lake.ingest.left import left_by
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.records import Records
 from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.by_value import as_properties
-from kafka_lake.ingest.routes.conditions import first_records_of
-from kafka_lake.ingest.routes.creation import create_declared, create_for, create_sides
-from kafka_lake.ingest.routes.new_tables import telling, with_known
-from kafka_lake.ingest.routes.shared import Shares
-from kafka_lake.ingest.routes.sides import shared_out
+from kafka_lake.ingest.routes.new_tables import telling
+from kafka_lake.ingest.routes.shares import TableShare
 from kafka_lake.ingest.stage.history_table import refuse_no_history
+from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
+from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
-from kafka_lake.ingest.stage_tables import discard, stage_sides, stage_table
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.too_large import TooLarge
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState
-
-Sides = list[AuditedSide]
 
 
 @dataclass(frozen=True)
@@ -53,9 +50,9 @@ class Attempt:
         search: Cuts the plan while a record is sought that makes its batch fail.
         byte_limit: Cuts the plan where its records have too many bytes.
         too_large: Cuts the plan before a record that the engine has no room for.
-        failed_so_far: Dead letters and records of the run's commits before this one, by table; the limit is for the
-            whole run.
+        failed_so_far: Dead letters and records of the run's commits before this one; the limit is for the whole run.
         position: The table's, as the run last knew it.
+        share: What of the topic's records is for the table; None for all of them.
     """
 
     context: Context
@@ -64,8 +61,9 @@ class Attempt:
     search: Search
     byte_limit: ByteLimit
     too_large: TooLarge
-    failed_so_far: Mapping[tuple[str, str], tuple[int, int]]
+    failed_so_far: tuple[int, int]
     position: Position | None
+    share: TableShare | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +90,7 @@ class Outcome:
         created: Tables that were made for it.
         decoding: The plan whose records were being decoded and staged as it failed: one of them may be the reason.
         done: The commit; None if there was nothing to do, or the attempt failed.
+        passed: The plan, if none of its records is for the table.
         error: Why it failed.
     """
 
@@ -99,6 +98,7 @@ class Outcome:
     created: frozenset[tuple[str, str]] = frozenset()
     decoding: Plan | None = None
     done: Done | None = None
+    passed: Plan | None = None
     error: Exception | None = None
 
 
@@ -124,7 +124,6 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
     context, job = attempt.context, attempt.job
     context.effort.begin()
     found: Tables = _find(attempt)
-    context = with_known(context, found.table)
     known = Outcome(found.table.position if found.table else None)
     yield known
     todo: Plan | None = _plan(attempt, found)
@@ -132,39 +131,38 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
         return
     context.effort.done("plan")
     yield replace(known, decoding=todo)
-    records: DataFrame = job.read(todo)
+    records: Records | None = job.records(todo, attempt.share)
+    if records is None:
+        yield replace(known, passed=todo)
+        return
     if found.table is None or found.table.head is None:
-        yield from _create(attempt, todo, records, replace(known, created=_missing(context, found)))
+        yield from _create(attempt, records, replace(known, created=_missing(context, found)))
         return
     with ExitStack() as held:
-        with (
-            refused_if_main_moved(context, found.table),
-            shared_out(context, attempt.topic, todo, own=found, records=records) as shares,
-        ):
-            if shares.shows_new_tables:
-                _tell_of_new_tables(attempt, context, found, shares)
+        with refused_if_main_moved(context, found.table):
+            if records.new_tables:
+                _name_new_tables(attempt, found, records, held)
             else:
-                yield replace(known, created=_created(shares), decoding=todo)
-                sides: Sides = stage_sides(create_sides(shares, attempt.topic), attempt.failed_so_far, held)
-                staged: Staged = _stage_last(context, found, shares, sides, held=held)
+                staged: Staged = _stage(context, found.table, found, records, held)
                 context.effort.done("stage")
                 yield known
                 published: Published = audit_and_publish(
-                    context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
+                    context, found, records.plan, staged, failed_so_far=attempt.failed_so_far
                 )
-        if shares.shows_new_tables:
+        if records.new_tables:
             yield from _steps(attempt)
             return
         job.published(published.staged)
-    reconcile_sides(published)
-    commit = _report(context, shares, published)
+    commit = _report(context, records, published)
     yield replace(known, done=Done(commit, todo, left_by(context, found, published.staged)))
 
 
 def _find(attempt: Attempt) -> Tables:
     """Return the tables, dead letters reconciled and the position rebuilt where that is needed."""
     context, job = attempt.context, attempt.job
-    found = tables(context)
+    found = (attempt.share.take_found() if attempt.share else None) or tables(context)
+    if attempt.share is not None:
+        attempt.share.knows(found.table)
     _refuse_other_tables(context, found.table)
     if found.dead_letters and found.table and unreconciled(found.table, found.dead_letters):
         reconcile(context)
@@ -189,81 +187,88 @@ def _plan(attempt: Attempt, found: Tables) -> Plan | None:
     if position and attempt.topic.is_behind(position):
         # Another run has been further than this one could know when it began.
         attempt.topic.poll()
-    todo = attempt.job.plan(attempt.topic, found.table)
+    share, state = attempt.share, found.table
+    if share is not None:
+        share.sees(attempt.topic.now)
+    todo = attempt.job.plan(attempt.topic, share.ahead(state) if share and not share.is_settling else state)
     attempt.context.observer.step_done("planned")
+    if todo is not None and share is not None:
+        todo = share.cut(todo if share.is_settling else share.whole(todo, state))
     if todo is None:
         return None
-    todo = attempt.byte_limit.cut(attempt.search.next(todo))
-    todo = attempt.too_large.cut(todo, found.table.table if found.table else None)
+    if attempt.share is None or not attempt.share.is_settling:
+        todo = attempt.byte_limit.cut(attempt.search.next(todo))
+        todo = attempt.too_large.cut(todo, found.table.table if found.table else None)
     return attempt.topic.remembered(todo)
 
 
 def _missing(context: Context, found: Tables) -> frozenset[tuple[str, str]]:
     if found.table is not None:
         return frozenset()
-    every = (each for spec in context.spec.tables for each in spec.identifiers)
-    return frozenset(each for each in every if context.connections.catalog.table(each) is None)
+    return frozenset(each for each in context.spec.identifiers if context.connections.catalog.table(each) is None)
 
 
-def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) -> Iterator[Outcome]:
+def _create(attempt: Attempt, records: Records, known: Outcome) -> Iterator[Outcome]:
     """Create the table, and begin again: what others did meanwhile counts."""
-    context = attempt.context
-    yield replace(known, decoding=todo)
-    if context.spec.has_routes and todo.undecodable is None:
-        create_for(context, first_records_of(records, context.spec, context.connections))
-        create_declared(context, records)
-    else:
-        context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
+    context, plan = attempt.context, records.plan
+    yield replace(known, decoding=plan)
+    # Where no record shows a column, the columns come with later ones.
+    has_none = plan.undecodable is not None or (plan.share is not None and not plan.share.records)
+    try:
+        context.decoding.create_table(context.spec, context.connections, records.frame, has_none)
+    except TableError:
+        if attempt.share is None or has_none:
+            raise
+        context.decoding.create_table(context.spec, context.connections, records.frame, True)
     context.observer.step_done("table created")
     yield known
     for each in _steps(attempt):
         yield replace(each, created=known.created | each.created)
 
 
-def _created(shares: Shares) -> frozenset[tuple[str, str]]:
-    """Return the tables of routes that are to be created."""
-    return frozenset(each for side in shares.sides for each in _missing(side.context, side.found))
-
-
-def _tell_of_new_tables(attempt: Attempt, context: Context, found: Tables, shares: Shares) -> None:
-    """Let the topic's own table tell of tables that values get, by a commit of its own: who plans from now on knows."""
+def _name_new_tables(attempt: Attempt, found: Tables, records: Records, held: ExitStack) -> None:
+    """Let the table name the tables that new values get, by a commit of its own: who plans from now on knows."""
+    context, spec = attempt.context, attempt.context.spec
     assert found.table is not None, "it has been created"
-    assert shares.values is not None, "the caller has looked"
-    assert context.spec.route_by is not None, "only by it there are any"
-    todo, new = telling(found.table, shares.plan), shares.values.admission.new
-    properties = as_properties(context.spec.route_by, new)
-    with ExitStack() as held:
-        staged = stage_table(context, found, todo, shares.records.limit(0), held=held)
-        audit_and_publish(context, found, todo, staged, failed_so_far=attempt.failed_so_far, also=properties)
-    names = ", ".join(f"{namespace}.{table}" for _, namespace, table in new)
+    assert spec.route_by is not None, "only by it there are any"
+    plan = telling(found.table, records.plan)
+    properties = as_properties(spec.route_by, records.new_tables, plan.after.offsets)
+    staged = _stage(context, found.table, found, replace(records, plan=plan), held)
+    audit_and_publish(context, found, plan, staged, failed_so_far=attempt.failed_so_far, also=properties)
+    names = ", ".join(f"{namespace}.{table}" for _, namespace, table in records.new_tables)
     context.observer.warn(
-        f"Topic {context.spec.topic}: new values get tables: {names}. They become assets once `kafka-lake topics "
-        "refresh` has run and the definitions load again."
+        f"Topic {spec.topic}: new values get tables: {names}. They become assets once `kafka-lake topics refresh` has "
+        "run and the definitions load again."
     )
     context.observer.step_done("new tables told")
 
 
-def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides, *, held: ExitStack) -> Staged:
-    """Stage what the topic's own table gets; if that fails, nothing staged is left."""
+def _stage(context: Context, state: TableState, found: Tables, records: Records, held: ExitStack) -> Staged:
+    """Stage what the table gets.
+
+    Raises:
+        GateFailedError: If the schema of the records doesn't fit the table's, or isn't allowed. Nothing is staged.
+    """
     try:
-        plan = shares.told((each.side, each.staged) for each in sides)
-        return stage_table(
-            context, found, plan, shares.records, held=held, others=shares.others, written=shares.written
+        return stage(
+            context,
+            state,
+            records.plan,
+            records.frame,
+            held=held,
+            dead_letters_before=found.dead_letters,
+            others=records.others,
+            written=records.written,
         )
-    except BaseException:
-        discard(sides)
-        raise
+    except SchemaRefusedError as error:
+        raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
 
 
-def _report(context: Context, shares: Shares, published: Published) -> Commit:
-    sides = {side.context.spec.identifier: _commit_of(side.plan, each) for side, each in published.sides}
-    without_table = shares.values.records if shares.values else 0
-    if shares.values is not None and without_table:
-        context.observer.warn(shares.values.told(context.spec))
-    own = _commit_of(shares.plan, published)
-    if untimed := sum(each.untimed for each in (own, *sides.values())):
-        context.observer.warn(f"Topic {context.spec.topic}: {without_time(untimed)}.")
-    return replace(own, ignored=shares.ignored, sides=sides, without_table=without_table)
+def _report(context: Context, records: Records, published: Published) -> Commit:
+    commit = _commit_of(records.plan, published)
+    if commit.untimed:
+        context.observer.warn(f"Topic {context.spec.topic}: {without_time(commit.untimed)}.")
+    return replace(commit, ignored=records.ignored, without_table=records.without_table)
 
 
 def _commit_of(todo: Plan, published: Published) -> Commit:
@@ -286,6 +291,5 @@ def _commit_of(todo: Plan, published: Published) -> Commit:
         published_at=published.at,
         bytes_read=staged.bytes_read,
         elsewhere=todo.elsewhere,
-        refused=todo.share.refused if todo.share else "",
         untimed=staged.untimed,
     )

@@ -1,7 +1,7 @@
 """Report: what a run did, as plain data, for metadata, tables on the terminal and tests."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from kafka_lake.common.offsets import Position, Watermarks, lag
@@ -98,6 +98,7 @@ class RunReport:
         position: The table's position after the run; None if it has none.
         commits: In order, none if there was nothing to do.
         seconds: How long the run took.
+        others: What it did to the topic's other tables, by namespace and name.
     """
 
     topic: str
@@ -107,17 +108,18 @@ class RunReport:
     position: Position | None
     commits: Sequence[Commit]
     seconds: float
+    others: Mapping[tuple[str, str], "RunReport"] = field(default_factory=dict)
 
     def of(self, table: tuple[str, str]) -> "RunReport":
-        """Return what the run did to one table of a topic with routes.
+        """Return what the run did to one of the topic's tables.
 
         Args:
-            table: Namespace and name; those of the topic's own table give the report itself.
+            table: Namespace and name; those of the table that takes what no condition takes give the report itself.
         """
         name = ".".join(table)
-        if name == self.table:
-            return self
-        return replace(self, table=name, commits=[c.sides[table] for c in self.commits if table in c.sides])
+        return (
+            self if name == self.table else self.others.get(table) or replace(self, table=name, commits=[], others={})
+        )
 
     def total(self, attribute: str) -> int:
         """Return the sum of a number over all commits, such as ``rows``."""

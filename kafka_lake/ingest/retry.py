@@ -21,6 +21,10 @@ LONGEST_SHORT_PAUSE = 2.0
 """Seconds that a run waits at most before it tries to be faster than others again."""
 
 
+class StoppedError(Exception):
+    """A pause ended because the run was asked to stop."""
+
+
 @dataclass(frozen=True)
 class RetryPolicy:
     """How often, and how patiently.

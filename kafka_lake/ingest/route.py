@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Otherwise = Literal["table", "dead_letter", "ignore"]
-OnTableError = Literal["fail", "dead_letter"]
 RouteByKind = Literal["field", "header", "schema_name", "source_table"]
 
 LONGEST_VALUE = 200

@@ -20,6 +20,7 @@ from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.table_state import with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.ingest.topic_runner import runner_of
 from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -45,12 +46,13 @@ def ingest(
 
     Raises:
         GateFailedError: If a gate refused a commit; commits before it stay.
+        TablesLeftError: If tables of a topic with several couldn't take their records; the others have theirs.
         DataLossError: If Kafka no longer has what comes next, and the topic's settings don't say to go on.
         PublishRefusedError: If others kept moving ``main`` ahead of this run.
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
     with logged_run(spec, connections, run_id, observer) as context:
-        return Runner(context, Append(context, partitions)).run()
+        return runner_of(context, lambda each: Append(each, partitions)).run()
 
 
 def replay(
@@ -74,7 +76,7 @@ def replay(
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
     with logged_run(spec, connections, run_id, observer) as context:
-        return Runner(context, Replay(context, extent)).run()
+        return runner_of(context, lambda each: Replay(each, extent)).run()
 
 
 def plan_reset(

@@ -101,8 +101,7 @@ class RunLog:
 
 def _altered(commit: Commit) -> list[str]:
     """Return which columns lack something of the records' values, and why: a line each, of some columns at most."""
-    findings = (finding for each in commit.every for finding in each.findings)
-    notes = (note for finding in findings for note in finding.changes if note.what == NOT_KEPT)
+    notes = (note for finding in commit.findings for note in finding.changes if note.what == NOT_KEPT)
     lines = [f"column {note.column}: {note.why}" for note in notes]
     return (
         lines if len(lines) <= _MOST_NOTES else [*lines[:_MOST_NOTES], f"and {len(lines) - _MOST_NOTES} more columns"]

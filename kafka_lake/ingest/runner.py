@@ -31,7 +31,7 @@ from kafka_lake.ingest.plan.model import Plan, can_be_parted
 from kafka_lake.ingest.refused import files_out_of_reach, refused_by_kafka
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import LONGEST_SHORT_PAUSE, short_pauses
-from kafka_lake.ingest.routes.new_tables import every_table
+from kafka_lake.ingest.routes.shares import TableShare
 from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.too_large import LARGE, Large, TooLarge
@@ -51,23 +51,29 @@ class Runner:
         context: What the run works with.
         job: What it is for.
         topic: What the topic holds, if somebody has looked already.
+        share: What of the topic's records is for the table; None for all of them.
 
     Attributes:
         topic: What the topic holds.
         position: The table's, as it was last found or made; None if it has none.
         commits: Those that no report has told of yet.
         lineage: Is told that the run begins and ends, by whoever asks for its commits.
+        has_passed: Whether the last attempt at a commit found no record for the table.
     """
 
-    def __init__(self, context: Context, job: Job, topic: TopicEnds | None = None) -> None:
+    def __init__(
+        self, context: Context, job: Job, topic: TopicEnds | None = None, share: TableShare | None = None
+    ) -> None:
         self.context = context
         self.job = job
         self.topic = topic or TopicEnds(context)
+        self.share = share
+        self.has_passed = False
         self.position: Position | None = None
         self.commits: list[Commit] = []
         self.lineage = Lineage(context)
         self._committed = 0
-        self._failed_so_far: dict[tuple[str, str], tuple[int, int]] = {}
+        self._failed_so_far = (0, 0)
         self._search = Search()
         self._byte_limit = ByteLimit(context)
         self._too_large = TooLarge(context, self._large_record)
@@ -107,6 +113,11 @@ class Runner:
             # What is done is done. The next commit will tell of it, and is attempted again where that may help.
             return False
 
+    @property
+    def is_unsettled(self) -> bool:
+        """Return whether another look at the table may find dead letters to reconcile after the last commit."""
+        return self._left is None
+
     @contextmanager
     def commit_slot(self, poll: bool) -> Iterator[None]:
         """Have one of the machine's slots for commits during the block, which is for one commit.
@@ -136,7 +147,7 @@ class Runner:
             raise
         if commit is not None:
             trace_commit(self.context, commit)
-            self.lineage.committed(commit)
+            self.lineage.committed(self.context.spec, commit)
         return commit
 
     def _next_commit(self) -> Commit | None:
@@ -156,17 +167,15 @@ class Runner:
         if done is None:
             return None
         commit, todo = done.commit, done.plan
-        self._search = self._search.done(todo, sum(each.rows for each in commit.every))
+        self._search = self._search.done(todo, commit.rows)
         self._byte_limit.done(todo, commit)
         self.commits.append(commit)
         self._committed += 1
         self.position = commit.after
-        for table, each in {self.context.spec.identifier: commit, **commit.sides}.items():
-            if each.refused:
-                # The limit is for records that are bad one by one.
-                continue
-            failed, records = self._failed_so_far.get(table, (0, 0))
-            self._failed_so_far[table] = failed + each.dead_letters, records + each.records
+        if self.share is not None:
+            self.share.committed(commit.after)
+        failed, records = self._failed_so_far
+        self._failed_so_far = failed + commit.dead_letters, records + commit.records
         self._mirror(commit.after)
         self.job.committed(commit, todo)
         self.context.observer.on_commit(commit, todo)
@@ -197,8 +206,12 @@ class Runner:
                 too_large=self._too_large,
                 failed_so_far=self._failed_so_far,
                 position=self.position,
+                share=self.share,
             )
         )
+        self.has_passed = outcome.passed is not None
+        if outcome.passed is not None:
+            self._search = self._search.done(outcome.passed, rows=0)
         self.position, self._decoding = outcome.position, outcome.decoding
         self._created |= outcome.created
         self._left = outcome.done.left if outcome.done else None
@@ -220,7 +233,7 @@ class Runner:
         ):
             return False
         spec = self.context.spec
-        if not any(each.transform for each in spec.tables):
+        if not spec.transform:
             return True
         return "compact" in self.context.connections.cluster.cleanup_policies([spec.topic]).get(spec.topic, "")
 
@@ -240,6 +253,8 @@ class Runner:
             self.context.effort.refused += 1
             warn(f"{error} Planning again from the new position ({state.attempt_number} of {_ATTEMPTS}).")
             return
+        if self.share is not None:
+            self.share.read_again()
         if isinstance(error, AuditFailedError):
             warn(
                 f"{error.message} Kafka compacts the log at any time, and may have done so between two readings of the "
@@ -272,8 +287,7 @@ class Runner:
         if plan is None or not can_be_parted(plan) or not may_be_a_record(error):
             return None
         # A transform that asks for a column which isn't there fails without any record.
-        transforms = any(each.transform for each in self.context.spec.tables)
-        return None if transforms and isinstance(error, AnalysisException) else plan
+        return None if self.context.spec.transform and isinstance(error, AnalysisException) else plan
 
     def _search_on(self, plan: Plan, error: Exception) -> None:
         spec, message = self.context.spec, headline(error)
@@ -313,7 +327,10 @@ class Runner:
 
     def forget_failed(self) -> None:
         """Forget how many dead letters there were so far: what comes from now on stands for a run of its own."""
-        self._failed_so_far = {}
+        self._failed_so_far = (0, 0)
+
+    def raise_errors(self, report: RunReport) -> None:
+        """Raise why tables were left where they are: what ends the run of one table has been raised already."""
 
     def report(self) -> RunReport:
         """Return what was done since the last report, or since the run began."""
@@ -340,15 +357,10 @@ class Runner:
     def _sweep(self) -> None:
         left = self._left
         spec = self.context.spec
-        if (
-            not spec.has_routes
-            and left
-            and not any(staging_branches(each.table) for each in (left.table, left.dead_letters) if each)
-        ):
+        if left and not any(staging_branches(each.table) for each in (left.table, left.dead_letters) if each):
             return
         try:
-            for each in every_table(self.context):
-                sweep(each, self.context.connections)
+            sweep(spec, self.context.connections)
         except Exception as error:
             # The table is up to date; what dead runs left is invisible, and the next run tries again.
             self.context.observer.warn(f"Topic {spec.topic}: branches of dead runs are left behind: {error}")

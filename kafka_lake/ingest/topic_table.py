@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
-from kafka_lake.ingest.route import OnTableError, Otherwise, RouteByKind, When
+from kafka_lake.ingest.route import Otherwise, RouteByKind, When
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -375,12 +375,6 @@ class TopicTable:
         "the `schema_name`, or the `source_table` of an envelope. With `table`, a template, `max_tables`, and "
         "settings of these tables. See [routing](routing.md#a-table-for-each-value).",
         examples=[{"field": "type", "table": "shop_{value}", "max_tables": 50}],
-    )
-    on_table_error: OnTableError = Field(
-        default="fail",
-        description="With routes, what a table of a route does that can't take the records of a commit, by its rules, "
-        "limits or columns: the run fails before it publishes anything (fail), or they are dead letters of that table "
-        "(dead_letter), and the other tables go on. May be set for each route.",
     )
     all_matches: bool = Field(
         default=False,

@@ -120,7 +120,8 @@ def test_values_get_tables_up_to_a_limit_and_each_record_comes_once(
     assert not {"Click", "a-b", "__"} & {*known}
     assert held(more, view) == expected(topic, {"order": "_orders", **known})
     # All tables are reset, and filled again.
-    reset(more, connections(), "back", "0:1,1:1")
+    for each in knowing(more, view(spec).table.properties).tables:
+        reset(each, connections(), f"back {each.table}", "0:1,1:1")
     assert sum(map(len, held(more, view).values())) <= 3
     ingest(more, connections(), "again")
     assert held(more, view) == expected(topic, {"order": "_orders", **known})

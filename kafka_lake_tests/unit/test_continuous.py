@@ -30,10 +30,10 @@ from kafka_lake.ingest.continuous.schedule import (
     reached,
     report_due,
 )
-from kafka_lake.ingest.continuous.stop import Stop, StoppedError
+from kafka_lake.ingest.continuous.stop import Stop
 from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.retry import RetryPolicy, StoppedError
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import POSITION
@@ -165,6 +165,9 @@ class Script:
 
     def forget_failed(self) -> None:
         self.anew.append(self.clock.now)
+
+    def raise_errors(self, _: object) -> None:
+        """Raise nothing: no table is left where it is."""
 
     def report(self) -> tuple[float, ...]:
         told, self.commits = tuple(self.commits), []

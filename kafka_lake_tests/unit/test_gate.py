@@ -1,4 +1,4 @@
-"""What is published of a commit for several tables: nothing, once others were faster."""
+"""What is published of a commit whose dead-letter table has changed since the plan: nothing."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,90 +7,13 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.common.errors import PublishRefusedError
-from kafka_lake.ingest import gate, left
+from kafka_lake.ingest import gate
 from kafka_lake.ingest.effort import Effort
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
-
-
-@pytest.mark.parametrize("overtaken", [False, True])
-def test_no_table_of_a_route_is_published_once_others_have_moved_the_topics_own(
-    overtaken: bool, catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    catalog.ensure_namespace("lake")
-    own = catalog.pyiceberg.create_table(("lake", "events"), ROWS.schema)
-    own.append(ROWS)
-    planned = own.refresh().current_snapshot().snapshot_id
-    if overtaken:
-        own.append(ROWS)
-    published, discarded = list[str](), list[str]()
-
-    def staged(name: str) -> Any:
-        branch = SimpleNamespace(head=planned)
-        # What dead letters are staged with can't follow others.
-        primary = SimpleNamespace(branch=branch, snapshot=1, appended=1)
-        return SimpleNamespace(
-            name=name, primary=primary, dead_letters=1, keyed=None, discard=lambda: discarded.append(name)
-        )
-
-    def context(name: str) -> Any:
-        spec = SimpleNamespace(identifier=("lake", name), has_routes=name == "events")
-        connections = SimpleNamespace(catalog=catalog, retry=RetryPolicy())
-        return SimpleNamespace(
-            spec=spec, table_name=f"lake.{name}", connections=connections, run_id="r", sleep=lambda _: None
-        )
-
-    def publish(_context: Any, _found: Any, _todo: Any, what: Any, **_: Any) -> float:
-        published.append(what.name)
-        return 1.0
-
-    monkeypatch.setattr(gate, "audited", lambda *_: ([], {}))
-    monkeypatch.setattr(gate, "_published", publish)
-    plan: Any = SimpleNamespace(kind="append", deletes=())
-    side: Any = SimpleNamespace(context=context("orders"), found=None, plan=plan)
-    sides: Any = [gate.AuditedSide(side, staged("orders"), [], {})]
-
-    def commit() -> None:
-        found: Any = None
-        gate.audit_and_publish(context("events"), found, plan, staged("events"), failed_so_far={}, sides=sides)
-
-    if not overtaken:
-        commit()
-        assert (published, discarded) == (["orders", "events"], [])
-        return
-    with pytest.raises(PublishRefusedError, match=f"main moved from snapshot {planned}"):
-        commit()
-    assert (published, discarded) == ([], ["events", "orders"])
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_dead_letters_of_the_table_of_a_route_are_reconciled_at_once_if_they_may_be_rows(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reconciled, warned = list[str](), list[str]()
-
-    def reconcile(context: Any) -> int:
-        reconciled.append(context.table_name)
-        if fails:
-            raise PublishRefusedError("others were faster")
-        return 1
-
-    monkeypatch.setattr(left, "left_by", lambda context, _found, _staged: context.left)
-    monkeypatch.setattr(left, "reconcile", reconcile)
-
-    def side(name: str, dead_letters: object, left_as: object) -> Any:
-        context = SimpleNamespace(table_name=name, left=left_as, observer=SimpleNamespace(warn=warned.append))
-        its = SimpleNamespace(staged=SimpleNamespace(dead_letters=None))
-        return SimpleNamespace(context=context, found=SimpleNamespace(dead_letters=dead_letters)), its
-
-    every = (side("settled", 1, "tables"), side("without letters", None, None), side("open", 1, None))
-    published: Any = SimpleNamespace(sides=every)
-    left.reconcile_sides(published)
-    assert reconciled == ["open"]
-    assert len(warned) == int(fails)
 
 
 @pytest.mark.parametrize("letters", ["none", "as planned", "first ones", "more"])

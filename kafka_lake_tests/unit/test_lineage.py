@@ -71,9 +71,10 @@ def commit(rows: int) -> Any:
 
 
 def test_a_run_is_told_of_when_it_begins_and_when_it_ends(backend: list[Any]) -> None:
-    with Lineage(context(TopicTable("orders", "shop", "orders"))) as told:
-        told.committed(commit(2))
-        told.committed(commit(3))
+    spec = TopicTable("orders", "shop", "orders")
+    with Lineage(context(spec)) as told:
+        told.committed(spec, commit(2))
+        told.committed(spec, commit(3))
     (path, key, start), (_, _, end) = backend
     assert (path, key) == ("/api/v1/lineage", "Bearer hunter2")
     assert (start["eventType"], end["eventType"]) == ("START", "COMPLETE")

@@ -184,10 +184,10 @@ def test_a_hostile_record_is_text_on_each_page(hostile: str, catalog: LakeCatalo
         change.update_column(hostile, doc=hostile)
     where = Position(TopicIdentity("c", "t", "orders"), {0: 1})
     letter_class = DeadLetterClass("not_json", 1, 0, 1, hostile, hostile)
-    its = Commit(1, (), where, 0, 0, 0, 0, 0, 0, {}, (), classes=(letter_class,), refused="x")
+    its = Commit(1, (), where, 0, 0, 0, 0, 0, 0, {}, (), classes=(letter_class,))
     ends = Watermarks(where.identity, {0: 0}, {0: 1})
-    commit = replace(its, sides={("shop", hostile): its})
-    report = RunReport("orders", "shop.orders", "run", ends, where, [commit], 1.0)
+    report = RunReport("orders", "shop.orders", "run", ends, where, [its], 1.0)
+    report = replace(report, others={("shop", hostile): replace(report, table=f"shop.{hostile}")})
     described = check_result(Finding("row_count", (f"value {hostile}",), {"sample": hostile}), dg.AssetKey("a"))
     columns = about_table(made, catalog, spec.identifier)["dagster/column_schema"].columns
     shown_rows: Any = sample_rows(spec, made, [made.history()[-1].snapshot_id])

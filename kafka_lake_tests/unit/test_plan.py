@@ -339,7 +339,8 @@ def test_latest_stays_where_a_run_found_it_first():
     """Until the first commit there is no position, and what comes meanwhile must not be skipped."""
     spec, said = TopicTable("pizzas", "pizza", "orders", start="latest"), []
     connections = SimpleNamespace(cluster=None)
-    job = Append(SimpleNamespace(spec=spec, connections=connections, observer=SimpleNamespace(warn=said.append)))
+    observer = SimpleNamespace(warn=said.append)
+    job = Append(SimpleNamespace(spec=spec, connections=connections, observer=observer, begins={}))
 
     def planned(now):
         return job.plan(SimpleNamespace(now=now, validated=lambda *_: now), None)

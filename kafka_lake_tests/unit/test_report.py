@@ -115,18 +115,16 @@ def test_in_a_table_of_several_topics_a_sample_names_its_topic() -> None:
 
 
 def test_the_page_of_a_topics_own_table_tells_what_others_got_in_a_narrow_table() -> None:
-    orders = replace(commit(None), rows=1_200, dead_letters=3, refused="rule_small")
+    orders = replace(commit(None), rows=1_200, dead_letters=3)
     clicks = replace(commit(None), rows=5, dead_letters=1)
-    sides = {("lake", "orders"): orders, ("lake", "events_click"): clicks}
+    others = {("lake", "orders"): report(orders), ("lake", "events_click"): report(clicks)}
     known = TopicTable("events", table="orders")
-    page = _of_routes(report(replace(commit(None), sides=sides)), (known,))["routes"].value
+    page = _of_routes(replace(report(commit(None)), others=others), (known,))["routes"].value
     assert page.splitlines() == [
         "| table | rows | dead letters |",
         "| --- | --- | --- |",
         "| `lake.orders` | 1,200 | 3 |",
         "| `lake.events_click` | 5 | 1 |",
-        "",
-        "`lake.orders` refused a commit: 3 records are dead letters.",
         "",
         "No asset yet: `lake.events_click`. Run `kafka-lake topics refresh`.",
     ]

@@ -118,20 +118,17 @@ def reset(
         console.err.print, with_spark=True, cluster=specs[0].cluster, starts_broker=True
     ) as connections:
         due = []
-        for spec in specs:
+        for spec in chain.from_iterable(each.tables for each in specs):
             plan = run.plan_reset(spec, connections, to, chosen)
             if plan is None:
                 console.out.print(f"{'.'.join(spec.identifier)}: the position is there already; nothing to do.")
                 continue
             before = position_of(connections.catalog, spec)
             console.out.print(reset_table(spec, resets_of(before, plan)))
-            if others := [".".join(each.identifier) for each in spec.tables[1:]]:
-                console.out.print(f"Likewise: {', '.join(others)}.")
             due.append((spec, pinned(before, plan)))
         if due and not yes:
             console.agree("Set the position?")
         for spec, targets in due:
             with followed(topic, console.err) as observer:
                 run.reset(spec, connections, str(uuid4()), targets, observer=observer)
-            tables = ", ".join(".".join(each.identifier) for each in spec.tables)
-            console.out.print(f"{tables}: {'continue' if spec.has_routes else 'continues'} at {targets}.")
+            console.out.print(f"{'.'.join(spec.identifier)}: continues at {targets}.")

@@ -14,11 +14,13 @@ from kafka_lake.common.offsets import Watermarks
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.schedule import Continuous, Times, ending, has_news, next_poll, reached, report_due
-from kafka_lake.ingest.continuous.stop import Stop, StoppedError
+from kafka_lake.ingest.continuous.stop import Stop
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.retry import StoppedError
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.ingest.topic_runner import TopicRunner, runner_of
 from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake.lake.maintenance.health import commits_since_compaction
 
@@ -46,7 +48,7 @@ class ContinuousRun:
         ended: Why the run ended, once it has.
     """
 
-    runner: Runner
+    runner: Runner | TopicRunner
     settings: Continuous
     partitions: Collection[int]
     stop: Stop = field(default_factory=Stop)
@@ -100,6 +102,7 @@ class ContinuousRun:
         with self.stop.by_signals():
             report = self.runner.finish()
         yield report
+        self.runner.raise_errors(report)
 
     def _wait_out(self, error: Exception) -> None:
         """Wait for what passes, and go on then: a run that goes on has time, and its commits are done.
@@ -235,7 +238,7 @@ def continuous_run(
     now = topic.now
     chosen = frozenset(now.partitions) if partitions is None else partitions
     return ContinuousRun(
-        runner=Runner(context, Append(context, chosen), topic),
+        runner=runner_of(context, lambda each: Append(each, chosen), topic),
         settings=settings,
         partitions=chosen,
         stop=stop,

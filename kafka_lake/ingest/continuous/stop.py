@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from kafka_lake.ingest.retry import StoppedError
+
 _NAP_SECONDS = 0.1
-
-
-class StoppedError(Exception):
-    """A pause ended because the run was asked to stop."""
 
 
 @dataclass

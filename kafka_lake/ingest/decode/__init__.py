@@ -22,7 +22,6 @@ BAD_KEY = "bad_key"
 TRANSFORM_FAILED = "transform_failed"
 UNDECODABLE = "undecodable"
 UNROUTED = "unrouted"
-TABLE_REFUSED = "table_refused"
 NOT_A_CHANGE = "not_a_change"
 NO_KEY = "no_key"
 NO_ORDER = "no_order"
@@ -49,8 +48,6 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         TRANSFORM_FAILED: "The record was decoded, and the topic's transform refused it.",
         UNDECODABLE: "The record alone makes its batch fail; the message says how.",
         UNROUTED: "With otherwise: dead_letter: no route takes the record.",
-        TABLE_REFUSED: "With on_table_error: dead_letter: the route's table couldn't take the records of a commit; the "
-        "message names the table and says why. The record by itself may be well.",
         NOT_A_CHANGE: "With an envelope: the value is no change of a row.",
         NO_KEY: "With write upsert: a column of the row's key is null, or the record doesn't tell it.",
         NO_ORDER: "With write upsert: what tells the order of changes is null, or isn't known.",

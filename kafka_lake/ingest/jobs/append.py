@@ -40,7 +40,7 @@ class Append(Job):
         position = state.position if state else None
         if position is None:
             # "latest" stays where it was at first: what came since would be in no table.
-            found = start_offsets(spec, self.context.connections.cluster, topic.now)
+            found = {**start_offsets(spec, self.context.connections.cluster, topic.now), **self.context.begins}
             self._starts.update({p: max(self._starts.get(p, o), topic.now.low[p]) for p, o in found.items()})
         todo = plan(
             position,

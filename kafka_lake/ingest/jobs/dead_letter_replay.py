@@ -13,9 +13,11 @@ from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
+from kafka_lake.ingest.records import Records
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.routes.conditions import records_of
 from kafka_lake.ingest.routes.new_tables import with_known
+from kafka_lake.ingest.routes.shares import TableShare
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -99,6 +101,10 @@ class DeadLetterReplay(Job):
             )
         self._records = _chosen(self.context, self._where, dead_letters)
         return Plan((), found.position, 0, "dead_letter_replay")
+
+    def records(self, todo: Plan, share: TableShare | None) -> Records | None:
+        """Return the chosen dead letters, all of which are the table's."""
+        return Records(todo, self.read(todo))
 
     def read(self, todo: Plan) -> DataFrame:
         """Return the chosen dead letters as the records that they were."""

@@ -8,6 +8,8 @@ from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import read
+from kafka_lake.ingest.records import Records
+from kafka_lake.ingest.routes.shares import TableShare
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState
@@ -44,6 +46,15 @@ class Job(ABC):
     def read(self, todo: Plan) -> DataFrame:
         """Return a plan's records, lazily: those of its ranges, from Kafka."""
         return read(self.context.connections, todo, self.context.spec.topic)
+
+    def records(self, todo: Plan, share: TableShare | None) -> Records | None:
+        """Return the records of a plan that are for the table; None if there are none, and it is to be passed over.
+
+        Args:
+            todo: The commit.
+            share: What of the topic's records is for the table; None for all of them.
+        """
+        return Records(todo, self.read(todo)) if share is None else share.of(todo)
 
     def published(self, staged: Staged) -> None:  # noqa: B027
         """Be told of a commit's publication, as soon as it is visible."""

@@ -9,7 +9,6 @@ from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.changes import refuse_adopted, resetting
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import offsets_of
-from kafka_lake.ingest.routes.unfinished_reset import is_unfinished
 from kafka_lake.ingest.too_large import forget, refused_in
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, adopted_position
@@ -53,7 +52,7 @@ class Reset(Job):
         todo = resetting(state.position, topic.validated(state.position), chosen)
         refuse_adopted(adopted_position(state.table), topic.now, todo.after.offsets)
         is_there = state.position == todo.after and not refused_in(state.table, topic.now.identity)
-        return None if is_there and not is_unfinished(self.context) else todo
+        return None if is_there else todo
 
     def committed(self, commit: Commit, todo: Plan) -> None:
         """Let records be read again that were too large for the engine: who names an offset wants them, or skips them.

@@ -1,7 +1,6 @@
 """What one commit reads, and the position that it leaves behind."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position
@@ -9,23 +8,17 @@ from kafka_lake.common.offsets import Loss, OffsetRange, Position
 
 @dataclass(frozen=True)
 class Share:
-    """A table's part of a plan for several tables.
+    """What of a plan's records is for a table, where its topic has others too.
 
     Args:
         records: How many of the plan's records it gets.
         elsewhere: How many others get, or nobody does.
-        is_side: Whether the table is not the topic's own: it may be behind the plan's start, and never beyond it.
         as_dead_letters: Whether its records are dead letters since no route takes them.
-        refused: Why the table takes none of its records, which are dead letters for that; empty if it takes them.
-        marks: More of the snapshot's summary.
     """
 
     records: int
     elsewhere: int
-    is_side: bool = False
     as_dead_letters: bool = False
-    refused: str = ""
-    marks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

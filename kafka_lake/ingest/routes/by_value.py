@@ -57,14 +57,28 @@ def known_in(by: RouteBy, properties: Mapping[str, str]) -> Iterator[tuple[str, 
             yield told["value"], told["namespace"], told["table"]
 
 
-def as_properties(by: RouteBy, new: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-    """Return the properties that tell of values with a table."""
+def as_properties(by: RouteBy, new: Iterable[tuple[str, str, str]], begins: Mapping[int, int]) -> dict[str, str]:
+    """Return the properties that tell of values with a table.
+
+    Args:
+        by: What has the values.
+        new: The values, as `RouteBy.known` has them.
+        begins: From which offset on the tables have the records of their values, by partition.
+    """
+    since = {str(partition): offset for partition, offset in sorted(begins.items())}
     return {
         f"{PREFIX}{namespace}.{table}": json.dumps(
-            {"by": by.source, "value": value, "namespace": namespace, "table": table}, ensure_ascii=False
+            {"by": by.source, "value": value, "namespace": namespace, "table": table, "begins": since},
+            ensure_ascii=False,
         )
         for value, namespace, table in new
     }
+
+
+def begins_in(properties: Mapping[str, str], identifier: tuple[str, str]) -> dict[int, int]:
+    """Return from which offset on the table of a value has its records, by partition; empty for any other table."""
+    told = json.loads(properties.get(PREFIX + ".".join(identifier), "{}"))
+    return {int(partition): offset for partition, offset in told.get("begins", {}).items()}
 
 
 def admitted(spec: TopicTable, values: Sequence[str], is_free: Callable[[TopicTable], bool]) -> Admission:

@@ -1,6 +1,6 @@
 """The records that became no row, on a branch of the dead-letter table: only those that it doesn't have yet."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, Row
@@ -61,7 +61,7 @@ def stage_dead_letters(
     *,
     primary: StagedTable,
     records: DataFrame,
-    others: DataFrame | None = None,
+    others: Callable[[], DataFrame] | None = None,
 ) -> tuple[StagedTable | None, int]:
     """Write dead letters to a branch of their table.
 
@@ -71,7 +71,8 @@ def stage_dead_letters(
         dead_letters: The records that became no row, as rows of the table.
         primary: The rows that are staged with them.
         records: The table's records, those that became rows included.
-        others: What names the records that go to other tables, whose dead letters are, too; None if there are none.
+        others: Gives what names the records that go to other tables, whose dead letters are, too; None if there are
+            none.
 
     Returns:
         What was staged, None if the table has all of them; and how many it has already.
@@ -92,11 +93,11 @@ def stage_dead_letters(
         if may_be_obsolete(context, plan):
             # What Kafka no longer has was not read, and stays a dead letter.
             unread = frames.without(known, named(plan, records), OFFSET)
-            unread = unread if others is None else frames.without(unread, others, OFFSET)
+            unread = unread if others is None else frames.without(unread, others(), OFFSET)
             gone = frames.without(frames.without(known, dead_letters), unread, OFFSET)
             obsolete = gone.select("partition", "offset").collect()
         elif others is not None:
-            moved = frames.without(known, frames.without(known, others, OFFSET), OFFSET)
+            moved = frames.without(known, frames.without(known, others(), OFFSET), OFFSET)
             obsolete = moved.select("partition", "offset").collect()
         fresh = frames.without(dead_letters, known)
         known_failed = dead_letters.count() - fresh.count()

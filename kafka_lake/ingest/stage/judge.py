@@ -164,7 +164,7 @@ def _without_read_again(rows: DataFrame, plan: Plan, column: str) -> DataFrame:
 def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
     """Return the rules that a commit is asked."""
     rules = context.spec.named_rules
-    if plan.undecodable is not None or plan.kind in ("reset", "adopt") or (plan.share and plan.share.refused):
+    if plan.undecodable is not None or plan.kind in ("reset", "adopt"):
         return ()
     if plan.kind == "dead_letter_replay":
         # It is no release of a producer's, and has as many rows as were bad before.

@@ -1,6 +1,6 @@
 """Stage: one Iceberg write per table to a branch made at the head of `main`; the position rides in its summary."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.common.record_times import without_time
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import UNRECONCILED
-from kafka_lake.ingest.decode import TABLE_REFUSED, UNDECODABLE, UNROUTED
+from kafka_lake.ingest.decode import UNDECODABLE, UNROUTED
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
@@ -49,7 +49,7 @@ def stage(
     *,
     held: ExitStack,
     dead_letters_before: TableState | None = None,
-    others: DataFrame | None = None,
+    others: Callable[[], DataFrame] | None = None,
     written: Prewritten | None = None,
 ) -> Staged:
     """Decode the records and write rows and dead letters to branches of their tables.
@@ -61,7 +61,7 @@ def stage(
         records: The planned records, lazy.
         held: Gets what lets Spark forget what it keeps for the commit.
         dead_letters_before: The dead-letter table as the plan saw it; None if there is none.
-        others: What names the plan's records that go to other tables; None if there are none.
+        others: Gives what names the plan's records that go to other tables; None if there are none.
         written: The rows, if they have been written together with those of other tables.
 
     Returns:
@@ -92,7 +92,10 @@ def stage(
         # Nothing goes from a keyed table because it is read again.
         if plan.kind == "replace" and context.spec.write == "append":
             primary, vanished = keep_what_vanished(
-                context, plan, primary, [each for each in (failed.rows, others) if each is not None]
+                context,
+                plan,
+                primary,
+                [each for each in (failed.rows, others() if others else None) if each is not None],
             )
             primary = leave_out_expired(context, plan, primary)
             if failed.table is not None:
@@ -133,7 +136,7 @@ class _Source:
     state: TableState
     plan: Plan
     records: DataFrame
-    others: DataFrame | None = None
+    others: Callable[[], DataFrame] | None = None
     written: Prewritten | None = None
 
     def unwritten(self) -> "_Source":
@@ -181,13 +184,13 @@ def _unread(plan: Plan) -> tuple[str, str] | None:
         return plan.undecodable, UNDECODABLE
     if plan.share is not None and plan.share.as_dead_letters:
         return _UNROUTED, UNROUTED
-    return (plan.share.refused, TABLE_REFUSED) if plan.share is not None and plan.share.refused else None
+    return None
 
 
 def _marks(source: _Source, dead_letters_before: TableState | None) -> dict[str, str]:
     """Return what the snapshot's summary tells of the commit, beside position and run."""
     context, plan = source.context, source.plan
-    marks = dict(plan.share.marks) if plan.share else {}
+    marks: dict[str, str] = {}
     if plan.kind == "reset":
         marks[RESET] = context.run_id
     if source.state.adopted:

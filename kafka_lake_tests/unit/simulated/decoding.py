@@ -23,7 +23,7 @@ class SimulatedDecoder(Nothing):
 
     def decode(self, records: Any, *_: Any, **__: Any) -> Any:
         def decoded(held: list[Record]) -> list[Record]:
-            if poisonous := [record for record in held if record.kind == POISON]:
+            if poisonous := [record for record in held if record.state == POISON]:
                 raise Poison(f"{poisonous[0]} is poisonous")
             return held
 
@@ -54,7 +54,8 @@ class SimulatedDecoding:
     def create_table(self, spec: TopicTable, connections: Connections, *_: Any) -> None:
         ensure_table(connections.catalog, spec.identifier, SCHEMA)
 
-    def evolve_table(self, *_: Any) -> tuple[SchemaPlan, tuple[()]]:
+    def evolve_table(self, spec: TopicTable, *_: Any) -> tuple[SchemaPlan, tuple[()]]:
+        self._process.evolve(spec.identifier)
         return SchemaPlan(Target(COLUMNS, {})), ()
 
     def decode(
@@ -66,9 +67,9 @@ class SimulatedDecoding:
         def rows(held: list[Record]) -> list[Record]:
             # Counted while the rows are written.
             counts["records"] = counts["bytes_read"] = len(held)
-            counts["tombstones"] = sum(r.kind == "tombstone" for r in held)
+            counts["tombstones"] = sum(r.state == "tombstone" for r in held)
             counts["failed"] = sum(self._is_letter(r) for r in held)
-            return [record for record in held if record.kind in self._process.fits]
+            return [record for record in held if record.state in self._process.fits]
 
         return Decoded(judged.derived(rows), lambda: counts, lambda: judged)
 
@@ -85,4 +86,4 @@ class SimulatedDecoding:
         return dead_letters
 
     def _is_letter(self, record: Record) -> bool:
-        return record.kind != "tombstone" and record.kind not in self._process.fits
+        return record.state != "tombstone" and record.state not in self._process.fits

@@ -83,10 +83,14 @@ class Frame:
         return self
 
     def limit(self, count: int) -> "Frame":
-        return self.derived(lambda records: records[:count])
+        # As Spark does, which computes nothing for none.
+        return self.derived(lambda records: records[:count]) if count else Frame(self.process, list)
 
     def count(self) -> int:
         return len(self.source())
+
+    def collect(self) -> list[Row]:
+        return [Row(partition=record.partition, offset=record.offset) for record in self.source()]
 
     def unionByName(self, other: "Frame", **_: Any) -> "Frame":
         return self.derived(lambda records: records + other.source())

@@ -13,6 +13,7 @@ TOPIC, TABLE, LETTERS = "pizzas", ("pizza", "orders"), ("pizza", "orders__dead_l
 IDENTITY = TopicIdentity("cluster-1", "topic-1", TOPIC)
 ATTEMPTS = 3
 POISON = "bad-poison"
+UNROUTABLE = "bad-route"
 STEPS = (
     "planned", "table created", "primary staged", "dead letters staged", "audited", "dead letters published",
     "primary published", "dead letters reconciled", "reconciled dead letters published",
@@ -27,6 +28,11 @@ class Record(NamedTuple):
     partition: int
     offset: int
     kind: str
+
+    @property
+    def state(self) -> str:
+        """Return what becomes of it: of a kind as ``good/a``, what is before the slash."""
+        return self.kind.partition("/")[0]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ _EXPIRE = re.compile(rf"{_CALL}\.expire_snapshots\(table => '{NAME}', snapshot_i
 _SELECT = re.compile(rf"SELECT \* FROM {NAME} VERSION AS OF (\d+)")
 _DELETE = re.compile(rf"DELETE FROM {NAME}\.`branch_(\w+)` WHERE .*")
 _DELETED = re.compile(r"partition = (\d+) AND \S+offset >= (\d+) AND \S+offset < (\d+)")
+_DELETED_ONE_BY_ONE = re.compile(r"partition = (\d+) AND offset IN \(([\d, ]+)\)")
 _TAKE_OUT = re.compile(
     rf"DELETE FROM {NAME}\.`branch_(\w+)` AS l WHERE \((.*)\) AND EXISTS \(SELECT 1 FROM (\w+) AS g WHERE "
     r"g\.their_topic_id <=> l\.topic_id AND g\.their_partition <=> l\.partition AND "
@@ -71,6 +72,12 @@ class SimulatedSpark:
 
     def _delete(self, table: tuple[str, str], branch: str, text: str) -> None:
         ranges = [OffsetRange(*map(int, found)) for found in _DELETED.findall(text)]
+        ranges += [
+            OffsetRange(int(partition), int(offset), int(offset) + 1)
+            for partition, offsets in _DELETED_ONE_BY_ONE.findall(text)
+            for offset in offsets.split(", ")
+        ]
+        assert ranges, text
         with self._process.operation("commit"):
             metadata = self._world.tables[table]
             tip = metadata.refs.get(branch)

@@ -188,16 +188,21 @@ class World:
         refs = {k: Ref(v) if isinstance(v, int) else v for k, v in refs.items()}
         self.tables[identifier] = Metadata(refs, by_id)
         if head_of(self.view(identifier)) != head_of(before):  # type: ignore[arg-type]
-            if identifier == TABLE:
-                now = self.view(TABLE)
-                self.heads.add(head_of(now))  # type: ignore[arg-type]
-                back = self.rolled_away & {s.snapshot_id for s in ancestors(now, head_of(now))}  # type: ignore[arg-type]
-                self.violations += [f"snapshot {each} was rolled back and is back" for each in sorted(back)]
-                self._note_losses(before)
-                if not self.rolling_back:
-                    seen = {*self.view(TABLE).content(), *self.view(LETTERS).content()}
-                    self.violations += [f"{record} has vanished" for record in sorted(set(before.content()) - seen)]
+            self.moved(identifier, before)
             self.check()
+
+    def moved(self, identifier: tuple[str, str], before: View) -> None:
+        """Note what is wrong with a move of a table's ``main``."""
+        if identifier != TABLE:
+            return
+        now = self.view(TABLE)
+        self.heads.add(head_of(now))  # type: ignore[arg-type]
+        back = self.rolled_away & {s.snapshot_id for s in ancestors(now, head_of(now))}  # type: ignore[arg-type]
+        self.violations += [f"snapshot {each} was rolled back and is back" for each in sorted(back)]
+        self._note_losses(before)
+        if not self.rolling_back:
+            seen = {*self.view(TABLE).content(), *self.view(LETTERS).content()}
+            self.violations += [f"{record} has vanished" for record in sorted(set(before.content()) - seen)]
 
     # What others do
 
@@ -232,7 +237,7 @@ class World:
         published at once, and the one between them is a state that nobody promised anything about.
         """
         view = self.view(TABLE)
-        history = [s.snapshot_id for s in ancestors(view, head_of(view)) if s.snapshot_id in self.heads]
+        history = [s.snapshot_id for s in ancestors(view, head_of(view)) if s.snapshot_id in self.heads]  # type: ignore[arg-type]
         if history:
             self.rolling_back = True
             to = history[min(back, len(history) - 1)]
@@ -275,12 +280,11 @@ class World:
             The report; None if the run failed for a reason that it may fail for.
         """
         self._runs += 1
-        process = Process(self, attempt)
+        process = self.process(attempt)
         name = f"run-{self._runs}"
         self.told[attempt.what] += 1
         try:
-            context = process.context(name)
-            return Runner(context, job_of(attempt, context)).run()
+            return self.perform(process, name)
         except Killed:
             self.told["killed runs"] += 1
         except DataLossError:
@@ -306,6 +310,15 @@ class World:
         except Exception as error:
             self.violations.append(f"{attempt} failed: {type(error).__name__}: {error}")
         return None
+
+    def process(self, attempt: Attempt) -> Process:
+        """Return a process that makes an attempt."""
+        return Process(self, attempt)
+
+    def perform(self, process: Process, run_id: str) -> Any:
+        """Run to the end in a process, and return the report."""
+        context = process.context(run_id)
+        return Runner(context, job_of(process.attempt, context)).run()
 
     def finish(self) -> None:
         """Run once more, undisturbed, and check that every record is in one place exactly once."""

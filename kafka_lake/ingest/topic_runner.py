@@ -1,0 +1,273 @@
+"""A run over a topic with several tables: each table commits by itself, and one that can't stays where it is."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import ClassVar
+
+from kafka_lake.common.errors import KafkaError, KafkaLakeError, RecordTooLargeError
+from kafka_lake.common.offsets import Position, least
+from kafka_lake.ingest.causes import headline, is_transient
+from kafka_lake.ingest.commit import Commit
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.effort import Effort
+from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.lineage import Lineage
+from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.retry import StoppedError
+from kafka_lake.ingest.routes.by_value import begins_in
+from kafka_lake.ingest.routes.shares import TableShare, TopicRecords
+from kafka_lake.ingest.runner import Runner
+from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.ingest.topic_state import state_of
+from kafka_lake.ingest.topic_table import TopicTable
+
+Identifier = tuple[str, str]
+
+_SETTLE_SECONDS = 300.0
+_FOR_ALL_TABLES = (KafkaError, RecordTooLargeError, StoppedError)
+
+
+class TablesLeftError(KafkaLakeError):
+    """Some tables of a topic couldn't take their records, and stay where they are; the others are up to date."""
+
+    what_to_do: ClassVar[str] = (
+        "The message says for each table why. Mend the cause and run again: a table goes on where it stopped."
+    )
+
+    def __init__(self, errors: Mapping[Identifier, Exception], report: RunReport) -> None:
+        said = "; ".join(f"{'.'.join(table)}: {headline(error)}" for table, error in errors.items())
+        remedies = dict.fromkeys(error.remedy for error in errors.values() if isinstance(error, KafkaLakeError))
+        super().__init__(
+            f"Topic {report.topic}: the run left tables where they were: {said}",
+            " ".join(filter(None, remedies)) or "Mend the cause and run again: a table goes on where it stopped.",
+        )
+        self.errors, self.report = dict(errors), report
+
+
+class TopicRunner:
+    """Makes the commits of a run over a topic with several tables, as `Runner` does for one.
+
+    Args:
+        context: What the run works with; its settings are the topic's.
+        job: Makes what the run is for, for one of the tables.
+        topic: What the topic holds, if somebody has looked already.
+
+    Attributes:
+        errors: Why tables are left where they are, by namespace and name.
+    """
+
+    def __init__(self, context: Context, job: Callable[[Context], Job], topic: TopicEnds | None = None) -> None:
+        self.context = context
+        self.topic = topic or TopicEnds(context)
+        self.lineage = Lineage(context)
+        self.errors: dict[Identifier, Exception] = {}
+        self._job = job
+        self._records = TopicRecords(context)
+        self._runners: dict[Identifier, Runner] = {}
+        self._settled = self._reported = time.monotonic()
+
+    @property
+    def commits(self) -> list[Commit]:
+        """Return those that no report has told of yet."""
+        return [commit for runner in self._runners.values() for commit in runner.commits]
+
+    @property
+    def position(self) -> Position | None:
+        """Return how far all tables are that go on; what the run knows to be for none of them counts as done."""
+        positions = [each.position for each in self._going() if each.position is not None]
+        if not positions or len(positions) < len(self._going()):
+            return None
+        return least([replace(positions[0], offsets=self._next_offsets(each)) for each in self._going()])
+
+    def run(self) -> RunReport:
+        """Commit what the job asks for until it asks for nothing more.
+
+        Returns:
+            What was done.
+
+        Raises:
+            TablesLeftError: If tables couldn't take their records; the others have theirs.
+            KafkaLakeError: As `Runner.run`, for what concerns all tables.
+        """
+        with self.lineage:
+            self.topic.poll()
+            self._add_tables()
+            for runner in self._going():
+                runner.job.prepare(self.topic)
+            is_first = True
+            while True:
+                with self.commit_slot(poll=is_first):
+                    done = self.next_commit()
+                if done is None:
+                    break
+                is_first = False
+            report = self.finish()
+            self.raise_errors(report)
+            return report
+
+    def next_commit(self) -> Commit | None:
+        """Let each table make its next commit.
+
+        Returns:
+            One of the commits; None if no table has anything to do.
+
+        Raises:
+            TablesLeftError: If no table goes on.
+        """
+        self._add_tables()
+        try:
+            while True:
+                commits, is_done = self._round()
+                if not self._going():
+                    self.raise_errors(self.report())
+                if time.monotonic() - self._settled > _SETTLE_SECONDS:
+                    self._settle()
+                if commits or is_done:
+                    return commits[0] if commits else None
+        finally:
+            # Spark needn't keep the batch until there is another one.
+            self._records.next_round()
+
+    def _round(self) -> tuple[list[Commit], bool]:
+        """Let each table make a commit of one batch; return the commits, and whether no table knows of more to do."""
+        self._records.next_round()
+        commits, is_done = list[Commit](), True
+        for runner in self._in_order():
+            share = self._records.shares[runner.context.spec.identifier]
+            commit = self._commit(runner)
+            commits += [commit] if commit else []
+            is_done &= not (runner.has_passed or share.is_waiting)
+            self._add_tables()
+        return commits, is_done
+
+    def commit_slot(self, poll: bool) -> AbstractContextManager[None]:
+        """Have one of the machine's slots for commits during the block, as `Runner.commit_slot`."""
+        self._add_tables()
+        return next(iter(self._runners.values())).commit_slot(poll)
+
+    def report(self) -> RunReport:
+        """Return what was done since the last report, or since the run began."""
+        began, self._reported = self._reported, time.monotonic()
+        reports = {
+            table: replace(runner.report(), seconds=self._reported - began) for table, runner in self._runners.items()
+        }
+        own = reports.pop(self.context.spec.identifier)
+        return replace(own, others=reports)
+
+    def finish(self) -> RunReport:
+        """Let each table keep how far it is, drop what dead runs left behind, and return the last report."""
+        try:
+            self._settle()
+        finally:
+            self._records.next_round()
+        report = self.report()
+        for runner in self._runners.values():
+            runner.finish()
+        return report
+
+    def forget_failed(self) -> None:
+        """Forget how many dead letters there were so far: what comes from now on stands for a run of its own."""
+        for runner in self._runners.values():
+            runner.forget_failed()
+
+    def raise_errors(self, report: RunReport) -> None:
+        """Raise why tables were left where they are, if any were.
+
+        Args:
+            report: What the run did.
+
+        Raises:
+            TablesLeftError: If any were.
+        """
+        if self.errors:
+            raise TablesLeftError(self.errors, report)
+
+    def _add_tables(self) -> None:
+        """Make a runner for each table that the topic has by now."""
+        if not self._runners:
+            own = self.context.connections.catalog.table(self.context.spec.identifier)
+            if own is not None:
+                self._records.know(state_of(self.context.spec, own))
+        for spec in self._records.context.spec.tables:
+            if spec.identifier not in self._runners:
+                self._runners[spec.identifier] = self._runner(spec)
+
+    def _runner(self, spec: TopicTable) -> Runner:
+        observer, name = self.context.observer, ".".join(spec.identifier)
+        if spec.identifier != self.context.spec.identifier:
+            observer = replace(observer, step_done=lambda step: self.context.observer.step_done(f"{name}: {step}"))
+        begins = begins_in(self._records.properties, spec.identifier)
+        context = replace(self.context, spec=spec, observer=observer, effort=Effort(), begins=begins)
+        share = TableShare(self._records, context)
+        self._records.shares[spec.identifier] = share
+        runner = Runner(context, self._job(context), self.topic, share)
+        runner.lineage = self.lineage
+        table = context.connections.catalog.table(spec.identifier)
+        runner.position = state_of(spec, table).position if table else None
+        return runner
+
+    def _going(self) -> list[Runner]:
+        return [runner for table, runner in self._runners.items() if table not in self.errors]
+
+    def _in_order(self) -> list[Runner]:
+        """Return who goes on: the one that is furthest behind first, but for those that are too far behind the others.
+
+        Those come last, since they read by themselves.
+        """
+        reached = {runner.context.spec.identifier: sum(self._next_offsets(runner).values()) for runner in self._going()}
+        near = max(reached.values(), default=0) - self.context.spec.max_records_per_commit
+
+        def place(runner: Runner) -> tuple[bool, int]:
+            its = reached[runner.context.spec.identifier]
+            return its < near, its
+
+        return sorted(self._going(), key=place)
+
+    def _next_offsets(self, runner: Runner) -> dict[int, int]:
+        """Return where a table reads on, by partition."""
+        now, share = self.topic.now, self._records.shares[runner.context.spec.identifier]
+        if runner.position is not None:
+            offsets = dict(runner.position.offsets)
+        else:
+            offsets = {**(now.low if self.context.spec.start == "earliest" else now.end), **runner.context.begins}
+        return {partition: share.next(partition, offset) for partition, offset in offsets.items()}
+
+    def _commit(self, runner: Runner) -> Commit | None:
+        """Let a table make its next commit; if it can't, it is left where it is for the rest of the run."""
+        table = runner.context.spec.identifier
+        try:
+            return runner.next_commit()
+        except Exception as error:
+            if isinstance(error, _FOR_ALL_TABLES) or is_transient(error):
+                raise
+            self.errors[table] = error
+            self._records.shares[table].is_stopped = True
+            self.context.observer.warn(f"{headline(error)} Table {'.'.join(table)} stays where it is; others go on.")
+            return None
+
+    def _settle(self) -> None:
+        """Let each table that got nothing keep how far it is, so that the next run doesn't read that again."""
+        self._settled = time.monotonic()
+        for runner in self._going():
+            share = self._records.shares[runner.context.spec.identifier]
+            if not share.has_passed:
+                continue
+            share.is_settling = True
+            try:
+                if self._commit(runner) and runner.is_unsettled:
+                    self._commit(runner)
+            finally:
+                share.is_settling = False
+
+
+def runner_of(context: Context, job: Callable[[Context], Job], topic: TopicEnds | None = None) -> Runner | TopicRunner:
+    """Return what makes the commits of a run, to one table or to several.
+
+    Args:
+        context: What the run works with.
+        job: Makes what it is for, for a table.
+        topic: What the topic holds, if somebody has looked already.
+    """
+    return TopicRunner(context, job, topic) if context.spec.has_routes else Runner(context, job(context), topic)

@@ -1,0 +1,70 @@
+"""Routing by the kind of a record, in place of what Spark computes of it: ``good/a`` is of type ``a``.
+
+Who uses it replaces the functions by the same names in `kafka_lake.ingest.routes.shares`.
+"""
+
+from typing import Any, NamedTuple
+
+from kafka_lake.ingest.routes.conditions import OWN
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.unit.simulated.frames import Frame
+from kafka_lake_tests.unit.simulated.history import UNROUTABLE, Poison, Record
+
+REPLACED = ("routed", "of_route", "not_of_route", "counts_of", "written_together", "named")
+
+
+class Routed(NamedTuple):
+    """A record, and the numbers of the tables that take it."""
+
+    record: Record
+    numbers: tuple[int, ...]
+
+    @property
+    def partition(self) -> int:
+        return self.record.partition
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+
+def numbers_of(record: Record, spec: TopicTable) -> tuple[int, ...]:
+    kind = record.kind.partition("/")[2]
+    found = tuple(number for number, route in enumerate(spec.every_route) if kind in route.when.values)
+    return (found if spec.all_matches else found[:1]) or (OWN,)
+
+
+def routed(records: Frame, spec: TopicTable, _: Any) -> Frame:
+    def found(held: list[Record]) -> list[Any]:
+        if unroutable := [each for each in held if each.state == UNROUTABLE]:
+            raise Poison(f"no condition holds or not for {unroutable[0]}")
+        return [Routed(each, numbers_of(each, spec)) for each in held]
+
+    return records.derived(found)
+
+
+def of_route(records: Frame, number: int) -> Frame:
+    return records.derived(lambda held: [each.record for each in _routed(held) if number in each.numbers])
+
+
+def not_of_route(records: Frame, number: int) -> Frame:
+    return records.derived(lambda held: [each.record for each in _routed(held) if number not in each.numbers])
+
+
+def counts_of(records: Frame) -> tuple[int, dict[int, int]]:
+    held, counts = _routed(records.source()), dict[int, int]()
+    for each in held:
+        counts |= {number: counts.get(number, 0) + 1 for number in each.numbers}
+    return len(held), counts
+
+
+def written_together(*_: Any, **__: Any) -> None:
+    """Write nothing: there are no files for Arrow to write."""
+
+
+def named(_: Any, records: Frame) -> Frame:
+    return records
+
+
+def _routed(held: list[Any]) -> list[Routed]:
+    return held
