@@ -1,4 +1,4 @@
-"""The settings ``routes:`` and ``otherwise:`` of a topic: what YAML has, as routes with their tables' settings."""
+"""The setting ``routes:`` of a topic: what YAML has, as routes with their tables' settings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -50,9 +50,10 @@ OF_TOPIC = (
     "on_data_loss",
     "max_age",
     "routes",
-    "otherwise",
+    "where",
+    "unmatched",
     "route_by",
-    "all_matches",
+    "match",
 )
 """Settings that a topic has once, whatever its tables are."""
 
@@ -227,15 +228,9 @@ def _text(value: object) -> str:
 def route_problems(spec: TopicTable) -> Iterator[str]:
     """Give what of a topic's routes can't be, or can't be together."""
     if not spec.has_routes:
-        if spec.otherwise != "table":
-            yield f"otherwise: {spec.otherwise} has no effect without routes:. Leave it out."
-        if spec.all_matches:
-            yield "all_matches: true has no effect without routes:. Leave it out."
         return
     if spec.history or spec.snapshot != "upsert":
         yield f"{'history' if spec.history else 'snapshot'}: can't be combined with routes yet."
-    if spec.otherwise == "dead_letter" and spec.dead_letters == "skip":
-        yield "otherwise: dead_letter with dead_letters: skip loses the records' values. Write otherwise: ignore."
     by = spec.route_by
     others = [*(route.to for route in spec.routes), *([by.table_of("", "made by route_by")] if by else [])]
     for each in (spec, *others):
@@ -251,7 +246,7 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
         elif spec.schema_file is not None:
             yield "routes: schema: is by a registry's schema ids, and schema_file says that values have none."
     yield from _shared(spec)
-    if not spec.all_matches:
+    if spec.match == "first":
         yield from _unreachable(spec.routes)
 
 

@@ -19,7 +19,7 @@ from kafka_lake.components.maintenance_problems import maintenance_problems
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.route_by_settings import route_by_of
-from kafka_lake.components.route_settings import OF_RECORDS, route_problems, routes_of
+from kafka_lake.components.route_settings import OF_RECORDS, route_problems, routes_of, when_of
 from kafka_lake.components.rule_problems import rule_problems
 from kafka_lake.components.rule_settings import RuleSettings
 from kafka_lake.components.shared_table_problems import topics_problems
@@ -40,6 +40,7 @@ from kafka_lake.components.topic_pattern import TopicPattern
 from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER, Placeholders
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
+from kafka_lake.ingest.route import When
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.samples import check_mask
 from kafka_lake.ingest.topic_table import (
@@ -72,6 +73,7 @@ _YAML_TYPES: dict[object, object] = {
     tuple[RuleEntry, ...]: list[RuleSettings],
     tuple[Route, ...]: AsWrittenList,
     RouteBy | None: OptionalAsWritten,
+    When | None: OptionalAsWritten,
 }
 # A pydantic model has an attribute `schema` already.
 _FIELDS = {"schema": "columns"}
@@ -176,6 +178,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         for setting in ("schema_file", "key_schema_file"):
             given[setting] = _file(setting, given[setting], folder)
         given["routes"], given["route_by"] = self._routes(folder)
+        given["where"] = self.where and when_of(rendered(self.resolution(), self.where))
         spec = TopicTable(**{name: each for name, each in given.items() if each is not None or name not in _COMPUTED})
         for problem in route_problems(spec):
             raise ConfigurationError(f"Topic {self.topic}: {problem}")

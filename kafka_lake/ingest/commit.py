@@ -33,7 +33,7 @@ class Commit:
         bytes_read: Of the keys, values and headers of the records.
         elsewhere: Records of the offsets that are not this table's.
         ignored: Records that no route took, and no table has.
-        without_table: Records whose value has no table, and that go as ``otherwise`` says.
+        without_table: Records whose value has no table, and that no other table takes.
         untimed: Records read whose Kafka timestamp is null in the table, since it is no time.
     """
 

@@ -259,6 +259,7 @@ def _stage(context: Context, state: TableState, found: Tables, records: Records,
             dead_letters_before=found.dead_letters,
             others=records.others,
             written=records.written,
+            unmatched=records.unmatched,
         )
     except SchemaRefusedError as error:
         raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error

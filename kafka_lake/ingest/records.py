@@ -22,7 +22,8 @@ class Records:
         written: The table's rows, if they have been written together with those of other tables.
         new_tables: Values that get tables, as `Admission.new` has them: the table names them before it gets records.
         without_table: How many of the records have a value that gets no table.
-        ignored: How many records no table takes, and none gets.
+        unmatched: Other records, lazy, which become dead letters of the table since no table takes them; None for none.
+        ignored: How many others no table takes, and none gets.
     """
 
     plan: Plan
@@ -31,4 +32,5 @@ class Records:
     written: Prewritten | None = None
     new_tables: NewTables = ()
     without_table: int = 0
+    unmatched: DataFrame | None = None
     ignored: int = 0

@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Otherwise = Literal["table", "dead_letter", "ignore"]
+Match = Literal["first", "all"]
+Unmatched = Literal["dead_letter", "ignore", "fail"]
 RouteByKind = Literal["field", "header", "schema_name", "source_table"]
 
 LONGEST_VALUE = 200

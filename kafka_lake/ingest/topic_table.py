@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
-from kafka_lake.ingest.route import Otherwise, RouteByKind, When
+from kafka_lake.ingest.route import Match, RouteByKind, Unmatched, When
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -354,7 +354,7 @@ class TopicTable:
     routes: tuple["Route", ...] = Field(
         default=(),
         description="Records that go to tables of their own: a list of `when`, `table`, and settings of that table. "
-        "The first one that takes a record gets it, unless `all_matches` is true. See [routing](routing.md).",
+        "See [routing](routing.md).",
         examples=[[{"when": {"field": "type", "equals": "order"}, "table": "orders"}]],
     )
     topics: tuple[TopicName, ...] = Field(
@@ -364,10 +364,14 @@ class TopicTable:
         "apart. See [many topics](many-topics.md#many-topics-in-one-table).",
         examples=[["shop.eu.orders", "shop.us.orders"]],
     )
-    otherwise: Otherwise = Field(
-        default="table",
-        description="With routes, what becomes of records that none of them takes: rows of `table`, dead letters "
-        "(dead_letter), or nothing but a count (ignore).",
+    where: When | None = Field(
+        default=None,
+        description="With routes: which records are the table's own. Without it, those that no other table takes.",
+    )
+    unmatched: Unmatched = Field(
+        default="dead_letter",
+        description="With routes and where: what becomes of records that no table takes: dead letters of this table "
+        "(dead_letter), nothing but a count (ignore), or the run fails and the table stays where it is (fail).",
     )
     route_by: "RouteBy | None" = Field(
         default=None,
@@ -376,9 +380,9 @@ class TopicTable:
         "settings of these tables. See [routing](routing.md#a-table-for-each-value).",
         examples=[{"field": "type", "table": "shop_{value}", "max_tables": 50}],
     )
-    all_matches: bool = Field(
-        default=False,
-        description="With routes: a record goes to the table of each route that takes it, not of the first one alone.",
+    match: Match = Field(
+        default="all",
+        description="With routes: a record goes to each table whose condition it meets (all), or to the first one.",
     )
 
     @field_validator("key", "order_by", "track", "ignore_null_updates", mode="after")
@@ -467,12 +471,18 @@ class TopicTable:
         """Return the routes, and after them those of values that have a table."""
         return self.routes if self.route_by is None else (*self.routes, *self.route_by.routes)
 
-    def when_of(self, number: int) -> When:
-        """Return the condition of one of `every_route`, of which there may be many."""
-        if self.route_by is None or number < len(self.routes):
-            return self.routes[number].when
-        value, *_ = self.route_by.known[number - len(self.routes)]
-        return self.route_by.when(value)
+    @property
+    def may_match_several(self) -> bool:
+        """Return whether a record may be for several tables.
+
+        It can't be where all conditions compare the same field, header or schema with values of their own.
+        """
+        if self.match == "first":
+            return False
+        whens = [*([self.where] if self.where else []), *(route.when for route in self.routes)]
+        values = [value for when in whens for value in when.schema or when.values]
+        is_exact = not any(when.sql for when in whens) and not any("*" in value for value in values)
+        return not (is_exact and len({when.source for when in whens}) == 1 and len(set(values)) == len(values))
 
     @property
     def group(self) -> str | None:

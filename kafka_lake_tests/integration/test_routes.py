@@ -266,7 +266,7 @@ def test_a_table_that_refuses_a_batch_stays_and_the_others_go_on(
     assert_all_once(spec_of(topic), topic.ledger, view)
 
 
-def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(
+def test_odd_values_go_where_the_page_says_and_others_as_unmatched_says(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -318,20 +318,28 @@ def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(
     ):
         topic.send({"n": len(sent)}, headers=headers)
         sent.append((b"{}", table))
-    spec = topic.spec("n int", routes=routes, otherwise="dead_letter")
+    own = [topic.send({"n": len(sent) + more}, headers=[("own", b"yes")]).offset for more in range(2)]
+    spec = topic.spec("n int", where=When(header="own", values=("yes",)), routes=routes, match="first")
     done = ingest(spec, connections(), "all")
+    assert sorted(row["_kafka"]["offset"] for row in view(spec).rows()) == own
     for route in routes[:-1]:
         expected = [n for n, (_, name) in enumerate(sent) if name and route.to.table.endswith(f"_{name}")]
         assert sorted(row["_kafka"]["offset"] for row in view(route.to).rows()) == expected, route.to.table
     assert [(row["n"], row["op"]) for row in view(routes[-1].to).rows()] == [(15, "u")]
     letters = view(spec).dead_letters()
     assert sorted(row["offset"] for row in letters) == [n for n, (_, name) in enumerate(sent) if not name]
-    assert {row["error_class"] for row in letters} == {"unrouted"}
-    assert sum(done.of(each.identifier).total("records") for each in spec.tables) == len(sent)
+    assert {row["error_class"] for row in letters} == {"unmatched"}
+    assert sum(done.of(each.identifier).total("records") for each in spec.tables) == len(sent) + len(own)
     # Others are counted, and in no table.
     topic.send({"n": 99})
-    done = ingest(topic.spec("n int", routes=routes, otherwise="ignore"), connections(), "ignored")
+    done = ingest(replace(spec, unmatched="ignore"), connections(), "ignored")
     assert (done.total("ignored"), done.total("records"), done.total("dead_letters")) == (1, 0, 0)
+    offset = topic.send({"n": 100}).offset
+    topic.send({"n": 101, "type": "1"})
+    with pytest.raises(TablesLeftError, match=f"no table takes the record at partition 0, offset {offset}"):
+        ingest(replace(spec, unmatched="fail"), connections(), "failed")
+    assert 101 in {row["n"] for row in view(routes[0].to).rows()}
+    assert view(spec).position() == {0: offset}
     wrong = topic.spec("n int", routes=(Route(When(sql="no_such_column = 1"), to("wrong")),))
     topic.send({"n": 100})
     with pytest.raises(KafkaLakeError, match=r"no_such_column.*is no condition on a record"):
@@ -339,7 +347,7 @@ def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(
 
 
 @pytest.mark.parametrize("more", [False, exhaustive(True)])
-def test_with_all_matches_a_record_is_in_each_table_that_takes_it(
+def test_a_record_is_in_each_table_that_takes_it(
     more: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
 ) -> None:
     topic, chance = new_topic(2), random.Random(9)
@@ -354,7 +362,7 @@ def test_with_all_matches_a_record_is_in_each_table_that_takes_it(
         columns = "type string, id bigint"
         to = {name: TopicTable(topic.name, NAMESPACE, f"{topic.table}_{name}", schema=columns) for name in names}
         routes = tuple(Route(takes[name][0], to[name]) for name in names)
-        return topic.spec(columns, routes=routes, all_matches=True, **settings)
+        return topic.spec(columns, routes=routes, **settings)
 
     def assert_in_each(spec: TopicTable, *names: str, others: bool = True) -> None:
         known = [sent for sent in topic.ledger if sent.value is not None]
@@ -387,7 +395,8 @@ def test_with_all_matches_a_record_is_in_each_table_that_takes_it(
     assert_in_each(changed, "orders", "third", "audits")
     # What a route takes is not ignored, however often it is taken.
     send_events(topic, 6, chance)
-    done = ingest(spec_for("even", otherwise="ignore"), connections(), "ignored")
+    own = When(sql="false")
+    done = ingest(spec_for("even", where=own, unmatched="ignore"), connections(), "ignored")
     assert done.total("ignored") == sum(sent.offset % 2 for sent in topic.ledger[-6:])
 
 

@@ -40,7 +40,7 @@ routes:
     namespace: web
     write: upsert
     key: [id]
-otherwise: ignore
+match: first
 """
 
 
@@ -57,7 +57,7 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
     assert [len(each.named_rules) for each in spec.tables] == [0, 1, 0]
     assert [each.write for each in spec.tables] == ["append", "append", "upsert"]
     assert spec.routes[1].when.values == ("click", "7", "true")
-    assert spec.otherwise == "ignore"
+    assert (spec.match, spec.may_match_several) == ("first", False)
 
 
 def assert_refused(document: str, change: tuple[str, str], said: str | None) -> None:
@@ -92,7 +92,7 @@ def assert_refused(document: str, change: tuple[str, str], said: str | None) -> 
         (("field: type, equals: order", "schema: a, equals: 1"), "schema: is a whole condition"),
         (("table: orders", "start: latest"), "table: is missing"),
         (("dead_letters: fail", "start: latest"), "start: is the topic's"),
-        (("dead_letters: fail", "all_matches: true"), "all_matches: is the topic's"),
+        (("dead_letters: fail", "match: first"), "match: is the topic's"),
         (("dead_letters: fail", "history: true"), "history: can't be combined with routes yet"),
         (
             ("dead_letters: fail", "rules: [{range: {column: b, min: 0, on_failure: warn}}]"),
@@ -114,23 +114,40 @@ def assert_refused(document: str, change: tuple[str, str], said: str | None) -> 
         ),
         (("namespace: web", "namespace: shop"), None),
         (("header: kind, in: [click, '7', 'true']", "field: type, equals: order"), "table clicks would never get type"),
-        (("otherwise: ignore", "otherwise: dead_letter\ndead_letters: skip"), "loses the records"),
-        (("otherwise: ignore", "history: true\nwrite: upsert"), "history: can't be combined"),
+        (("match: first", "history: true\nwrite: upsert"), "history: can't be combined"),
     ],
 )
 def test_what_is_no_route_is_refused_by_name(change: tuple[str, str], said: str | None) -> None:
     assert_refused(ROUTED, change, said)
 
 
-def test_with_all_matches_routes_may_take_the_same_records() -> None:
+def test_routes_may_take_the_same_records_unless_the_first_counts() -> None:
     whens = (When(field="type", values=("a",)), When(field="type", values=("a", "b")))
     routes = tuple(Route(when, TopicTable("e", "n", f"t{number}")) for number, when in enumerate(whens))
-    spec = TopicTable("e", "n", "t", routes=routes)
+    spec = TopicTable("e", "n", "t", routes=routes, match="first")
     assert ["would never get type 'a'" in each for each in route_problems(spec)] == [True]
-    assert list(route_problems(replace(spec, all_matches=True))) == []
-    assert list(route_problems(TopicTable("e", "n", "t", all_matches=True))) == [
-        "all_matches: true has no effect without routes:. Leave it out."
-    ]
+    assert list(route_problems(replace(spec, match="all"))) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "several"),
+    [
+        (None, [When(field="type", values=("a",)), When(field="type", values=("b", "c"))], False),
+        (When(field="type", values=("d",)), [When(field="type", values=("a",))], False),
+        (When(field="type", values=("a",)), [When(field="type", values=("a",))], True),
+        (None, [When(field="type", values=("a",)), When(field="kind", values=("b",))], True),
+        (None, [When(field="type", values=("a",)), When(sql="true")], True),
+        (None, [When(schema=("a.b",)), When(schema=("a.c",))], False),
+        (None, [When(schema=("a.*",)), When(schema=("a.c",))], True),
+    ],
+)
+def test_a_record_is_of_one_table_if_conditions_exclude_each_other(
+    own: When | None, others: list[When], several: bool
+) -> None:
+    routes = tuple(Route(when, TopicTable("e", "n", f"t{number}")) for number, when in enumerate(others))
+    spec = TopicTable("e", "n", "t", where=own, routes=routes)
+    assert spec.may_match_several is several
+    assert not replace(spec, match="first").may_match_several
 
 
 def test_the_schema_file_of_a_topic_counts_for_its_routes(tmp_path: Path) -> None:
@@ -218,7 +235,7 @@ def test_what_is_no_name_of_a_schema(given: object) -> None:
 def test_a_schema_that_comes_too_late_is_told_and_no_other(patterns: list[str], name: str) -> None:
     earlier, later = (When(schema=(each,)) for each in patterns)
     routes = [Route(earlier, TopicTable("e", "n", "first")), Route(later, TopicTable("e", "n", "second"))]
-    told = list(route_problems(TopicTable("e", "n", "t", format="avro", routes=tuple(routes))))
+    told = list(route_problems(TopicTable("e", "n", "t", format="avro", routes=tuple(routes), match="first")))
     if told:
         assert "table second would never get schema" in told[0]
         assert earlier.means(name) or not later.means(name)

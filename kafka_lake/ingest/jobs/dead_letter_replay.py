@@ -114,8 +114,6 @@ class DeadLetterReplay(Job):
         if spec.has_routes:
             # A record that a route takes by now is for another table, which a replay of its offsets gives it to.
             records = records_of(records, spec, spec, self.context.connections)
-        if spec.otherwise != "table":
-            records = records.limit(0)
         return records.coalesce(1).sortWithinPartitions("partition", "offset")
 
     def published(self, staged: Staged) -> None:

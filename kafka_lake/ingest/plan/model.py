@@ -13,12 +13,10 @@ class Share:
     Args:
         records: How many of the plan's records it gets.
         elsewhere: How many others get, or nobody does.
-        as_dead_letters: Whether its records are dead letters since no route takes them.
     """
 
     records: int
     elsewhere: int
-    as_dead_letters: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Which tables take a record, as a column of Spark's: the numbers of the routes whose conditions hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from pyspark.errors import AnalysisException
@@ -17,14 +17,16 @@ from kafka_lake.ingest.routes.field_text import text_of
 from kafka_lake.ingest.topic_table import TopicTable
 
 ROUTE = "_route"
-"""The column: the number of a route, or `OWN`.
+"""The column: the number of a route, `OWN` or `UNMATCHED`.
 
 As text: numbers are a part of the code that Spark compiles for a plan, which would be compiled anew for each table.
 """
 ROUTES = "_routes"
-"""With ``all_matches``: the numbers of all routes that take the record, which is there once for each of them."""
+"""Where a record may be for several tables: the numbers of all of them. The record is there once for each."""
 OWN = -1
-"""What the columns have for records that no route takes."""
+"""The number of the table whose settings are the topic's."""
+UNMATCHED = -2
+"""The number of records that no table takes."""
 
 
 _NONE: SchemaNames = MappingProxyType({})
@@ -33,7 +35,7 @@ _NONE: SchemaNames = MappingProxyType({})
 def asks_for_schemas(spec: TopicTable) -> bool:
     """Return whether a route goes by the schemas of values, so that `schema_names` are needed."""
     by = spec.route_by
-    return any(route.when.schema for route in spec.every_route) or (by is not None and by.kind == "schema_name")
+    return any(when.schema for when in _whens(spec)) or (by is not None and by.kind == "schema_name")
 
 
 def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> SchemaNames:
@@ -57,12 +59,12 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
     return {
         start: name
         for start, name in names.items()
-        if name is None or any(each.when.means(name) for each in spec.every_route)
+        if name is None or any(when.means(name) for when in _whens(spec))
     }
 
 
 def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> DataFrame:
-    """Return records with the number of the route that takes each, lazily; with ``all_matches`` once for each of them.
+    """Return records with the number of the table that takes each, lazily; once for each table that does.
 
     Args:
         records: As Kafka gives them.
@@ -72,21 +74,33 @@ def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> 
     Raises:
         ConfigurationError: If a condition in SQL is none on the columns of a record.
     """
-    whens = [route.when for route in spec.every_route]
-    if not whens:
-        own = records.withColumn(ROUTE, F.lit(str(OWN)))
-        return own.withColumn(ROUTES, F.array(ROUTE)) if spec.all_matches else own
-    for route in spec.every_route:
-        if route.when.sql is not None:
-            _check(records, spec, route.when.sql, ".".join(route.to.identifier))
-    sources = list(dict.fromkeys(when.source for when in whens))
-    # Each source is read once for all routes.
+    given = {number: route.when for number, route in enumerate(spec.routes)}
+    given = {OWN: spec.where, **given} if spec.where is not None else given
+    of_values = {number: route.when for number, route in enumerate(spec.every_route) if number >= len(spec.routes)}
+    for number, when in given.items():
+        if when.sql is not None:
+            _check(records, spec, when.sql, ".".join(spec.tables[number + 1].identifier))
+    sources = list(dict.fromkeys(when.source for when in (*given.values(), *of_values.values())))
+    # Each source is read once for all conditions.
     texts = {source: f"{ROUTE}_{number}" for number, source in enumerate(sources)}
     read = records.withColumns({texts[source]: _read(*source, names) for source in sources})
-    holds = [_holds(F.col(texts[when.source]), when, names) for when in whens]
-    if not spec.all_matches:
-        return read.withColumn(ROUTE, _first(holds)).drop(*texts.values())
-    return read.withColumn(ROUTES, _all(holds)).drop(*texts.values()).withColumn(ROUTE, F.explode(ROUTES))
+
+    def holds(whens: Mapping[int, When]) -> dict[int, Column]:
+        return {number: _holds(F.col(texts[when.source]), when, names) for number, when in whens.items()}
+
+    rest = _first(holds(of_values), F.lit(str(rest_of(spec))))
+    if not spec.may_match_several:
+        return read.withColumn(ROUTE, _first(holds(given), rest)).drop(*texts.values())
+    return read.withColumn(ROUTES, _all(holds(given), rest)).drop(*texts.values()).withColumn(ROUTE, F.explode(ROUTES))
+
+
+def rest_of(spec: TopicTable) -> int:
+    """Return the number of records whose condition holds for no table: the topic's own, or `UNMATCHED`."""
+    return OWN if spec.where is None else UNMATCHED
+
+
+def _whens(spec: TopicTable) -> list[When]:
+    return [*([spec.where] if spec.where else []), *(route.when for route in spec.every_route)]
 
 
 def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connections: Connections) -> DataFrame:
@@ -109,28 +123,27 @@ def first_records_of(records: DataFrame, topic: TopicTable, connections: Connect
 
     As `records_of`, but for those with a value that is going to have a table.
     """
-    if topic.route_by is None:
+    if topic.route_by is None or topic.where is not None:
         return records_of(records, topic, topic, connections)
     names = schema_names(records, topic, connections)
     value = _read(*topic.route_by.when("").source, names)
-    return of_route(routed(records, topic, names), OWN).filter(value.isNull())
+    return of_route(routed(records, topic, names), rest_of(topic)).filter(value.isNull())
 
 
 def values_of(routed_records: DataFrame, topic: TopicTable, names: SchemaNames) -> DataFrame:
-    """Return the values by which records may get tables, in a column ``value``: of those that no route takes, lazily.
+    """Return the values by which records may get tables, in a column ``value``: of those that no table takes, lazily.
 
-    With ``all_matches`` of all records. What is too long to be in a name is cut.
+    What is too long to be in a name is cut.
 
     Args:
-        routed_records: The records, with the routes that take them.
+        routed_records: The records, with the tables that take them.
         topic: Its settings.
         names: Of the records' schemas.
     """
     by = topic.route_by
     assert by is not None, "who asks has seen that it is there"
-    chosen = F.col(ROUTES)[0] == F.col(ROUTE) if topic.all_matches else F.col(ROUTE) == str(OWN)
     value = F.substring(_read(*by.when("").source, names), 1, LONGEST_VALUE + 1).alias("value")
-    return routed_records.filter(chosen).select(value).filter("value is not null")
+    return of_route(routed_records, rest_of(topic)).select(value).filter("value is not null")
 
 
 def of_route(routed_records: DataFrame, number: int) -> DataFrame:
@@ -153,17 +166,17 @@ def counts_of(routed_records: DataFrame) -> tuple[int, dict[int, int]]:
     return sum(row["records"] for row in rows), {int(row[ROUTE]): row["taken"] for row in rows}
 
 
-def _first(holds: Sequence[Column]) -> Column:
-    first, *others = holds
-    column = F.when(first, F.lit("0"))
-    for number, each in enumerate(others, 1):
+def _first(holds: Mapping[int, Column], rest: Column) -> Column:
+    # One expression without nesting: there may be hundreds of conditions.
+    column = F.when(F.lit(False), rest)
+    for number, each in holds.items():
         column = column.when(each, F.lit(str(number)))
-    return column.otherwise(F.lit(str(OWN)))
+    return column.otherwise(rest)
 
 
-def _all(holds: Sequence[Column]) -> Column:
-    numbered = F.array_compact(F.array(*(F.when(each, F.lit(str(number))) for number, each in enumerate(holds))))
-    return F.when(F.size(numbered) > 0, numbered).otherwise(F.array(F.lit(str(OWN))))
+def _all(holds: Mapping[int, Column], rest: Column) -> Column:
+    numbered = F.array_compact(F.array(*(F.when(each, F.lit(str(number))) for number, each in holds.items())))
+    return F.when(F.size(numbered) > 0, numbered).otherwise(F.array(rest))
 
 
 def _read(kind: str, name: str, names: SchemaNames) -> Column:

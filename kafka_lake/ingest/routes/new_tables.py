@@ -25,7 +25,7 @@ class NewValues:
 
     Args:
         admission: Which of them get one.
-        records: How many records have one of the others, which go as ``otherwise`` says.
+        records: How many records have one of the others, which the table without a condition takes, or none.
     """
 
     admission: Admission
@@ -39,10 +39,10 @@ class NewValues:
         shown = [f"{quoted(value, spec.samples, spec.mask)!r}: {why}" for value, why in refused.items()][:_SHOWN]
         why = "; ".join(shown if spec.samples else dict.fromkeys(refused.values()))
         more = f"; and {len(refused) - _SHOWN} more" if spec.samples and len(refused) > _SHOWN else ""
-        goes = {"table": f"rows of {'.'.join(spec.identifier)}", "dead_letter": "dead letters", "ignore": "left out"}
+        takes = "no table takes them" if spec.where else f"table {'.'.join(spec.identifier)} takes them"
         return (
-            f"Topic {spec.topic}: route_by: {self.records} records have a value without a table, and are "
-            f"{goes[spec.otherwise]} as otherwise says ({why}{more})."
+            f"Topic {spec.topic}: route_by: {self.records} records have a value without a table: {takes} "
+            f"({why}{more})."
         )
 
 

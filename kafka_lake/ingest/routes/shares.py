@@ -13,6 +13,7 @@ from functools import cache, partial
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
+from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.context import Context
@@ -22,6 +23,7 @@ from kafka_lake.ingest.read import read
 from kafka_lake.ingest.records import Records
 from kafka_lake.ingest.routes.conditions import (
     OWN,
+    UNMATCHED,
     asks_for_schemas,
     counts_of,
     not_of_route,
@@ -127,7 +129,7 @@ class TopicRecords:
         names = schema_names(records, spec, context.connections)
         shared = routed(records, spec, names)
         keep = cache(lambda: shared if is_late else kept(shared.sortWithinPartitions(*_ORDER), held, _LEVEL))
-        every = self._to_write(todo.ranges, records) if is_shared and not spec.all_matches else {}
+        every = self._to_write(todo.ranges, records) if is_shared and not spec.may_match_several else {}
         together = written_together(
             context, todo, shared, every, again=lambda number: of_route(keep(), number), forget=held
         )
@@ -178,7 +180,7 @@ class TableShare:
         self._has_begun = False
         self._now: Watermarks | None = None
         self._passed: dict[int, OffsetRange] = {}
-        self._seen = 0
+        self._seen = self._ignored = 0
 
     @property
     def number(self) -> int:
@@ -313,7 +315,9 @@ class TableShare:
         )
         if todo.records_at_most and not left:
             return Records(
-                self._with(todo, 0, self._seen), read(context.connections, todo, context.spec.topic).limit(0)
+                self._with(todo, 0, self._seen),
+                read(context.connections, todo, context.spec.topic).limit(0),
+                ignored=self._ignored,
             )
         if not can_be_parted(todo):
             return self._without_reading(todo)
@@ -324,7 +328,7 @@ class TableShare:
 
     def _among(self, todo: Plan, left: Ranges, batch: Batch) -> Records | None:
         context, number = self._topic.context, self.number
-        is_own, otherwise, exact = number == OWN, context.spec.otherwise, left == batch.ranges
+        is_own, exact = number == OWN, left == batch.ranges
         within = partial(context.connections.frames.within, ranges=left)
         new, without = tuple[tuple[str, str, str], ...](), 0
         if is_own and context.spec.route_by is not None and todo.kind == "append":
@@ -337,19 +341,22 @@ class TableShare:
             return Records(todo, mine.limit(0), new_tables=new)
         count = batch.counts.get(number, 0) if exact else mine.count()
         total = batch.total if exact else max(count, sum(map(len, left)))
-        ignored = count if is_own and otherwise == "ignore" else 0
-        if ignored:
-            mine, count = mine.limit(0), 0
-        if not count and not ignored and self._has_begun and todo.kind == "append" and not todo.losses:
+        unmatched = self._unmatched(batch, within, exact=exact) if is_own and context.spec.where is not None else 0
+        ignored, letters = (0, unmatched) if context.spec.unmatched == "dead_letter" else (unmatched, 0)
+        count += letters
+        if not count and self._has_begun and todo.kind == "append" and not todo.losses:
             self._pass(todo.ranges, total)
+            self._ignored += ignored
             return None
         plan = self._with(todo, count, self._seen + total - count)
+        ignored, self._ignored = self._ignored + ignored, 0
         return Records(
             plan,
             mine,
             others=lambda: named(todo, not_of_route(batch.routed(), number)),
-            written=batch.together.written.get(number) if exact and batch.together and not ignored else None,
+            written=batch.together.written.get(number) if exact and batch.together else None,
             without_table=without,
+            unmatched=within(batch.of(UNMATCHED)) if letters else None,
             ignored=ignored,
         )
 
@@ -360,7 +367,7 @@ class TableShare:
         if todo.undecodable is None:
             return Records(self._with(todo, 0, todo.records_at_most), records)
         if self._takes(records):
-            return Records(self._with(todo, 1, 0, as_dead_letters=False), records)
+            return Records(self._with(todo, 1, 0), records)
         self._pass(todo.ranges, 1)
         return None
 
@@ -374,14 +381,31 @@ class TableShare:
             if is_transient(error):
                 raise
             return self.number == OWN
-        return bool(counts.get(self.number))
+        return bool(counts.get(self.number)) or (self.number == OWN and bool(counts.get(UNMATCHED)))
 
-    def _with(self, todo: Plan, count: int, elsewhere: int, *, as_dead_letters: bool | None = None) -> Plan:
-        letters = self.number == OWN and self._topic.context.spec.otherwise == "dead_letter"
-        return replace(
-            todo,
-            share=Share(count, elsewhere, as_dead_letters=letters if as_dead_letters is None else as_dead_letters),
-        )
+    def _unmatched(self, batch: Batch, within: Callable[[DataFrame], DataFrame], *, exact: bool) -> int:
+        """Return how many of the table's offsets have records that no table takes.
+
+        Raises:
+            AuditFailedError: If the topic's settings forbid them.
+        """
+        spec = self._topic.context.spec
+        if not batch.counts.get(UNMATCHED):
+            return 0
+        records = within(batch.of(UNMATCHED))
+        if spec.unmatched == "fail":
+            first = records.orderBy("partition", "offset").select("partition", "offset").first()
+            if first is not None:
+                raise AuditFailedError(
+                    f"Topic {spec.topic}: no table takes the record at partition {first['partition']}, offset "
+                    f"{first['offset']}, and unmatched is fail.",
+                    "Nothing of this commit was published to this table. Add a table that takes such records, or set "
+                    "unmatched: dead_letter.",
+                )
+        return batch.counts[UNMATCHED] if exact else records.count()
+
+    def _with(self, todo: Plan, count: int, elsewhere: int) -> Plan:
+        return replace(todo, share=Share(count, elsewhere))
 
     def _pass(self, ranges: Ranges, seen: int) -> None:
         for r in ranges:

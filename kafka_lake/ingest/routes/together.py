@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.routes.conditions import OWN, ROUTE
+from kafka_lake.ingest.routes.conditions import ROUTE, UNMATCHED
 from kafka_lake.ingest.stage.arrow_tables import Prewritten, prewritten, table_to_write, write_tables
 from kafka_lake.ingest.table_state import Tables, tables
 
@@ -56,15 +56,14 @@ def written_together(
     Returns:
         What was written; None if there is nothing to write, or Spark can't do it.
     """
-    otherwise = context.spec.otherwise
     to_write = {
         str(number): table
         for number, (its, state) in found.items()
-        if (number != OWN or otherwise == "table") and (table := table_to_write(its, state.table, plan)) is not None
+        if (table := table_to_write(its, state.table, plan)) is not None
     }
     if not to_write:
         return None
-    spark, unwanted = context.connections.spark(), (str(OWN),) if otherwise == "ignore" else ()
+    spark, unwanted = context.connections.spark(), (str(UNMATCHED),) if context.spec.unmatched == "ignore" else ()
     done = write_tables(spark, records, column=ROUTE, tables=to_write, plan=plan, held=forget, unwanted=unwanted)
     if done is None:
         return None

@@ -11,7 +11,6 @@ from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.common.record_times import without_time
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import UNRECONCILED
-from kafka_lake.ingest.decode import UNDECODABLE, UNROUTED
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
@@ -31,6 +30,7 @@ from kafka_lake.ingest.stage.judge import judge
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import Staged, StagedTable, Vanished
+from kafka_lake.ingest.stage.unmatched_rows import with_unmatched
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import branch_name
 from kafka_lake.lake.positions import ADOPTED, ADOPTED_FROM, LOSSES, RESET, TableState
@@ -38,7 +38,6 @@ from kafka_lake.lake.schema import Change
 
 # The first shows new fields, the second what is in fields that records have got since, the third that all is well.
 _PASSES = 8
-_UNROUTED = "No route takes it, and otherwise is dead_letter."
 
 
 def stage(
@@ -51,6 +50,7 @@ def stage(
     dead_letters_before: TableState | None = None,
     others: Callable[[], DataFrame] | None = None,
     written: Prewritten | None = None,
+    unmatched: DataFrame | None = None,
 ) -> Staged:
     """Decode the records and write rows and dead letters to branches of their tables.
 
@@ -63,6 +63,7 @@ def stage(
         dead_letters_before: The dead-letter table as the plan saw it; None if there is none.
         others: Gives what names the plan's records that go to other tables; None if there are none.
         written: The rows, if they have been written together with those of other tables.
+        unmatched: Other records of the plan, which become dead letters of the table since no table takes them, lazy.
 
     Returns:
         What was staged. ``main`` of every table is as it was.
@@ -74,8 +75,8 @@ def stage(
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
     decoder = context.decoding.decoder(context.spec, context.connections, state)
-    if (unread := _unread(plan)) is not None:
-        decoder = context.decoding.unreadable(context.spec, *unread)
+    if plan.undecodable is not None:
+        decoder = context.decoding.unreadable(context.spec, plan.undecodable)
         # There are no rows, and without a transform the columns are those of the table.
         context = replace(context, spec=replace(context.spec, transform=None))
     source = _Source(context, state, plan, records, others=others, written=written)
@@ -87,6 +88,11 @@ def stage(
             verdict = judge(context, plan, rows.batch.primary, declared=rows.decoder.fixed is not None)
         if verdict.refused is not None and rows.batch.verdict is None:
             rows = _stage_without(source, rows, verdict.refused, marks=marks, undo=undo)
+        if unmatched is not None:
+            also_none = context.spec.write != "append"
+            batch = with_unmatched(rows.batch, unmatched, rows.plan.target, also_none=also_none)
+            rows = replace(rows, batch=batch)
+            source = replace(source, records=source.records.unionByName(unmatched))
         failed = _stage_failed(source, rows.batch, undo, before=dead_letters_before)
         primary, vanished = rows.batch.primary, tuple[Vanished, ...]()
         # Nothing goes from a keyed table because it is read again.
@@ -176,15 +182,6 @@ class _Failed:
     table: StagedTable | None = None
     known: int = 0
     classes: tuple[DeadLetterClass, ...] = ()
-
-
-def _unread(plan: Plan) -> tuple[str, str] | None:
-    """Return why all records of a plan are dead letters, and of which class; None if they are decoded."""
-    if plan.undecodable is not None:
-        return plan.undecodable, UNDECODABLE
-    if plan.share is not None and plan.share.as_dead_letters:
-        return _UNROUTED, UNROUTED
-    return None
 
 
 def _marks(source: _Source, dead_letters_before: TableState | None) -> dict[str, str]:

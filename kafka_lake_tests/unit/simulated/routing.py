@@ -31,7 +31,7 @@ class Routed(NamedTuple):
 def numbers_of(record: Record, spec: TopicTable) -> tuple[int, ...]:
     kind = record.kind.partition("/")[2]
     found = tuple(number for number, route in enumerate(spec.every_route) if kind in route.when.values)
-    return (found if spec.all_matches else found[:1]) or (OWN,)
+    return (found if spec.match == "all" else found[:1]) or (OWN,)
 
 
 def routed(records: Frame, spec: TopicTable, _: Any) -> Frame:

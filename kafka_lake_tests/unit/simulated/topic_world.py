@@ -60,7 +60,7 @@ class Conditions:
             Route(When(header="type", values=tuple(sorted(types))), replace(own, table=name))
             for name, types in self.types
         )
-        return replace(own, routes=tuple(routes), all_matches=self.match_all)
+        return replace(own, routes=tuple(routes), match="all" if self.match_all else "first")
 
 
 def refusal(name: str) -> str:
