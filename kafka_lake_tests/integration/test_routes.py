@@ -48,7 +48,10 @@ def spec_of(topic: Topic, **settings: Any) -> TopicTable:
         Route(When(header="audit", values=("yes",)), to("audits", schema="id bigint")),
     )
     return TopicTable(
-        topic.name, NAMESPACE, topic.table, **{"schema": "type string, id bigint", "routes": routes, **settings}
+        topic.name,
+        NAMESPACE,
+        topic.table,
+        **{"schema": "type string, id bigint", "routes": routes, "match": "first", **settings},
     )
 
 

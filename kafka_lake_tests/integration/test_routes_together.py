@@ -87,7 +87,6 @@ def test_one_job_writes_the_tables_that_it_can_and_the_others_get_what_is_theirs
     with monkeypatch.context() as patch:
         patch.setattr(arrow_tables, "tasks_of", lambda *_: 6)
         count, steps = run("second")
-    print("JOBS", count, steps)
     assert (count, steps.count("tables written")) == (1, 1)
     added = [int(summary_of(view(each).table.current_snapshot())["added-data-files"]) for each in spec.tables[:4]]
     assert sum(added) <= 4 + 6 - 1

@@ -47,7 +47,7 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         BAD_KEY: "The value is well, but the key doesn't decode; the message says why.",
         TRANSFORM_FAILED: "The record was decoded, and the topic's transform refused it.",
         UNDECODABLE: "The record alone makes its batch fail; the message says how.",
-        UNMATCHED: "With unmatched: dead_letter: no table of the topic takes the record.",
+        UNMATCHED: "No table of the topic takes the record.",
         NOT_A_CHANGE: "With an envelope: the value is no change of a row.",
         NO_KEY: "With write upsert: a column of the row's key is null, or the record doesn't tell it.",
         NO_ORDER: "With write upsert: what tells the order of changes is null, or isn't known.",

@@ -104,6 +104,12 @@ class ByArrow:
                 table.io.delete(each.file_path)
 
 
+def nothing_written() -> ByArrow:
+    """Return what is written of no records."""
+    counts = {name: 0 for name in ("records", "bytes_read", "tombstones", "failed", "untimed")}
+    return ByArrow((), counts, failed=None, failures=(), spans=(), answers=Answers(), marks={})
+
+
 def by_arrow(
     spec: TopicTable,
     spark: Any,

@@ -22,7 +22,7 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.evaluate import Verdict
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.arrow_doubts import why_not
-from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow
+from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, nothing_written
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
 from kafka_lake.ingest.stage.keyed_rows import write_changes
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
@@ -111,6 +111,9 @@ class Batch:
         undo.callback(branch.discard)
         if self.written is not None:
             return self._append_files(branch, self.written)
+        if spec.write == "append" and self.plan.share is not None and not self.plan.share.records:
+            # The commit moves the position alone: Spark needn't look for rows.
+            return self._append_files(branch, nothing_written())
         doubt = why_not(spec, self.decoder, target=self.target, state=self.state, plan=self.plan)
         tasks = tasks_of(self.plan, spark)
         if not doubt:
