@@ -60,7 +60,7 @@ def run_chaos(
         tell_user(line)
 
     with World(folder, brokers, seed, sabotage, told) as world:
-        declared = world.traffic.new_topic("orders", declared=True, partitions=3)
+        declared = world.traffic.new_topic("orders", declared=True, partitions=3, tables=5)
         inferred = world.traffic.new_topic("clicks", declared=False, partitions=2)
         topics = [declared, inferred]
         for topic in topics:

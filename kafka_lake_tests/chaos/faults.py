@@ -131,6 +131,9 @@ class Chaos:
             self.tally.killed_at[each["step"]] = self.tally.killed_at.get(each["step"], 0) + 1
         return code
 
+    def any_table(self, topic: Topic) -> tuple[str, str]:
+        return self.chance.choice(topic.spec.tables).identifier
+
     def until_writing(self, run: Run) -> bool:
         """Wait until a run has planned, and a random moment more; return whether it is still there."""
         wait_for(lambda: run.passed("planned") or not run.alive(), _STARTUP, f"run {run.run_id} to plan")
@@ -225,7 +228,7 @@ class Chaos:
         topic = self.any_topic()
         run = self.start(topic)
         spark = self.world.session()
-        call = partial(self.world.catalog().call, identifier=topic.spec.identifier)
+        call = partial(self.world.catalog().call, identifier=self.any_table(topic))
         try:
             for _ in range(_MAINTENANCE_PASSES):
                 if not self.until_writing(run):
@@ -250,7 +253,7 @@ class Chaos:
         step = self.chance.choice(_BEFORE_PUBLICATION)
         run = self.start(topic, stop_at=step)
         wait_for(lambda: run.halted() or not run.alive(), _STARTUP, f"run {run.run_id} to halt at {step}")
-        table = self.world.catalog().table(topic.spec.identifier)
+        table = self.world.catalog().table(self.any_table(topic))
         assert table is not None
         # Not to where main never was: the middle of a replacement.
         was = {entry.snapshot_id for entry in table.history()}

@@ -51,6 +51,8 @@ def main() -> None:
     passages: Counter[str] = Counter()
 
     def step_done(step: str) -> None:
+        # Steps of a topic's further tables have the table in front.
+        step = step.rpartition(": ")[2]
         passages[step] += 1
         event("step", step=step)
         if passages[step] == options.nth:

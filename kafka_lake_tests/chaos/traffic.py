@@ -4,16 +4,18 @@ import json
 import random
 import threading
 import time
+import zlib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from kafka_lake.ingest.route import When
 from kafka_lake.ingest.rule import Range, RuleEntry
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import Route, TopicTable
 
 NAMESPACE = "chaos"
 DECLARED = "id bigint NOT NULL, name string, amount double, tags array<string>, place struct<x:int,y:int>"
@@ -50,9 +52,10 @@ class Sent:
 
 @dataclass
 class Topic:
-    """A topic, its table and the ledger of all that was sent to it.
+    """A topic, its tables and the ledger of all that was sent to it.
 
     Args:
+        tables: How many tables there are; a record's key decides which of them takes it.
         declared: Its columns are declared; otherwise inferred from the records.
         has_table: Whether there is a table yet.
         fields: What the records have besides the first columns; only those of a topic without declared columns.
@@ -62,13 +65,14 @@ class Topic:
     name: str
     declared: bool
     partitions: int
+    tables: int = 1
     has_table: bool = False
     fields: list[str] = field(default_factory=list)
     ledger: dict[str, Sent] = field(default_factory=dict)
 
     @property
     def spec(self) -> TopicTable:
-        return TopicTable(
+        own = TopicTable(
             self.name,
             NAMESPACE,
             self.name.replace("-", "_"),
@@ -78,6 +82,15 @@ class Topic:
             # Kafka loses nothing here: whoever goes on must never find a loss.
             on_data_loss="continue" if self.declared else "fail",
         )
+        routes = (
+            Route(When(sql=f"pmod(crc32(key), {self.tables}) = {number}"), replace(own, table=f"{own.table}_{number}"))
+            for number in range(1, self.tables)
+        )
+        return replace(own, routes=tuple(routes))
+
+    def table_of(self, key: str) -> int:
+        """Return the number of the table that takes the record of a key."""
+        return zlib.crc32(key.encode()) % self.tables
 
 
 def record(topic: Topic, key: str, number: int, chance: random.Random, bad: float = 0.1) -> Sent:
@@ -129,10 +142,10 @@ class Traffic:
         self.refusals: Counter[str] = Counter()
         self.transactions = {"committed": 0, "aborted": 0, "unknown": 0}
 
-    def new_topic(self, name: str, declared: bool, partitions: int) -> Topic:
+    def new_topic(self, name: str, declared: bool, partitions: int, tables: int = 1) -> Topic:
         new = NewTopic(name, partitions, self._replicas, config={"retention.ms": "-1"})
         self._admin.create_topics([new])[name].result(30)
-        topic = Topic(name, declared, partitions)
+        topic = Topic(name, declared, partitions, tables)
         self.topics[name] = topic
         return topic
 

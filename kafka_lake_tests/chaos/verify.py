@@ -49,10 +49,10 @@ class PositionWatch:
         self.problems: list[str] = []
 
     def look(self, topics: Mapping[str, Topic]) -> None:
-        for topic in list(topics.values()):
-            table = self._catalog.table(topic.spec.identifier)
+        for topic, spec in [(each, spec) for each in topics.values() for spec in each.spec.tables]:
+            table = self._catalog.table(spec.identifier)
             position = read_state(table).position if table else None
-            before = self._furthest.setdefault(topic.spec.table, {})
+            before = self._furthest.setdefault(spec.table, {})
             now = dict(position.offsets) if position else {}
             for partition, offset in before.items():
                 if now.get(partition, 0) < offset:
@@ -70,7 +70,8 @@ def verify(world: World) -> Verdict:
         _verify_topic(world, topic, verdict)
     clean_up(world)
     for topic in world.traffic.topics.values():
-        nothing_left(world.catalog(), topic.spec, verdict)
+        for spec in topic.spec.tables:
+            nothing_left(world.catalog(), spec, verdict)
     verdict.problems += world.traffic.errors
     return verdict
 
@@ -79,12 +80,23 @@ def _verify_topic(world: World, topic: Topic, verdict: Verdict) -> None:
     problems = _Problems(verdict, topic.name)
     truth = consumed(world.brokers.bootstrap_servers, topic)
     _ledger_against_topic(topic, truth, problems)
-    catalog = world.catalog()
-    table = catalog.table(topic.spec.identifier)
+    verdict.figures["records aborted"] += sum(s.fate is Fate.ABORTED for s in topic.ledger.values())
+    verdict.figures["records in doubt"] += sum(s.fate is Fate.UNKNOWN for s in topic.ledger.values())
+    verdict.figures["records committed"] += len(truth)
+    for number, spec in enumerate(topic.spec.tables):
+        its = {place: each for place, each in truth.items() if topic.table_of(each[0]) == number}
+        _verify_table(world, topic, spec, its, _Problems(verdict, f"{topic.name}, table {spec.table}"))
+
+
+def _verify_table(
+    world: World, topic: Topic, spec: TopicTable, truth: Mapping[Place, tuple[str, bytes | None]], problems: "_Problems"
+) -> None:
+    catalog, verdict = world.catalog(), problems.verdict
+    table = catalog.table(spec.identifier)
     if table is None:
         problems("there is no table")
         return
-    rows, letters = _rows(table), _rows(catalog.table(topic.spec.dead_letter_table))
+    rows, letters = _rows(table), _rows(catalog.table(spec.dead_letter_table))
     in_table, in_letters = _row_places(rows), _letter_places(letters)
     expected = Counter(place for place, (_, value) in truth.items() if value is not None)
     held = in_table + in_letters
@@ -101,13 +113,11 @@ def _verify_topic(world: World, topic: Topic, verdict: Verdict) -> None:
     history = {snapshot.snapshot_id for snapshot in ancestors(table, head_of(table))}
     for each in sorted(world.rolled_away.get(topic.name, set()) & history):
         problems(f"snapshot {each} was rolled back and is in main again")
-    for finding in examine(topic.spec, catalog, world.cluster()):
+    for finding in examine(spec, catalog, world.cluster()):
         for problem in finding.problems:
             problems(f"check {finding.check}: {problem}")
-    verdict.figures += Counter({"records committed": len(truth), "rows": len(rows), "dead letters": len(letters)})
+    verdict.figures += Counter({"rows": len(rows), "dead letters": len(letters)})
     verdict.figures["tombstones"] += len(truth) - len(expected)
-    verdict.figures["records aborted"] += sum(s.fate is Fate.ABORTED for s in topic.ledger.values())
-    verdict.figures["records in doubt"] += sum(s.fate is Fate.UNKNOWN for s in topic.ledger.values())
     verdict.figures["snapshots at the end"] += len(table.metadata.snapshots)
 
 
@@ -132,11 +142,11 @@ def _letter_places(letters: list[dict[str, Any]]) -> Counter[Place]:
 
 class _Problems:
     def __init__(self, verdict: Verdict, topic: str) -> None:
-        self._verdict = verdict
+        self.verdict = verdict
         self._topic = topic
 
     def __call__(self, problem: str) -> None:
-        self._verdict.problems.append(f"topic {self._topic}: {problem}")
+        self.verdict.problems.append(f"topic {self._topic}: {problem}")
 
     def places(self, what: str, wrong: Counter[Place]) -> None:
         if wrong:
@@ -195,8 +205,8 @@ def clean_up(world: World) -> None:
     spark = world.session()
     try:
         connections = Connections(world.cluster(), {}, world.catalog(), lambda: spark)
-        for topic in world.traffic.topics.values():
-            clean(topic.spec, connections, older_than_seconds=0)
+        for spec in [spec for topic in world.traffic.topics.values() for spec in topic.spec.tables]:
+            clean(spec, connections, older_than_seconds=0)
     finally:
         spark.stop()
 

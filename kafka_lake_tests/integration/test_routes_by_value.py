@@ -112,6 +112,7 @@ def test_values_get_tables_up_to_a_limit_and_each_record_comes_once(
     assert others
     # What had no table by then is in the topic's own; a replay moves it.
     replay(more, connections(), "replay", Extent())
+
     def known_values() -> dict[str, str]:
         by = knowing(more, view(spec).table.properties).route_by
         return {value: table.removeprefix(topic.table) for value, _, table in by.known}

@@ -57,9 +57,7 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
     if spec.route_by is not None and spec.route_by.kind == "schema_name":
         return names
     return {
-        start: name
-        for start, name in names.items()
-        if name is None or any(when.means(name) for when in _whens(spec))
+        start: name for start, name in names.items() if name is None or any(when.means(name) for when in _whens(spec))
     }
 
 

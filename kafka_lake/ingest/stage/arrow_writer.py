@@ -106,7 +106,7 @@ class ByArrow:
 
 def nothing_written() -> ByArrow:
     """Return what is written of no records."""
-    counts = {name: 0 for name in ("records", "bytes_read", "tombstones", "failed", "untimed")}
+    counts = dict.fromkeys(("records", "bytes_read", "tombstones", "failed", "untimed"), 0)
     return ByArrow((), counts, failed=None, failures=(), spans=(), answers=Answers(), marks={})
 
 
