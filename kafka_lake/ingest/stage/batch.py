@@ -150,10 +150,13 @@ class Batch:
     def _append_files(self, branch: StagingBranch, arrow: ByArrow) -> WrittenBatch:
         """Append what Arrow wrote as one snapshot."""
         branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
-        failed = none_failed(self.records) if arrow.failed is None else arrow.failed
         classes = most_frequent_first(DeadLetterClass(**vars(each)) for each in arrow.failures)
         primary = replace(staged_table(branch, branch.head, self.state, arrow.spans), answers=arrow.answers)
-        return WrittenBatch(primary, {**arrow.counts, CLASSES: classes}, lambda: failed)
+
+        def judged() -> DataFrame:
+            return none_failed(self.records) if arrow.failed is None else arrow.failed
+
+        return WrittenBatch(primary, {**arrow.counts, CLASSES: classes}, judged)
 
     def _merge(self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack) -> WrittenBatch:
         """Merge changes as one snapshot."""

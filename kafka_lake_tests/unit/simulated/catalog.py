@@ -1,6 +1,7 @@
 """Tables and the catalog, as a process loads and changes them."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,9 @@ class View:
     def schema(self) -> Any:
         return SCHEMA
 
+    def specs(self) -> dict[int, Any]:
+        return {}
+
     def content(self) -> tuple[Record, ...]:
         """Return what readers of ``main`` see."""
         snapshot = self.current_snapshot()
@@ -96,12 +100,16 @@ class RefChanges:
 
 
 class RefTransaction:
-    """PyIceberg's transaction, as far as refs are changed in it. Properties of tables are nobody's concern here."""
+    """PyIceberg's transaction: refs are changed in it, or a snapshot without new rows is added to a branch.
+
+    Properties of tables don't count here.
+    """
 
     _set_ref_snapshot = Transaction._set_ref_snapshot
 
     def __init__(self, table: View) -> None:
         self._table, self.changes = table, table.manage_snapshots()
+        self._added: tuple[str, dict[str, str]] | None = None
 
     @property
     def table_metadata(self) -> Metadata:
@@ -111,8 +119,20 @@ class RefTransaction:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        if kind is None:
+        if kind is not None:
+            return
+        if self._added is None:
             self.changes.commit()
+            return
+        table, (branch, properties) = self._table, self._added
+        with table.process.operation("commit"):
+            tip = table.metadata.by_id[table.metadata.refs[branch].snapshot_id]
+            table.process.world.commit(table.name(), branch, tip.content, 0, properties)
+        table.refresh()
+
+    def update_snapshot(self, snapshot_properties: dict[str, str], branch: str) -> Any:
+        self._added = branch, snapshot_properties
+        return SimpleNamespace(merge_append=nullcontext, fast_append=nullcontext)
 
     def set_properties(self, _: dict[str, str]) -> None:
         """Set nothing."""
