@@ -450,3 +450,8 @@ def test_a_table_without_records_is_not_read_for_again(
     before = view(clicks).fingerprint()
     ingest(spec, connections(), "nothing new")
     assert view(clicks).fingerprint() == before
+    # Its first record brings the columns, which may be frozen from then on.
+    topic.send({"type": "click", "id": 8})
+    frozen = tuple(replace(route, to=replace(route.to, evolution="freeze")) for route in spec.routes)
+    ingest(replace(spec, routes=frozen), connections(), "frozen")
+    assert [(row["type"], row["id"]) for row in view(clicks).rows()] == [("click", 8)]

@@ -90,6 +90,20 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     )
 
 
+def may_bring_columns(spec: TopicTable, state: TableState) -> TopicTable:
+    """Return a table's settings, by which the first records of one that was created without any bring its columns.
+
+    Args:
+        spec: The settings, whose `evolution` counts for what comes later.
+        state: The table.
+    """
+    beside = {spec.metadata_column, *(field.name for field in change_columns(spec))}
+    if spec.key_format is not None:
+        beside.add(spec.key_column)
+    has_columns = any(field.name not in beside for field in state.table.schema().fields)
+    return spec if has_columns else replace(spec, evolution="evolve")
+
+
 class SchemaRefusedError(AuditFailedError):
     """The records need changes of the table that Iceberg or the topic's settings don't allow. `main` is as it was.
 

@@ -28,7 +28,7 @@ from kafka_lake.ingest.stage.dead_letter_rows import (
 from kafka_lake.ingest.stage.expired_rows import leave_out_expired
 from kafka_lake.ingest.stage.judge import judge
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
-from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
+from kafka_lake.ingest.stage.schema_plan import may_bring_columns, plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import Staged, StagedTable, Vanished
 from kafka_lake.ingest.stage.unmatched_rows import with_unmatched
 from kafka_lake.ingest.topic_table import TopicTable
@@ -74,6 +74,7 @@ def stage(
         RegistryError: If a schema registry is needed and doesn't answer. Nothing is staged any more.
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
+    context = replace(context, spec=may_bring_columns(context.spec, state))
     decoder = context.decoding.decoder(context.spec, context.connections, state)
     if plan.undecodable is not None:
         decoder = context.decoding.unreadable(context.spec, plan.undecodable)
