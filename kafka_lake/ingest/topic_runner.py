@@ -186,6 +186,9 @@ class TopicRunner:
 
     def _add_tables(self) -> None:
         """Make a runner for each table that the topic has by now."""
+        self.context.with_retries(self._try_to_add_tables)
+
+    def _try_to_add_tables(self) -> None:
         if not self._runners:
             own = self.context.connections.catalog.table(self.context.spec.identifier)
             if own is not None:
