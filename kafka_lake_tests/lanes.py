@@ -62,7 +62,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_maintain.py::test_a_compaction_in_the_midst_of_a_commit_has_it_planned_again[upsert]"
     ),
     # Where an expression raises an error, the record is found in the same way.
-    "integration/test_rules.py::test_a_text_that_overflows_the_stack_of_a_pattern_is_found_and_spark_goes_on": (
+    "integration/test_rules.py::test_a_text_that_overflows_the_stack_of_rlike_is_found_and_spark_goes_on": (
         "integration/test_rules.py::test_a_row_on_which_an_expression_raises_an_error_is_found"
     ),
     "integration/test_rules.py::test_a_replay_of_dead_letters_compares_by_the_columns_of_today": (

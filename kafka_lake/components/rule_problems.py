@@ -5,10 +5,15 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.rule import (
+    BY_ARROW,
     KINDS,
+    MOST_BY_ARROW,
     OF_ROWS,
     WHOLE_TABLE,
     ForeignKey,
@@ -23,10 +28,6 @@ from kafka_lake.ingest.topic_table import TopicTable, derived_table_name, limit_
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _REFERENCE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 _TEXT_IN_SQL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
-# Java's regular expressions have all that Python's have, but for these errors: what has one is none of Java's either.
-_NO_REGEX = re.compile(
-    r"missing \)|unterminated character set|unbalanced parenthesis|nothing to repeat|bad character range"
-)
 
 
 def rule_problems(settings: Any, declared: Sequence[str] | None) -> Iterator[str]:
@@ -90,7 +91,7 @@ def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
         yield from (f"rules: {_where(entry, number)}: {problem}" for problem in problems)
         if problems:
             return
-    yield from _twice(rules_of(entries))
+    yield from _of_all(rules_of(entries))
 
 
 def _where(entry: RuleEntry, number: int) -> str:
@@ -99,7 +100,7 @@ def _where(entry: RuleEntry, number: int) -> str:
 
 def _together(rules: Sequence[Rule], settings: Any, declared: Sequence[str] | None) -> Iterator[str]:
     """Give what is wrong with the rules of a topic that are right one by one."""
-    yield from _twice(rules)
+    yield from _of_all(rules)
     own = f"{settings.namespace}.{settings.table or derived_table_name(settings.topic)}"
     for rule in rules:
         if rule.entry.foreign_key is not None and rule.entry.foreign_key.table == own:
@@ -115,7 +116,10 @@ def _together(rules: Sequence[Rule], settings: Any, declared: Sequence[str] | No
             yield from _columns_problems(rule, settings, declared)
 
 
-def _twice(rules: Sequence[Rule]) -> Iterator[str]:
+def _of_all(rules: Sequence[Rule]) -> Iterator[str]:
+    """Give what is wrong with names and number of rules."""
+    if sum(rule.kind in BY_ARROW for rule in rules) > MOST_BY_ARROW:
+        yield f"rules: at most {MOST_BY_ARROW} of {', '.join(BY_ARROW)}, counted by column. Leave some out."
     names = [rule.name for rule in rules]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         yield f"rules: {', '.join(twice)} is there twice. Give one of them another name: of its own."
@@ -183,10 +187,10 @@ def _kind_problems(entry: RuleEntry) -> Iterator[str]:
         yield from _range_problems(entry.range)
     if entry.pattern is not None:
         try:
-            re.compile(entry.pattern.regex)
-        except re.error as error:
-            if _NO_REGEX.search(str(error)):
-                yield f"regex: {entry.pattern.regex!r} is no regular expression: {error}."
+            pc.match_substring_regex(pa.array([""]), entry.pattern.regex)
+        except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+            reason = str(error).removeprefix("Invalid regular expression: ")
+            yield f"regex: {entry.pattern.regex!r} is no regular expression of RE2: {reason}."
         if not entry.pattern.regex:
             yield "regex: is empty, which every text matches."
     if entry.expression is not None:

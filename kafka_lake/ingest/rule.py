@@ -19,6 +19,10 @@ OF_ROWS: tuple[Kind, ...] = (
     "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key",
 )  # fmt: skip
 """Kinds that a row keeps or breaks; the others are about a commit as a whole."""
+BY_ARROW: tuple[Kind, ...] = ("not_null", "accepted_values", "range", "pattern")
+"""Kinds that a row keeps or breaks by the values of one column. Arrow asks these, Spark asks all others."""
+MOST_BY_ARROW = 62
+"""A table has at most so many of them: what a row breaks is a number of 64 bits."""
 RULE_CLASS = "rule:"
 """How the classes of dead letters begin that broke a rule."""
 RULE_CHECK = "rule_"
@@ -50,7 +54,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A column has text in which a regular expression of Java's finds something."""
+    """A column has text in which a regular expression of RE2 finds something."""
 
     column: str
     regex: str
@@ -115,8 +119,8 @@ class RuleEntry:
     )
     pattern: Pattern | None = Field(
         default=None,
-        description="In the text of a column, a regular expression finds something: Spark's `rlike`. `^` and `$` bind "
-        "it to the ends.",
+        description="In the text of a column, a regular expression of RE2 finds something. `^` and `$` bind it to the "
+        "ends.",
         examples=[{"column": "email", "regex": "^[^@]+@[^@]+$"}],
     )
     expression: str | None = Field(

@@ -48,7 +48,9 @@ def _facts(result: RuleResult) -> dict[str, object]:
         facts["snapshot"] = "none yet" if result.snapshot is None else str(result.snapshot)
     if result.unknown:
         facts["not_in_table"] = ", ".join(result.unknown)
-    return facts | {f"sample_partition_{partition}": f"offset {offset}" for partition, offset in result.samples}
+    if result.first is not None:
+        facts["first_broken"] = "partition {}, offset {}".format(*result.first)
+    return facts
 
 
 def _broken(result: RuleResult) -> str:
@@ -61,7 +63,7 @@ def _broken(result: RuleResult) -> str:
         return f"the commit has {result.evaluated} rows, and {rule.said}"
     if rule.kind == "null_share":
         return f"{rule.columns[0]} is null in {result.nulls} of {result.evaluated} rows ({rule.said})"
-    first = "".join(f", the first in partition {p} at offset {offset}" for p, offset in result.samples[:1])
+    first = "" if result.first is None else ", the first in partition {} at offset {}".format(*result.first)
     return f"{result.failed} of {result.evaluated} rows break it ({rule.said}){first}"
 
 

@@ -733,7 +733,7 @@ def test_rules_are_checks_of_each_run_and_can_be_asked_of_the_whole_table(
         "failed": 1,
         "null": 0,
         "share_failed": 0.333333,
-        "sample_partition_0": "offset 3",
+        "first_broken": "partition 0, offset 3",
     }
     assert evaluated["rule_range_id"].passed
     warned = evaluated["rule_small"]

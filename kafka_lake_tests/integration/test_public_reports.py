@@ -323,7 +323,7 @@ def test_null_passes_a_rule_and_a_broken_rule_is_listed_once(
 ) -> None:
     """[rocky#113, dqx#1485, cloud-data-quality#117: null is refused, or one row is refused twice]."""
     entries = (
-        RuleEntry(name="positive", expression="n > 0", on_failure="dead_letter"),
+        RuleEntry(name="positive", range=Range(column="n", min=1), on_failure="dead_letter"),
         RuleEntry(name="small", range=Range(column="n", min=-5), on_failure="dead_letter"),
     )
     topic = new_topic()

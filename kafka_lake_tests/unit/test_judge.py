@@ -5,28 +5,34 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.rule import NullShare, RuleEntry, rules_of
-from kafka_lake.ingest.rules.by_arrow import Answers
+from kafka_lake.ingest.rule import Range, RowCount, RuleEntry, rules_of
 from kafka_lake.ingest.rules.evaluate import Verdict
 from kafka_lake.ingest.rules.result import RuleResult
 from kafka_lake.ingest.stage import judge as module
 
 
-@pytest.mark.parametrize(("told", "fails"), [(0, True), (10, False)])
-def test_no_record_is_refused_where_a_rule_fails_that_the_writers_asked(
-    told: int, fails: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("failed", "fails"), [(5, True), (0, False)])
+def test_nothing_is_refused_if_a_rule_that_writers_asked_fails(
+    failed: int, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_writers, by_spark = rules_of([RuleEntry(null_share=NullShare("a", "50%")), RuleEntry(unique=("b",))])
+    entries = [
+        RuleEntry(range=Range("a", 0), on_failure="fail"),
+        RuleEntry(unique=("b",)),
+        RuleEntry(row_count=RowCount(10)),
+    ]
+    by_writers, by_spark, counted = rules_of(entries)
     found: Any = Verdict((RuleResult(by_spark, 10, 1),), refused=SimpleNamespace())  # type: ignore[arg-type]
     context: Any = SimpleNamespace(
-        spec=SimpleNamespace(named_rules=(by_writers, by_spark)),
+        spec=SimpleNamespace(named_rules=(by_writers, by_spark, counted)),
         decoding=SimpleNamespace(evaluate=lambda _: found),
         observer=SimpleNamespace(step_done=lambda _: None),
     )
-    staged: Any = SimpleNamespace(rows=10, answers=Answers(10, {by_writers.name: (told, 0, ())}))
+    staged: Any = SimpleNamespace(rows=10, rules=(RuleResult(by_writers, 10, failed),))
     plan: Any = SimpleNamespace(undecodable=None, kind="append", share=None)
-    monkeypatch.setattr(module, "_asked", lambda *_, **__: None)
-    monkeypatch.setattr(module, "_by_statistics", lambda *_: {})
+    asked = []
+    monkeypatch.setattr(module, "_asked", lambda *given, **_: asked.append(given[3]))
     verdict = module.judge(context, plan, staged, declared=False)
+    assert asked == [(by_spark,)]
+    assert [each.rule for each in verdict.results] == [by_writers, by_spark, counted]
     assert verdict.results[0].fails is fails
     assert (verdict.refused is None) is fails

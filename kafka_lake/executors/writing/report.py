@@ -61,7 +61,7 @@ class Report:
         seen: What its batches had that no column takes, as `dumped` says it.
         bytes_read: Of the records' keys, values and headers.
         asked: How many rows were asked rules.
-        answers: What they answered, by the rule's name, of rules that all of them could answer.
+        answers: What they answered, by the rule's name.
         table: Whose records they were, where a task writes several tables.
     """
 

@@ -1,42 +1,35 @@
-"""Rules that rows are asked while they are written, so that nobody has to read them once more for that."""
+"""Rules of single rows: what Arrow answers here is what they mean, whoever decodes and writes the rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_lake.executors.json.task import single_threaded
+from kafka_lake.executors.packing import Batches
 from kafka_lake.executors.writing.shapes import column_of
 
-Test = tuple[Any, ...]
-"""What a row is asked, as plain data:
+Path = tuple[str, ...]
+"""A column, or a field of a struct; empty for one that the table doesn't have yet, which counts as null."""
+Test = tuple[str, Path, Any]
+"""A kind of rule, what it is about, and what it asks for:
 
-* ``("told", column)``: it isn't null; ``("in", column, values)``; ``("matches", column, regular expression)``, which is
-  found anywhere in it.
-* ``(comparison, column, operand)``; the operand is ``("column", name)`` or ``("value", value)``.
-* ``("and", test, test)``, ``("or", test, test)``, ``("not", test)``.
+* ``accepted_values``: values that columns of the type can have.
+* ``range``: the least and the greatest value, both allowed, either may be None.
+* ``pattern``: a regular expression of RE2, which is found anywhere in the text.
+* ``not_null``: None.
 """
 RuleTest = tuple[str, str, str, Test]
-"""A rule's name, what it asks for in words, the error class of rows that break it, empty if they are to be no dead
-letters, and its test."""
-Answer = tuple[int, int, tuple[tuple[int, int], ...]]
-"""How many rows keep a rule; for how many there is no answer, since something is null; and partition and offset of the
-first row of each Kafka partition that breaks it."""
+"""A rule's name, its description, the error class of its dead letters (empty if it makes none), and its test."""
+Answer = tuple[int, int, tuple[int, int] | None]
+"""How many rows break a rule; for how many the answer is null; and partition and offset of the first that breaks it."""
 
-MOST_RULES = 62
-"""So many rules a row can break at once, as bits of a number."""
-
-_COMPARISONS = {
-    "=": pc.equal,
-    "<>": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
-_NAN_IS = {"<>": True, ">": True, ">=": True}
-_LAST_LINE_BREAK = r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])\z"
+PLACE = ("topic_id", "partition", "offset")
+BROKEN, UNANSWERED = "broken", "unanswered"
+LEFT_OUT = "left_out"
+"""A column of names: those that a row leaves as they are, so that it says nothing of them."""
 
 
 def reason_of(broken: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
@@ -53,8 +46,64 @@ def reason_of(broken: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
     return error_class, f"Breaks {'a rule' if len(broken) == 1 else f'{len(broken)} rules'}: {said}."
 
 
+def answers(
+    tests: Sequence[RuleTest], column: Callable[[Path], pa.Array], count: int, left_out: pa.Array | None = None
+) -> Iterator[pa.Array]:
+    """Give for each rule whether each row keeps it: null where a null leaves that open.
+
+    Args:
+        tests: The rules.
+        column: Returns the values of a column, whose path is not empty.
+        count: How many rows there are.
+        left_out: For each row, the columns that it says nothing of; None if each row has all columns.
+    """
+    for *_, (kind, path, asks) in tests:
+        if not path:
+            yield pa.array([False if kind == "not_null" else None] * count, pa.bool_())
+            continue
+        answer = _answer(kind, column(path), asks)
+        if kind == "not_null" and left_out is not None:
+            answer = pc.if_else(_lists(left_out, path[0]), None, answer)
+        yield answer
+
+
+def _answer(kind: str, column: pa.Array, asks: Any) -> pa.Array:
+    if kind == "not_null":
+        return pc.is_valid(column)
+    if kind == "pattern":
+        return pc.match_substring_regex(column, asks)
+    if kind == "range":
+        kept = pa.scalar(True)
+        for compare, bound in zip((pc.greater_equal, pc.less_equal), asks, strict=True):
+            if bound is not None:
+                kept = pc.and_kleene(kept, compare(column, pa.scalar(bound, column.type)))
+        return kept
+    values = pa.array(asks, column.type)
+    if pa.types.is_floating(column.type):
+        # Arrow looks values up by their bits, by which -0.0 isn't 0.0.
+        column, values = (pc.add(each, pa.scalar(0.0, column.type)) for each in (column, values))
+    return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=values), None)
+
+
+def _lists(lists: pa.ListArray, name: str) -> pa.Array:
+    """Return whether each list has a name."""
+    found = np.zeros(len(lists), dtype=bool)
+    found[pc.list_parent_indices(lists).filter(pc.equal(lists.flatten(), name)).to_numpy()] = True
+    return pa.array(found)
+
+
+def field_of(column: pa.Array, path: Path) -> pa.Array:
+    """Return the field of a struct that the rest of a path names; null where a struct around it is."""
+    return pc.struct_field(column, list(path[1:])) if path[1:] else column
+
+
+def bits_of(broken: Sequence[bool] | np.ndarray, number: int) -> np.ndarray:
+    """Return the bit of a rule for each row that breaks it."""
+    return np.asarray(broken).astype(np.int64) << number
+
+
 class Asked:
-    """Asks rows, and counts the answers.
+    """Asks rows while they are written, and counts the answers.
 
     Args:
         tests: The rules.
@@ -62,14 +111,13 @@ class Asked:
     """
 
     def __init__(self, tests: Sequence[RuleTest], columns: pa.Schema) -> None:
-        self._rules, self._columns, self._rows = tests, columns, 0
-        self._tests = {number: test for number, (*_, test) in enumerate(tests)}
-        self._counts = dict.fromkeys(self._tests, (0, 0))
-        self._firsts: dict[int, dict[int, int]] = {number: {} for number in self._tests}
+        self._tests, self._columns, self._rows = tests, columns, 0
+        self._answers: dict[str, Answer] = {name: (0, 0, None) for name, *_ in tests}
+        self._refusing = sum(1 << number for number, (*_, error_class, _) in enumerate(tests) if error_class)
         self._reasons: dict[int, tuple[str, str]] = {}
 
     def add(self, rows: pa.Table, records: pa.RecordBatch) -> np.ndarray:
-        """Ask rows. A rule that Arrow can't answer for them isn't asked any more.
+        """Ask rows.
 
         Args:
             rows: Of the table, before they have its types.
@@ -78,29 +126,28 @@ class Asked:
         Returns:
             Which rules each row breaks: a number whose bits are those of the rules.
         """
+        known: dict[str, pa.Array] = {}
+
+        def column(path: Path) -> pa.Array:
+            if path[0] not in known:
+                known[path[0]] = column_of(rows, self._columns.field(path[0]))
+            return field_of(known[path[0]], path)
+
         self._rows += len(rows)
         broken = np.zeros(len(rows), dtype=np.int64)
-        given = _Rows(rows, self._columns)
-        for number, test in list(self._tests.items()):
-            try:
-                answer = given.answer(test)
-            except _Unanswered:
-                del self._tests[number], self._counts[number], self._firsts[number]
-                continue
-            kept, nulls = self._counts[number]
-            told = pc.sum(answer).as_py() or 0
-            self._counts[number] = (kept + told, nulls + answer.null_count)
-            if told + answer.null_count < len(rows):
+        for number, answer in enumerate(answers(self._tests, column, len(rows))):
+            name = self._tests[number][0]
+            failed, first = len(rows) - answer.null_count - answer.true_count, None
+            if failed:
                 fails = ~pc.fill_null(answer, True).to_numpy(zero_copy_only=False)
-                broken |= fails.astype(np.int64) << number
-                _keep_first(self._firsts[number], records, fails)
+                broken |= bits_of(fails, number)
+                first = _first(records, fails)
+            self._answers[name] = _both(self._answers[name], (failed, answer.null_count, first))
         return broken
 
     def refuses(self, broken: np.ndarray) -> np.ndarray:
-        """Return which rows are to become dead letters, by what each breaks of the first `MOST_RULES` rules."""
-        some = enumerate(self._rules[:MOST_RULES])
-        bits = sum(1 << number for number, (*_, error_class, _) in some if error_class)
-        refused: np.ndarray = (broken & bits) != 0
+        """Return which rows become dead letters, by what each breaks."""
+        refused: np.ndarray = (broken & self._refusing) != 0
         return refused
 
     def reasons(self, broken: np.ndarray) -> tuple[pa.Array, pa.Array]:
@@ -108,101 +155,64 @@ class Asked:
         codes, places = np.unique(broken, return_inverse=True)
         for code in map(int, codes):
             if code not in self._reasons:
-                self._reasons[code] = reason_of([each[:3] for n, each in enumerate(self._rules) if code >> n & 1])
+                self._reasons[code] = reason_of([each[:3] for n, each in enumerate(self._tests) if code >> n & 1])
         told = [self._reasons[int(code)] for code in codes]
         classes, messages = (pa.array([each[part] for each in told], pa.string()).take(places) for part in (0, 1))
         return classes, messages
 
-    def answers(self) -> tuple[int, dict[str, Answer]]:
-        """Return how many rows were asked, and what they answered to each rule that all of them could answer."""
-        names = {number: self._rules[number][0] for number in self._tests}
-        return self._rows, {
-            name: (*self._counts[number], tuple(sorted(self._firsts[number].items()))) for number, name in names.items()
-        }
+    def answers(self) -> tuple[int, Mapping[str, Answer]]:
+        """Return how many rows were asked, and what they answered to each rule."""
+        return self._rows, self._answers
 
 
-def _keep_first(firsts: dict[int, int], records: pa.RecordBatch, fails: np.ndarray) -> None:
-    """Keep the lowest offset of each Kafka partition among records."""
-    partitions, offsets = (records.column(name).to_numpy()[fails] for name in ("partition", "offset"))
-    for partition in np.unique(partitions):
-        _lower(firsts, int(partition), int(offsets[partitions == partition].min()))
+def _first(records: pa.RecordBatch, fails: np.ndarray) -> tuple[int, int]:
+    partitions, offsets = (records.column(name).to_numpy()[fails] for name in PLACE[1:])
+    least = partitions.min()
+    return int(least), int(offsets[partitions == least].min())
 
 
-def _lower(firsts: dict[int, int], partition: int, offset: int) -> None:
-    firsts[partition] = min(offset, firsts.get(partition, offset))
+def _both(one: Answer, other: Answer) -> Answer:
+    firsts = [first for *_, first in (one, other) if first is not None]
+    return one[0] + other[0], one[1] + other[1], min(firsts, default=None)
 
 
-class _Unanswered(Exception):
-    pass
-
-
-class _Rows:
-    """Rows, whose columns get the table's types when they are asked for."""
-
-    def __init__(self, rows: pa.Table, columns: pa.Schema) -> None:
-        self._rows, self._columns = rows, columns
-        self._known: dict[str, pa.Array] = {}
-
-    def answer(self, test: Test) -> pa.Array:
-        """Return whether each row keeps a rule: null where SQL has no answer."""
-        kind, *given = test
-        if kind == "and":
-            return pc.and_kleene(*(self.answer(each) for each in given))
-        if kind == "or":
-            return pc.or_kleene(*(self.answer(each) for each in given))
-        if kind == "not":
-            return pc.invert(self.answer(given[0]))
-        if kind in _COMPARISONS:
-            return self._compared(kind, self._column(given[0]), *given[1])
-        column = self._column(given[0])
-        if kind == "told":
-            return pc.is_valid(column)
-        if kind == "in":
-            found = pc.is_in(column, value_set=pa.array(given[1], column.type))
-            return pc.if_else(pc.is_valid(column), found, None)
-        return _matches(column, given[1])
-
-    def _compared(self, comparison: str, column: pa.Array, what: str, given: Any) -> pa.Array:
-        other = pa.scalar(given) if what == "value" else self._column(given)
-        found = _COMPARISONS[comparison](column, other)
-        if not pa.types.is_floating(column.type):
-            return found
-        # To Spark, NaN is greater than all numbers, and equal to itself.
-        if what == "value":
-            return pc.if_else(pc.is_nan(column), _NAN_IS.get(comparison, False), found)
-        if pc.any(pc.or_kleene(pc.is_nan(column), pc.is_nan(other))).as_py():
-            raise _Unanswered
-        return found
-
-    def _column(self, name: str) -> pa.Array:
-        if name not in self._known:
-            self._known[name] = column_of(self._rows, self._columns.field(name))
-        return self._known[name]
-
-
-def _matches(column: pa.Array, regex: str) -> pa.Array:
-    found = pc.match_substring_regex(column, regex)
-    if "$" not in regex or pc.all(found).as_py():
-        return found
-    # Java's $ is also before a line break that ends the text.
-    before = pc.replace_substring_regex(column, _LAST_LINE_BREAK, "")
-    return pc.or_(found, pc.match_substring_regex(before, regex))
-
-
-def merged_answers(answers: Sequence[tuple[int, Mapping[str, Answer]]]) -> tuple[int, dict[str, Answer]]:
-    """Return what several tasks found together, of rules that all of them could ask.
+def merged_answers(found: Iterable[tuple[int, Mapping[str, Answer]]]) -> tuple[int, dict[str, Answer]]:
+    """Return what several tasks found together.
 
     Args:
-        answers: How many rows each asked, and what they answered.
+        found: How many rows each asked, and what they answered.
     """
-    some = [each for rows, each in answers if rows]
-    names = [name for name in some[0] if all(name in each for each in some)] if some else []
-    found = {}
-    for name in names:
-        firsts: dict[int, int] = {}
-        for each in some:
-            for partition, offset in each[name][2]:
-                _lower(firsts, partition, offset)
-        kept, nulls = sum(each[name][0] for each in some), sum(each[name][1] for each in some)
-        found[name] = (kept, nulls, tuple(sorted(firsts.items())))
-    return sum(rows for rows, _ in answers), found
+    count, merged = 0, dict[str, Answer]()
+    for rows, by_rule in found:
+        count += rows
+        for name, answer in by_rule.items():
+            merged[name] = _both(merged.get(name, (0, 0, None)), answer)
+    return count, merged
+
+
+def ask(told: Mapping[str, Any]) -> Batches:
+    """Return the function for ``mapInArrow`` that asks rows of Spark's.
+
+    Its input has the columns of `PLACE`, one for each path, and `LEFT_OUT` if rows leave columns out. Its output has
+    those of `PLACE`, and as numbers whose bits are those of the rules: `BROKEN`, and `UNANSWERED` where the answer is
+    null.
+
+    Args:
+        told: ``tests``; and ``columns``: the name of the input's column, by path.
+    """
+    tests, columns = told["tests"], told["columns"]
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        single_threaded()
+        for batch in batches:
+            names, count = batch.schema.names, len(batch)
+            left_out = batch.column(LEFT_OUT) if LEFT_OUT in names else None
+            broken, unanswered = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+            given = answers(tests, lambda path, rows=batch: rows.column(columns[path]), count, left_out)  # type: ignore[misc]
+            for number, answer in enumerate(given):
+                broken |= bits_of(pc.invert(pc.fill_null(answer, True)), number)
+                unanswered |= bits_of(pc.is_null(answer), number)
+            found = [*(batch.column(name) for name in PLACE), pa.array(broken), pa.array(unanswered)]
+            yield pa.RecordBatch.from_arrays(found, names=[*PLACE, BROKEN, UNANSWERED])
+
+    return run

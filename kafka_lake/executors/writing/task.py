@@ -89,10 +89,10 @@ class Writer:
     def _judged(
         self, rows: pa.Table, kept: pa.RecordBatch, failed: pa.RecordBatch
     ) -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch]:
-        """Ask rows the table's rules, and set those apart that are to be dead letters, if that is wanted."""
+        """Ask rows the table's rules, and set those apart that are to be dead letters."""
         broken = self._asked.add(rows, kept)
         bad = self._asked.refuses(broken)
-        if not self._work.sets_apart or not bad.any():
+        if not bad.any():
             return rows, kept, failed
         apart = kept.filter(pa.array(bad))
         for name, each in zip((ERROR_CLASS, ERROR_MESSAGE), self._asked.reasons(broken[bad]), strict=True):

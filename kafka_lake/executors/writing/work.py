@@ -22,8 +22,7 @@ class Work:
         withheld: Whether large records come without what makes them large; they are left out then.
         refused: Records that become no row although they decode.
         reasons: Why not: error classes and messages.
-        tests: The table's rules that rows are asked.
-        sets_apart: Whether rows that are to be dead letters by them become none.
+        tests: The table's rules of single rows.
         group_bytes: Bytes of Arrow columns that become one row group, where the table has no partitions.
         file_bytes: Bytes of them that become one data file; for each of the table's partitions in them, if it has any.
     """
@@ -38,6 +37,5 @@ class Work:
     refused: Places = field(default_factory=dict)
     reasons: tuple[tuple[str, str], ...] = ()
     tests: tuple[RuleTest, ...] = ()
-    sets_apart: bool = False
     group_bytes: int = 32 << 20
     file_bytes: int = 512 << 20

@@ -1,31 +1,47 @@
-"""Rules asked of staged rows: one pass that counts, and where rows are refused another one that names their records."""
+"""Rules asked of staged rows: first by Arrow those of single rows, then by Spark the others of the rows that stay.
+
+Each is one pass that counts, and where rows are refused another one that names their records.
+"""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import reduce
 from operator import and_, or_
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.rule import WHOLE_TABLE, Rule
+from kafka_lake.executors.writing.rules import BROKEN, LEFT_OUT, PLACE, UNANSWERED, ask
+from kafka_lake.ingest.rule import BY_ARROW, WHOLE_TABLE, Rule
 from kafka_lake.ingest.rules.check import run_check
-from kafka_lake.ingest.rules.conditions import Condition, Rows
+from kafka_lake.ingest.rules.conditions import Condition, Rows, column_at
 from kafka_lake.ingest.rules.referred import BROADCAST_ROWS, Referred
 from kafka_lake.ingest.rules.refused import Refused
-from kafka_lake.ingest.rules.result import SAMPLES, RuleResult, commit_result, reason_of
+from kafka_lake.ingest.rules.result import RuleResult, commit_result, reason_of
+from kafka_lake.ingest.rules.row_rules import row_rules
+from kafka_lake.ingest.tasks import told
 
-_PLACE = ("topic_id", "partition", "offset")
 _KEY = "key_{}_{}"
-T = TypeVar("T")
-Samples = tuple[tuple[int, int], ...]
+_BY_CONDITIONS = ("expression", "unique", "foreign_key", "row_count", "null_share")
+_ANSWERED = T.StructType(
+    [
+        T.StructField("topic_id", T.StringType()),
+        T.StructField("partition", T.IntegerType()),
+        T.StructField("offset", T.LongType()),
+        T.StructField(BROKEN, T.LongType()),
+        T.StructField(UNANSWERED, T.LongType()),
+    ]
+)
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,11 @@ class Asked:
     samples: bool = False
     mask: tuple[str, ...] = ()
 
+    @property
+    def subject(self) -> str:
+        """Return whose rows they are, for errors."""
+        return f"{self.what} {self.topic}"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -83,30 +104,70 @@ def evaluate(asked: Asked) -> Verdict:
     Raises:
         ConfigurationError: If a rule can't be asked of these columns.
     """
-    ours = tuple(rule for rule in asked.rules if rule.kind != "check")
-    verdict = _by_conditions(replace(asked, rules=ours)) if ours else Verdict()
-    results = {each.rule: each for each in verdict.results} | _by_checks(asked, verdict.refused)
-    told = tuple(results[rule] for rule in asked.rules)
-    return Verdict(told, None if any(each.fails for each in told) else verdict.refused)
+    results, refused = dict[Rule, RuleResult](), list[Refused]()
+    for engine, kinds in ((_by_arrow, BY_ARROW), (_by_conditions, _BY_CONDITIONS), (_by_checks, ("check",))):
+        rules = tuple(rule for rule in asked.rules if rule.kind in kinds)
+        if not rules:
+            continue
+        verdict = engine(replace(asked, rules=rules))
+        results |= {each.rule: each for each in verdict.results}
+        if verdict.refused is not None and asked.column is not None:
+            refused.append(verdict.refused)
+            asked = replace(asked, rows=verdict.refused.left(asked.rows, asked.column))
+    found = tuple(results[rule] for rule in asked.rules)
+    fails = any(each.fails for each in found)
+    return Verdict(found, None if fails or not refused else reduce(Refused.and_, refused))
 
 
-def _by_checks(asked: Asked, refused: Refused | None) -> dict[Rule, RuleResult]:
+def _by_arrow(asked: Asked) -> Verdict:
+    """Ask rules of single rows."""
+    columns = T.StructType([column for column in asked.rows.schema if column.name != asked.untold])
+    rules = row_rules(asked.subject, asked.rules, columns, asked.declared)
+    paths = {path: f"column_{n}" for n, (*_, (_, path, _)) in enumerate(rules.tests) if path}
+    left_out = [] if asked.untold is None else [F.col(asked.untold).alias(LEFT_OUT)]
+    given = asked.rows.select(
+        *_places(asked.column), *[column_at(path).alias(name) for path, name in paths.items()], *left_out
+    )
+    answered = given.mapInArrow(told(ask, {"tests": rules.tests, "columns": paths}), _ANSWERED)
+    counted = answered.agg(F.count(F.lit(1)).alias("rows"), *_counts(len(rules.tests))).collect()[0]
+    answers = {
+        rule.name: (counted[f"failed_{n}"], counted[f"nulls_{n}"], _first(asked, counted[f"first_{n}"]))
+        for n, rule in enumerate(rules.rules)
+    }
+    results = rules.results(counted["rows"], answers)
+    if any(each.fails for each in results) or not any(each.refuses_rows for each in results):
+        return Verdict(results)
+    refusing = sum(1 << n for n, rule in enumerate(rules.rules) if rule.error_class)
+    found = answered.filter(F.col(BROKEN).bitwiseAND(F.lit(refusing)) != 0).toArrow()
+
+    def broken(code: int) -> list[Rule]:
+        return [rule for n, rule in enumerate(rules.rules) if code >> n & 1]
+
+    return Verdict(results, _refused(found, broken))
+
+
+def _counts(count: int) -> list[Column]:
+    found = []
+    for n in range(count):
+        broken, unanswered = (F.col(name).bitwiseAND(F.lit(1 << n)) != 0 for name in (BROKEN, UNANSWERED))
+        first = F.min(F.when(broken, _where()))
+        found += [F.count_if(broken).alias(f"failed_{n}"), F.count_if(unanswered).alias(f"nulls_{n}")]
+        found.append(first.alias(f"first_{n}"))
+    return found
+
+
+def _by_checks(asked: Asked) -> Verdict:
     """Call your own checks with the rows that the other rules leave; a commit without rows isn't checked."""
-    checks = {rule: rule.entry.check for rule in asked.rules if rule.entry.check is not None}
-    if not checks:
-        return {}
     rows = asked.rows if asked.untold is None else asked.rows.drop(asked.untold)
-    if refused is not None and asked.column is not None:
-        rows = refused.left(rows, asked.column)
     count = rows.count()
     if not count:
-        return {rule: RuleResult(rule, 0, 0) for rule in checks}
-    results = {rule: run_check(check, rows, asked.samples, asked.mask) for rule, check in checks.items()}
-    return {rule: RuleResult(rule, count, int(bool(each.failures)), checked=each) for rule, each in results.items()}
+        return Verdict(tuple(RuleResult(rule, 0, 0) for rule in asked.rules))
+    found = {rule: run_check(str(rule.entry.check), rows, asked.samples, asked.mask) for rule in asked.rules}
+    return Verdict(tuple(RuleResult(rule, count, int(bool(c.failures)), checked=c) for rule, c in found.items()))
 
 
 def _by_conditions(asked: Asked) -> Verdict:
-    rows = Rows(f"{asked.what} {asked.topic}", asked.rows, asked.declared, untold=asked.untold, tables=asked.tables)
+    rows = Rows(asked.subject, asked.rows, asked.declared, untold=asked.untold, tables=asked.tables)
     conditions = [rows.condition(rule) for rule in asked.rules]
     evaluation = _Evaluation(asked, conditions)
     results = evaluation.counted()
@@ -118,14 +179,6 @@ def _by_conditions(asked: Asked) -> Verdict:
         for each in results
     ]
     return Verdict(tuple(told), refused if len(refused) else None)
-
-
-class _Counts(NamedTuple):
-    """How many rows there are, break a rule, and leave it without an answer."""
-
-    rows: int
-    failed: int
-    nulls: int
 
 
 class _Evaluation:
@@ -165,41 +218,30 @@ class _Evaluation:
         aggregates = [F.count(F.lit(1)).alias("rows")]
         for n, _ in self._conditions:
             aggregates += [F.count(_kept(n)).alias(f"told_{n}"), F.count_if(F.col(_kept(n))).alias(f"yes_{n}")]
+            aggregates.append(F.min(F.when(~F.col(_kept(n)), _where())).alias(f"first_{n}"))
         found = self._collected(lambda: self._frame.agg(*aggregates).collect())[0]
         self._count = found["rows"]
-        failed = {n: found[f"told_{n}"] - found[f"yes_{n}"] for n, _ in self._conditions}
-        samples = self._samples([n for n, each in self._conditions if failed[n] and each.rule.is_of_rows])
-        rows = found["rows"]
-        counts = {n: _Counts(rows, failed[n], rows - found[f"told_{n}"]) for n, _ in self._conditions}
-        return tuple(self._result(n, each, counts[n], samples.get(n, ())) for n, each in self._conditions)
+        return tuple(self._result(n, each, found) for n, each in self._conditions)
 
-    def _result(self, n: int, condition: Condition, counts: _Counts, samples: Samples) -> RuleResult:
-        rule, (rows, failed, nulls) = condition.rule, counts
+    def _result(self, n: int, condition: Condition, counted: Row) -> RuleResult:
+        rule, rows, told = condition.rule, counted["rows"], counted[f"told_{n}"]
+        failed, first = told - counted[f"yes_{n}"], counted[f"first_{n}"]
         if not rule.is_of_rows:
             return replace(commit_result(rule, rows, failed), unknown=condition.unknown)
         if condition.keys:
-            count, first = F.count(F.lit(1)).alias("failed"), F.min("offset").alias("first")
-            twice = self._collected(lambda: self._twice(n, condition).groupBy("partition").agg(count, first).collect())
-            failed = sum(row["failed"] for row in twice)
-            samples = _first(twice, "first") if self._asked.column is not None else ()
+            several = [F.count(F.lit(1)), F.min(_where())]
+            failed, first = self._collected(lambda: self._twice(n, condition).agg(*several).collect())[0]
         given, snapshot = rule.entry.foreign_key, None
         if given is not None:
             snapshot = self._asked.tables[given.table].snapshot
-        return RuleResult(rule, rows, failed, nulls, samples=samples, unknown=condition.unknown, snapshot=snapshot)
-
-    def _samples(self, failed: Sequence[int]) -> dict[int, Samples]:
-        """Return the first row of each Kafka partition that breaks a rule, for some rules."""
-        if not failed or self._asked.column is None:
-            return {}
-        firsts = [F.min(F.when(~F.col(_kept(n)), F.col("offset"))).alias(f"first_{n}") for n in failed]
-        found = self._collected(lambda: self._frame.groupBy("partition").agg(*firsts).collect())
-        return {n: _first(found, f"first_{n}") for n in failed}
+        first = _first(self._asked, first)
+        return RuleResult(rule, rows, failed, rows - told, first, unknown=condition.unknown, snapshot=snapshot)
 
     def _twice(self, n: int, condition: Condition) -> DataFrame:
         """Return the rows whose key an earlier row has that the other rules don't refuse, or a row of the table."""
         keys = _keys(n, condition.keys)
         keyed = self._frame.filter(F.col(_kept(n)).isNotNull()).select(
-            *_PLACE,
+            *PLACE,
             *keys,
             self._broken_alone().alias("broken"),
             F.when(self._is_refused(), F.lit(0)).otherwise(F.lit(1)).alias("stays"),
@@ -218,7 +260,7 @@ class _Evaluation:
             there = F.coalesce("held", F.lit(False))
         before = Window.partitionBy(*keys).orderBy("partition", "offset").rowsBetween(Window.unboundedPreceding, -1)
         earlier = F.coalesce(F.sum("stays").over(before), F.lit(0)) > 0
-        return keyed.withColumn("twice", there | earlier).filter("twice").select(*_PLACE, "broken")
+        return keyed.withColumn("twice", there | earlier).filter("twice").select(*PLACE, "broken")
 
     def _others(self, rule: Rule) -> DataFrame | None:
         """Return the rows of earlier commits that a `unique` looks at; None if it looks at none."""
@@ -248,32 +290,22 @@ class _Evaluation:
 
     def refused(self) -> Refused:
         """Name the records of rows that break rules which make dead letters, and all that each breaks."""
-        parts = [self._frame.filter(self._is_refused()).select(*_PLACE, self._broken_alone().alias("broken"))]
+        parts = [self._frame.filter(self._is_refused()).select(*PLACE, self._broken_alone().alias("broken"))]
         for n, each in self._unique:
             if each.rule.on_failure == "dead_letter":
                 also = F.concat_ws(",", F.nullif("broken", F.lit("")), F.lit(str(n)))
                 parts.append(self._twice(n, each).withColumn("broken", also))
         whole = reduce(DataFrame.union, parts)
         if len(parts) > 1:
-            whole = whole.groupBy(*_PLACE).agg(F.concat_ws(",", F.collect_list("broken")).alias("broken"))
-        return self._named(self._collected(whole.toArrow))
-
-    def _named(self, found: pa.Table) -> Refused:
-        texts = found.column("broken").combine_chunks().dictionary_encode()
+            whole = whole.groupBy(*PLACE).agg(F.concat_ws(",", F.collect_list("broken")).alias("broken"))
         rules = [each.rule for _, each in self._conditions]
-        broken = [
-            [rules[n] for n in sorted({int(n) for n in text.split(",")})] for text in texts.dictionary.to_pylist()
-        ]
-        counts = {row["values"]: row["counts"] for row in texts.indices.value_counts().to_pylist()}
-        by_rule = {
-            rule.name: sum(counts.get(n, 0) for n, each in enumerate(broken) if rule in each)
-            for rule in rules
-            if rule.on_failure == "dead_letter"
-        }
-        records = found.select(_PLACE).append_column("reason", texts.indices.cast(pa.int32()))
-        return Refused(records, tuple(map(reason_of, broken)), by_rule)
 
-    def _collected(self, action: Callable[[], T]) -> T:
+        def broken(text: str) -> list[Rule]:
+            return [rules[n] for n in sorted({int(n) for n in text.split(",")})]
+
+        return _refused(self._collected(whole.toArrow), broken)
+
+    def _collected(self, action: Callable[[], Found]) -> Found:
         """Return what Spark computes; what it can't, because of a rule, is the settings' fault."""
         try:
             return action()
@@ -286,11 +318,9 @@ class _Evaluation:
     def _unanswered(self, error: Exception) -> ConfigurationError:
         found = re.search(r"PatternSyntaxException: ([^\n]+)", str(error))
         said = found[1] if found else str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
-        patterns = [each.rule for _, each in self._conditions if each.rule.entry.pattern is not None]
-        named = [rule.name for rule in patterns if rule.entry.pattern and rule.entry.pattern.regex in str(error)]
-        names = ", ".join(named) or ", ".join(each.rule.name for _, each in self._conditions)
+        names = ", ".join(each.rule.name for _, each in self._conditions)
         return ConfigurationError(
-            f"{self._asked.what} {self._asked.topic}: rules: {names}: Spark can't ask that: {said}.",
+            f"{self._asked.subject}: rules: {names}: Spark can't ask that: {said}.",
             "Nothing was published. Correct the rule.",
         )
 
@@ -300,17 +330,37 @@ def _places(column: str | None) -> list[Column]:
     if column is None:
         told = (F.lit(None).cast("string"), F.lit(0), F.monotonically_increasing_id())
     else:
-        told = tuple(F.col(f"`{column}`")[name] for name in _PLACE)
-    return [each.alias(name) for each, name in zip(told, _PLACE, strict=True)]
+        told = tuple(F.col(f"`{column}`")[name] for name in PLACE)
+    return [each.alias(name) for each, name in zip(told, PLACE, strict=True)]
+
+
+def _where() -> Column:
+    return F.struct("partition", "offset")
 
 
 def _keys(n: int, columns: Sequence[Column]) -> list[str]:
     return [_KEY.format(n, i) for i in range(len(columns))]
 
 
-def _first(found: Sequence[Row], name: str) -> Samples:
-    places = [(row["partition"], row[name]) for row in found if row[name] is not None]
-    return tuple(sorted(places)[:SAMPLES])
+def _first(asked: Asked, place: Row | None) -> tuple[int, int] | None:
+    return None if place is None or asked.column is None else (place["partition"], place["offset"])
+
+
+def _refused(found: pa.Table, broken: Callable[[Any], list[Rule]]) -> Refused:
+    """Return records that rules refuse.
+
+    Args:
+        found: Places of records, and in the column `BROKEN` what says which rules each breaks.
+        broken: Returns the rules that it says, in the order of the settings.
+    """
+    codes = found.column(BROKEN).combine_chunks().dictionary_encode()
+    rules = [broken(code) for code in codes.dictionary.to_pylist()]
+    counts = {row["values"]: row["counts"] for row in codes.indices.value_counts().to_pylist()}
+    by_rule = Counter[str]()
+    for n, each in enumerate(rules):
+        by_rule.update({rule.name: counts[n] for rule in each if rule.error_class})
+    records = found.select(PLACE).append_column("reason", codes.indices.cast(pa.int32()))
+    return Refused(records, tuple(map(reason_of, rules)), dict(by_rule))
 
 
 def _unknown_names(condition: Condition) -> Iterator[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -41,6 +42,14 @@ class Refused:
     def __len__(self) -> int:
         """Return how many records there are."""
         return len(self.records)
+
+    def and_(self, other: "Refused") -> "Refused":
+        """Return these and other records together; none is among both."""
+        reasons = pc.add(other.records.column("reason"), pa.scalar(len(self.reasons), pa.int32()))
+        others = other.records.set_column(len(_PLACE), "reason", reasons)
+        return Refused(
+            pa.concat_tables([self.records, others]), self.reasons + other.reasons, {**self.by_rule, **other.by_rule}
+        )
 
     def by_partition(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """Return offsets, ascending, and reasons for each Kafka partition; of one topic's records only."""

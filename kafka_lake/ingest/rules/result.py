@@ -9,8 +9,6 @@ from kafka_lake.ingest.rules.check import Checked
 from kafka_lake.ingest.rules.volume import VolumeFound
 from kafka_lake.ingest.topic_table import is_over, limit_of
 
-SAMPLES = 5
-"""So many rows that break a rule are shown."""
 FEW = 10
 """So many rows are never too large a share: a commit may have three rows, and one of them must not stop a topic."""
 
@@ -25,7 +23,7 @@ class RuleResult:
         failed: Rows that break it. Of a rule about commits: 1 if the commit breaks it.
         nulls: Rows for which the answer is neither yes nor no, since something is null; they pass. Of a `null_share`:
             rows whose column is null.
-        samples: Partition and offset of rows that break it: the first of each Kafka partition.
+        first: Partition and offset of the first row that breaks it, by partition and then by offset.
         unknown: Columns that it names and the table doesn't have yet.
         snapshot: Of a `foreign_key`: the snapshot of the other table that was looked at; None if it has none.
         volume: Of a `volume`: how many rows the last period has beside the band; None if it wasn't asked.
@@ -36,7 +34,7 @@ class RuleResult:
     evaluated: int
     failed: int
     nulls: int = 0
-    samples: tuple[tuple[int, int], ...] = ()
+    first: tuple[int, int] | None = None
     unknown: tuple[str, ...] = ()
     snapshot: int | None = None
     volume: VolumeFound | None = None

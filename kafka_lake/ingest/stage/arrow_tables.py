@@ -10,13 +10,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.json.task import ERROR_CLASS
 from kafka_lake.executors.writing.tables import TABLE, decode_and_write_tables
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.rule import Rule
+from kafka_lake.ingest.rules.row_rules import RowRules
 from kafka_lake.ingest.stage.arrow_doubts import why_not
 from kafka_lake.ingest.stage.arrow_writer import (
     RETURNED,
@@ -24,6 +25,7 @@ from kafka_lake.ingest.stage.arrow_writer import (
     given_back,
     may_withhold,
     outcome,
+    rules_of_rows,
     run_tasks,
     work_of,
 )
@@ -47,12 +49,14 @@ class TableToWrite:
         decoder: Of its values.
         target: The columns.
         state: The table; its current columns are written.
+        rules: Its rules of single rows.
     """
 
     spec: TopicTable
     decoder: Json
     target: Target
     state: TableState
+    rules: RowRules
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,6 @@ class Prewritten:
         layout: Schema, partition spec and properties of the table as it was written.
         again: Gives the records once more, should they have to be written in another way.
         table: The table.
-        rules: Its rules.
         taken: Has something in it once the files have been given to a snapshot.
     """
 
@@ -74,13 +77,11 @@ class Prewritten:
     layout: object
     again: Callable[[], DataFrame]
     table: Table
-    rules: tuple[Rule, ...]
     taken: list[str] = field(default_factory=list, compare=False)
 
     def fits(self, target: Target, state: TableState) -> bool:
         """Return whether this is what would be written for a table as it is now."""
-        same = self.target == target and self.layout == _layout(state)
-        return same and self.by.answers.may_stay(self.rules)
+        return self.target == target and self.layout == _layout(state)
 
     def take(self) -> ByArrow:
         """Return what Arrow did, whose files are those of a snapshot to be from now on."""
@@ -126,7 +127,11 @@ def table_to_write(context: Context, state: TableState | None, plan: Plan) -> Ta
     want = plan_schema(spec, decoder, state)
     if want.refused or want.renamed or why_not(spec, decoder, target=want.target, state=state, plan=plan):
         return None
-    return TableToWrite(spec, decoder, want.target, state)
+    try:
+        return TableToWrite(spec, decoder, want.target, state, rules_of_rows(spec, decoder, state.table))
+    except ConfigurationError:
+        # It is refused alone, and the others are written.
+        return None
 
 
 def write_tables(
@@ -160,7 +165,7 @@ def write_tables(
     if spark.conf.get("spark.sql.session.timeZone") != "UTC":
         return None
     works = {
-        name: work_of(each.spec, each.decoder, target=each.target, table=each.state.table, plan=plan)
+        name: work_of(each.spec, each.decoder, each.target, each.state.table, plan=plan, rules=each.rules)
         for name, each in tables.items()
     }
     tasks = tasks_of(plan, spark)
@@ -191,7 +196,7 @@ def write_tables(
             [each for each in reports if each.table == name],
             frames=[frame.filter(F.col(TABLE) == name) for frame in frames],
             records=like,
-            work=works[name],
+            rules=table.rules,
         )
         for name, table in tables.items()
         if name in counts
@@ -201,9 +206,7 @@ def write_tables(
 
 def prewritten(by: ByArrow, table: TableToWrite, again: Callable[[], DataFrame]) -> Prewritten:
     """Return what was written for a table, as its stage takes it."""
-    return Prewritten(
-        by, table.target, _layout(table.state), again, table=table.state.table, rules=table.spec.named_rules
-    )
+    return Prewritten(by, table.target, _layout(table.state), again, table=table.state.table)
 
 
 def _layout(state: TableState) -> object:

@@ -27,10 +27,11 @@ from kafka_lake.executors.writing.tables import decode_and_write_tables
 from kafka_lake.executors.writing.task import LARGE, REPORT
 from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.decode.json.decoder import Json
-from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.target import Target, spark_columns
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.rules.by_arrow import Answers, may_set_apart, rules_for_arrow
-from kafka_lake.ingest.rules.refused import Refused, refused_mark
+from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.rules.result import RuleResult
+from kafka_lake.ingest.rules.row_rules import RowRules, row_rules
 from kafka_lake.ingest.tasks import packed, told
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, summary_of
@@ -85,7 +86,7 @@ class ByArrow:
             ``error_message``; None if there are none.
         failures: What the failed are by class.
         spans: The rows by task and Kafka partition.
-        answers: What the rows answered to the table's rules.
+        rules: What the table's rules of single rows found. Rows that these refuse are among the failed.
         marks: What the snapshot's summary tells of it.
     """
 
@@ -94,7 +95,7 @@ class ByArrow:
     failed: DataFrame | None
     failures: tuple[Failure, ...]
     spans: tuple[Span, ...]
-    answers: Answers
+    rules: tuple[RuleResult, ...]
     marks: Mapping[str, str]
 
     def delete_files(self, table: Table) -> None:
@@ -107,7 +108,7 @@ class ByArrow:
 def nothing_written() -> ByArrow:
     """Return what is written of no records."""
     counts = dict.fromkeys(("records", "bytes_read", "tombstones", "failed", "untimed"), 0)
-    return ByArrow((), counts, failed=None, failures=(), spans=(), answers=Answers(), marks={})
+    return ByArrow((), counts, failed=None, failures=(), spans=(), rules=(), marks={})
 
 
 def by_arrow(
@@ -139,30 +140,35 @@ def by_arrow(
     Returns:
         What was written and what failed; None if this Spark can't do it, and everything is left as it was. Files of
         tasks that failed stay behind, as with every writer of Spark's; no snapshot knows them.
+
+    Raises:
+        ConfigurationError: If a rule doesn't go with the table's columns.
     """
     if spark.conf.get("spark.sql.session.timeZone") != "UTC":
         return None
-    work = replace(work_of(spec, decoder, target=target, table=state.table, plan=plan), **_refusing(refused))
+    rules = rules_of_rows(spec, decoder, state.table)
+    work = work_of(spec, decoder, target=target, table=state.table, plan=plan, rules=rules)
+    if refused is not None:
+        work = replace(work, refused=refused.by_partition(), reasons=refused.reasons)
 
-    def written(work: Work, held: ExitStack) -> ByArrow | None:
-        def write(given: DataFrame, withheld: bool) -> DataFrame:
-            mine = replace(work, withheld=withheld)
-            return given.coalesce(tasks).mapInArrow(told(write_task.decode_and_write, vars(mine)), RETURNED)
-
-        done = run_tasks(spark, records, may_withhold(spark, [state], plan), write, held=held)
-        if done is None:
-            return None
-        reports, frames = done
-        return outcome(spec, state.table, reports, frames=frames, records=records, work=work)
+    def write(given: DataFrame, withheld: bool) -> DataFrame:
+        mine = replace(work, withheld=withheld)
+        return given.coalesce(tasks).mapInArrow(told(write_task.decode_and_write, vars(mine)), RETURNED)
 
     with ExitStack() as attempt:
-        found = written(work, attempt)
-        if found is None or found.answers.may_stay(spec.named_rules):
-            held.enter_context(attempt.pop_all())
-            return found
-        # Spark is to ask the rules then, of all rows.
-        found.delete_files(state.table)
-    return written(replace(work, sets_apart=False), held)
+        done = run_tasks(spark, records, may_withhold(spark, [state], plan), write, held=attempt)
+        if done is None:
+            return None
+        held.enter_context(attempt.pop_all())
+    reports, frames = done
+    return outcome(spec, state.table, reports, frames=frames, records=records, rules=rules)
+
+
+def rules_of_rows(spec: TopicTable, decoder: Json, table: Table) -> RowRules:
+    """Return the rules of single rows that a table's writers ask; raises as `row_rules`."""
+    declared = decoder.fixed is not None
+    columns = spark_columns(table.schema().as_struct()) if spec.rules else T.StructType()
+    return row_rules(f"Topic {spec.topic}", spec.named_rules, columns, declared)
 
 
 def run_tasks(
@@ -205,7 +211,7 @@ def outcome(
     reports: Sequence[Report],
     frames: Sequence[DataFrame],
     records: DataFrame,
-    work: Work,
+    rules: RowRules,
 ) -> ByArrow:
     """Return what became of a table's records.
 
@@ -215,14 +221,12 @@ def outcome(
         reports: Of the tasks that wrote it.
         frames: What they gave back, with its records alone.
         records: Have the columns of the records.
-        work: What the tasks were told.
+        rules: Those that the rows were asked.
     """
     done = _merged(reports)
     marks = {DECODED_BY_ARROW: str(done.records - done.failed)}
     if done.large:
         marks[LARGE_RECORDS] = str(done.large)
-    answers = Answers(done.asked, done.answers, set_apart=work.sets_apart)
-    marks |= refused_mark(answers.refused(spec.named_rules))
     counts = {
         "records": done.records,
         "bytes_read": done.bytes_read,
@@ -240,7 +244,7 @@ def outcome(
         failed=failed,
         failures=done.failures,
         spans=done.spans,
-        answers=answers,
+        rules=rules.results(done.asked, done.answers),
         marks=marks,
     )
 
@@ -313,16 +317,7 @@ def _without_bound(spark: Any) -> Iterator[None]:
             spark.conf.set(_BOUND, _USUAL_BOUND)
 
 
-def _refusing(refused: Refused | None) -> dict[str, Any]:
-    # What is refused is known then, so that nothing is asked.
-    return (
-        {}
-        if refused is None
-        else {"refused": refused.by_partition(), "reasons": refused.reasons, "tests": (), "sets_apart": False}
-    )
-
-
-def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: Plan) -> Work:
+def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: Plan, rules: RowRules) -> Work:
     """Return what tasks are told of a table that they write."""
     slim: dict[str, Any] = {
         "snapshots": [],
@@ -331,7 +326,6 @@ def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan:
         "refs": {},
         "current_snapshot_id": None,
     }
-    tests = rules_for_arrow(spec.named_rules, table.schema())
     return Work(
         metadata=table.metadata.model_copy(update=slim).model_dump_json(),
         io=table.io.properties,
@@ -339,8 +333,7 @@ def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan:
         topic=spec.topic,
         topic_id=plan.after.identity.topic_id,
         metadata_column=spec.metadata_column,
-        tests=tests,
-        sets_apart=may_set_apart(spec.named_rules, tests),
+        tests=rules.tests,
     )
 
 

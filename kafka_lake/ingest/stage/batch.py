@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -20,7 +21,7 @@ from kafka_lake.ingest.decoding import Decoded
 from kafka_lake.ingest.keyed.not_sent import with_not_sent
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.evaluate import Verdict
-from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.rules.refused import Refused, refused_mark
 from kafka_lake.ingest.stage.arrow_doubts import why_not
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, nothing_written
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
@@ -149,9 +150,10 @@ class Batch:
 
     def _append_files(self, branch: StagingBranch, arrow: ByArrow) -> WrittenBatch:
         """Append what Arrow wrote as one snapshot."""
-        branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
+        refused = {each.rule.name: each.failed for each in arrow.rules if each.refuses_rows}
+        branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}, refused))
         classes = most_frequent_first(DeadLetterClass(**vars(each)) for each in arrow.failures)
-        primary = replace(staged_table(branch, branch.head, self.state, arrow.spans), answers=arrow.answers)
+        primary = replace(staged_table(branch, branch.head, self.state, arrow.spans), rules=arrow.rules)
 
         def judged() -> DataFrame:
             return none_failed(self.records) if arrow.failed is None else arrow.failed
@@ -199,7 +201,15 @@ class Batch:
             rows, connections.spark().table(connections.catalog.spark_name(self.context.spec.identifier)).schema
         )
 
-    def _summary(self, marks: Mapping[str, str]) -> dict[str, str]:
+    def _summary(self, marks: Mapping[str, str], refused: Mapping[str, int] = MappingProxyType({})) -> dict[str, str]:
+        """Return the snapshot's summary.
+
+        Args:
+            marks: More of it.
+            refused: How many rows the rules refused while they were written, by the rule's name.
+        """
+        before = self.refused.by_rule if self.refused is not None else {}
+        marks = {**marks, **refused_mark({**before, **refused})}
         again = self.plan.deletes if self.plan.kind == "replace" else ()
         who = author_summary(self.context.run_id, self.plan.kind, again)
         return {**positions_summary(self.plan.after, self.state.others), **who, **marks}

@@ -11,13 +11,11 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, OURS, quoted
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import metadata_column_of
-from kafka_lake.ingest.rule import Rule
-from kafka_lake.ingest.rules.by_statistics import BY_STATISTICS, kept_by_statistics
+from kafka_lake.ingest.rule import BY_ARROW, Rule
 from kafka_lake.ingest.rules.evaluate import Asked, Verdict
 from kafka_lake.ingest.rules.referred import Referred, referred
 from kafka_lake.ingest.rules.result import RuleResult, commit_result
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
-from kafka_lake.ingest.stage.rebase import added_files
 from kafka_lake.ingest.stage.staged import StagedTable
 from kafka_lake.ingest.stage.volumes import volume
 
@@ -37,14 +35,15 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
     rules = _rules(context, plan)
     if not rules:
         return Verdict()
-    volumes = {rule: _volume(context, plan, staged, rule) for rule in rules if rule.kind == "volume"}
-    if not staged.rows and not staged.answers.rows:
-        return Verdict(tuple(volumes.get(rule) or _of_no_rows(rule, plan) for rule in rules))
-    by_writers = {rule: staged.answers.result(rule) for rule in rules}
-    known = volumes | {rule: result for rule, result in by_writers.items() if result is not None}
-    known |= _known(tuple(rule for rule in rules if rule not in known), staged)
-    verdict = Verdict()
-    if left := tuple(rule for rule in rules if rule not in known):
+    known = {rule: _volume(context, plan, staged, rule) for rule in rules if rule.kind == "volume"}
+    known |= {result.rule: result for result in staged.rules or ()}
+    if not any(rule.kind in BY_ARROW and rule not in known for rule in rules):
+        # No row goes any more before the others are asked.
+        known |= {rule: commit_result(rule, staged.rows) for rule in rules if rule.kind == "row_count" and staged.rows}
+    left, verdict = tuple(rule for rule in rules if rule not in known), Verdict()
+    if not staged.rows:
+        known |= {rule: _of_no_rows(rule, plan) for rule in left}
+    elif left:
         verdict = context.decoding.evaluate(_asked(context, plan, staged, left, declared=declared))
     known |= {result.rule: result for result in verdict.results}
     context.observer.step_done("rules evaluated")
@@ -99,26 +98,6 @@ def judge_changes(context: Context, plan: Plan, changes: DataFrame, *, declared:
     verdict = context.decoding.evaluate(asked)
     context.observer.step_done("rules evaluated")
     return verdict
-
-
-def _known(rules: tuple[Rule, ...], staged: StagedTable) -> dict[Rule, RuleResult]:
-    """Return what the number of rows tells of rules, and the statistics of the files: those are kept by all rows."""
-    counted = {rule: commit_result(rule, staged.rows) for rule in rules if rule.kind == "row_count"}
-    # Of those that rows were asked already, some rows break each.
-    left = tuple(rule for rule in rules if rule.name not in staged.answers.by_rule)
-    return counted | _by_statistics(left, staged)
-
-
-def _by_statistics(rules: tuple[Rule, ...], staged: StagedTable) -> dict[Rule, RuleResult]:
-    table = staged.branch.staged or staged.state.table.refresh()
-    snapshot = table.snapshot_by_id(staged.appended)
-    if snapshot is None or table.format_version != 2 or not any(rule.kind in BY_STATISTICS for rule in rules):
-        return {}
-    files = added_files(table, snapshot)
-    if sum(file.record_count for file in files) != staged.rows:
-        return {}
-    found = {rule: kept_by_statistics(rule, table.schema(), files) for rule in rules}
-    return {rule: result for rule, result in found.items() if result is not None}
 
 
 def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule, ...], *, declared: bool) -> Asked:

@@ -15,7 +15,7 @@ from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.rules.refused import Refused, refused_mark
+from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.arrow_tables import Prewritten
 from kafka_lake.ingest.stage.batch import CLASSES, DELETES, HISTORY, KEYED, Batch, WrittenBatch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
@@ -217,7 +217,6 @@ def _stage_without(
         AuditFailedError: If other rows are missing than those.
     """
     undo.close()
-    marks = {**marks, **refused_mark(refused.by_rule)}
     rows = _stage_rows(source.unwritten(), before.decoder, marks, undo, refused=refused)
     same_rows = rows.batch.primary.rows + len(refused) == before.batch.primary.rows
     if not same_rows or rows.batch.counts["failed"] != before.batch.counts["failed"] + len(refused):

@@ -8,7 +8,6 @@ from pyspark.sql import DataFrame
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.keyed.check import KeyedBatch
-from kafka_lake.ingest.rules.by_arrow import Answers
 from kafka_lake.ingest.rules.result import RuleResult
 from kafka_lake.lake.author import AUTHOR
 from kafka_lake.lake.branches import StagingBranch
@@ -30,7 +29,7 @@ class StagedTable:
         files: Data files that it adds.
         size: Their size in bytes.
         spans: The rows by task and Kafka partition, as their writers counted them; None if only a scan can tell.
-        answers: What the rows answered to the topic's rules while they were written.
+        rules: What the table's rules of single rows found while the rows were written; None if no rule was asked then.
     """
 
     branch: StagingBranch
@@ -41,7 +40,7 @@ class StagedTable:
     files: int
     size: int
     spans: tuple[Span, ...] | None = None
-    answers: Answers = field(default_factory=Answers)
+    rules: tuple[RuleResult, ...] | None = None
 
 
 def side_summary(summary: Mapping[str, str]) -> dict[str, str]:
