@@ -22,7 +22,8 @@ from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.keyed.merge import run_merge
 from kafka_lake.ingest.rule_finding import rule_finding
-from kafka_lake.ingest.rules.evaluate import Asked, evaluate
+from kafka_lake.ingest.rules.asked import Asked
+from kafka_lake.ingest.rules.evaluate import evaluate
 from kafka_lake.ingest.rules.referred import referred
 from kafka_lake.ingest.rules.result import RuleResult, commit_result
 from kafka_lake.ingest.stage.shape import shaped

@@ -12,7 +12,8 @@ from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.record_keys import metadata_column_of
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.rule_finding import rule_finding
-from kafka_lake.ingest.rules.evaluate import Asked, evaluate
+from kafka_lake.ingest.rules.asked import Asked
+from kafka_lake.ingest.rules.evaluate import evaluate
 from kafka_lake.ingest.rules.referred import referred
 from kafka_lake.ingest.topic_table import TopicTable
 

@@ -26,7 +26,8 @@ from kafka_lake.ingest.rule import (
     RuleEntry,
     rules_of,
 )
-from kafka_lake.ingest.rules.evaluate import Asked, Verdict, evaluate
+from kafka_lake.ingest.rules.asked import Asked, Verdict
+from kafka_lake.ingest.rules.evaluate import evaluate
 from kafka_lake.ingest.rules.referred import BROADCAST_ROWS, Referred
 from kafka_lake_tests.lanes import exhaustive
 

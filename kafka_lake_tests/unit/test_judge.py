@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.ingest.rule import Range, RowCount, RuleEntry, rules_of
-from kafka_lake.ingest.rules.evaluate import Verdict
+from kafka_lake.ingest.rules.asked import Verdict
 from kafka_lake.ingest.rules.result import RuleResult
 from kafka_lake.ingest.stage import judge as module
 

@@ -414,3 +414,14 @@ def test_a_volume_that_is_off_warns_with_its_band() -> None:
     assert "0 rows in the period from 2023-11-14T21:00:00Z, and 90 to 110 are expected by the 14" in finding.problems[0]
     unasked = rule_finding(RuleResult(rule, 5, 0))
     assert (unasked.passed, unasked.facts["asked"]) == (True, "of commits that append")
+
+
+def test_refusals_of_two_engines_become_one() -> None:
+    def refused(offset: int, name: str) -> Refused:
+        record = {"topic_id": ["T"], "partition": pa.array([0], pa.int32()), "offset": [offset]}
+        return Refused(pa.table({**record, "reason": pa.array([0], pa.int32())}), ((f"rule:{name}", name),), {name: 1})
+
+    both = refused(7, "a").and_(refused(5, "b"))
+    offsets, reasons = both.by_partition()[0]
+    assert [(int(o), both.reasons[r][1]) for o, r in zip(offsets, reasons, strict=True)] == [(5, "b"), (7, "a")]
+    assert both.by_rule == {"a": 1, "b": 1}

@@ -11,7 +11,7 @@ from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.history.figures import HistoryBatch
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.truncates import Emptied
-from kafka_lake.ingest.rules.evaluate import Verdict
+from kafka_lake.ingest.rules.asked import Verdict
 
 _EACH = ("missing", "older", "undeleted", "brought", "outside")
 

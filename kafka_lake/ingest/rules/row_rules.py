@@ -79,7 +79,8 @@ def find(columns: T.StructType, path: str) -> tuple[Path, T.DataType] | None:
             return None
         kind = exact[0].dataType
         names.append(exact[0].name)
-    return tuple(names), kind
+    # A column of no type has nothing but nulls until records show one.
+    return None if isinstance(kind, T.NullType) else (tuple(names), kind)
 
 
 def cant_be_asked(subject: str, rule: Rule, problem: str, columns: Iterable[str]) -> ConfigurationError:

@@ -25,7 +25,8 @@ from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.decoding import Decoded, SchemaPlan
 from kafka_lake.ingest.keyed.changes import changes_of
-from kafka_lake.ingest.rules.evaluate import Asked, Verdict, evaluate
+from kafka_lake.ingest.rules.asked import Asked, Verdict
+from kafka_lake.ingest.rules.evaluate import evaluate
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
