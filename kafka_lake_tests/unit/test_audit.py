@@ -27,6 +27,8 @@ from kafka_lake.ingest.finding import ColumnNote, Finding
 from kafka_lake.ingest.keyed.check import KeyCheck, KeyedBatch
 from kafka_lake.ingest.keyed.history.figures import HistoryBatch, HistoryCheck
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.rule import RuleEntry, rules_of
+from kafka_lake.ingest.rules.result import RuleResult
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.staged import Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
@@ -69,6 +71,7 @@ class Counted:
     known_failed: int = 0
     dead_letters: Rows | None = None
     keyed: KeyedBatch | None = None
+    rules: tuple[RuleResult, ...] = ()
 
 
 @pytest.mark.parametrize(
@@ -367,6 +370,9 @@ def test_what_was_read_and_not_seen_is_told():
 
 def test_letters_that_come_back_or_are_asked_to_fail_need_not_be_in_the_dead_letter_table():
     failed = Counted(2, Rows(1), failed=1)
+    (rule,) = rules_of([RuleEntry(not_null=("id",), fail_above=1)])
+    for broken, passed in ((2, True), (1, False)):
+        assert row_count(SPEC, PLAN, replace(failed, rules=(RuleResult(rule, 2, broken),))).passed is passed
     assert not row_count(SPEC, PLAN, failed).passed
     assert row_count(SPEC, Plan((), PLAN.after, 0, "dead_letter_replay"), failed).passed
     assert row_count(TopicTable("pizzas", "pizza", "orders", dead_letters="fail"), PLAN, failed).passed

@@ -94,7 +94,8 @@ def stage(
             batch = with_unmatched(rows.batch, unmatched, rows.plan.target, also_none=also_none)
             rows = replace(rows, batch=batch)
             source = replace(source, records=source.records.unionByName(unmatched))
-        failed = _stage_failed(source, rows.batch, undo, before=dead_letters_before)
+        is_refused = any(each.fails for each in verdict.results)
+        failed = _stage_failed(source, rows.batch, undo, before=dead_letters_before, is_refused=is_refused)
         primary, vanished = rows.batch.primary, tuple[Vanished, ...]()
         # Nothing goes from a keyed table because it is read again.
         if plan.kind == "replace" and context.spec.write == "append":
@@ -278,14 +279,19 @@ def _stage_rows(
     )
 
 
-def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before: TableState | None) -> _Failed:
-    """Write the records that became no row to a branch of the dead-letter table, if the topic has one."""
+def _stage_failed(
+    source: _Source, batch: WrittenBatch, undo: ExitStack, before: TableState | None, *, is_refused: bool
+) -> _Failed:
+    """Write the records that became no row to a branch of the dead-letter table, if the topic has one.
+
+    Nothing is written of a commit that a rule refuses: none of its records is a dead letter.
+    """
     context, plan, spec = source.context, source.plan, source.context.spec
     if not batch.counts["failed"] and not _has_obsolete(source, before):
         return _Failed()
     rows = context.decoding.dead_letters(spec, batch.judged(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
-    if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
+    if plan.kind != "dead_letter_replay" and spec.dead_letters == "table" and not is_refused:
         table, known = stage_dead_letters(
             context, plan, rows, primary=batch.primary, records=source.records, others=source.others
         )
