@@ -106,7 +106,7 @@ def dead_letters(spec: TopicTable, catalog: LakeCatalog, where: str | None = Non
     if table is None:
         return DeadLetters(spec.topic, name, ())
     condition = _condition(table, where)
-    if spec.is_shared:
+    if spec.topics:
         condition = And(condition, EqualTo(term=Reference("topic"), value=literal(spec.topic)))
     counted, first = [], []
     for batch in _scan(table, condition, "error_class", "partition", "offset", "failed_at"):

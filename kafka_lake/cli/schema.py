@@ -13,6 +13,7 @@ from rich.table import Table
 
 from kafka_lake.cli.console import FullWidth
 from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.common.offsets import positions_to_json
 from kafka_lake.common.printable import counted, printable
 from kafka_lake.components.table_page import readable
 from kafka_lake.ingest.column_type.change import Changed, ColumnType, change, plan
@@ -164,9 +165,9 @@ def history_as_json(history: Sequence[SchemaVersion]) -> list[dict[str, Any]]:
     """Return a table's history for programs."""
     return [
         {
-            **asdict(each),
+            **{name: value for name, value in asdict(each).items() if name != "positions"},
             "committed_at": each.committed_at.isoformat(timespec="milliseconds"),
-            "position": json.loads(each.position.to_json()) if each.position else None,
+            "position": json.loads(positions_to_json(each.positions.values())),
         }
         for each in history
     ]
@@ -193,7 +194,7 @@ def _change(change: Change) -> str:
 
 
 def _offsets(version: SchemaVersion) -> str:
-    offsets = sorted(version.position.offsets.items()) if version.position else []
+    offsets = [(f"{topic}/{p}", o) for topic, its in version.positions.items() for p, o in sorted(its.offsets.items())]
     more = [f"… {len(offsets) - _PARTITIONS} partitions more"] if len(offsets) > _PARTITIONS else []
     return "\n".join([*(f"{partition}: {offset:,}" for partition, offset in offsets[:_PARTITIONS]), *more])
 

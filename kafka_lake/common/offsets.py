@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from kafka_lake.common.last_record import LastRecord, from_text, to_text
 
@@ -28,8 +28,6 @@ class OffsetRange:
         return self.end - self.start
 
 
-_EARLIER_REASONS = {"topic made anew": "topic recreated"}
-"""Reasons as snapshots of earlier versions have them."""
 LossReason = Literal["retention", "truncated", "replaced", "partition gone", "topic recreated", "skipped"]
 
 
@@ -45,7 +43,7 @@ class Loss:
             position: the table has read them, and what came after them is lost. For ``replaced``, ``start`` is the
             record that differs and ``end`` the table's position: the log has other records there, from an offset on
             that isn't known.
-        topic: Of which topic; empty for the only one of the table.
+        topic: The topic's name, as snapshots have it; empty while a commit of the topic is planned.
     """
 
     partition: int
@@ -65,14 +63,21 @@ class Loss:
             "topic recreated": f"lost all that came at offset {self.start} and later when the topic was deleted",
             "skipped": f"skipped offsets {self.start} to {last} by a reset",
         }
-        of = f"topic {self.topic} " if self.topic else ""
-        return f"{of}partition {self.partition} {told[self.reason]}"
+        return f"{place(self.topic, self.partition)} {told[self.reason]}"
+
+
+def place(topic: str, partition: int) -> str:
+    """Return a Kafka partition's name in a sentence.
+
+    >>> place("pizzas", 0), place("", 0)
+    ('topic pizzas partition 0', 'partition 0')
+    """
+    return f"topic {topic} partition {partition}" if topic else f"partition {partition}"
 
 
 def losses_to_json(losses: Iterable[Loss]) -> str:
     """Return losses as the canonical JSON text that snapshot summaries carry."""
-    told = [{name: each for name, each in asdict(loss).items() if name != "topic" or each} for loss in losses]
-    return json.dumps(told, separators=(",", ":"))
+    return json.dumps([asdict(loss) for loss in losses], separators=(",", ":"))
 
 
 def losses_from_json(text: str) -> list[Loss]:
@@ -82,9 +87,8 @@ def losses_from_json(text: str) -> list[Loss]:
         ValueError: If the text is not such a document.
     """
     try:
-        told = json.loads(text)
-        return [Loss(**{**each, "reason": _EARLIER_REASONS.get(each["reason"], each["reason"])}) for each in told]
-    except (TypeError, KeyError, json.JSONDecodeError) as error:
+        return [Loss(**loss) for loss in json.loads(text)]
+    except (TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"no list of losses: {text!r}") from error
 
 
@@ -117,16 +121,16 @@ class TopicIdentity:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a table has consumed a topic.
+    """How far a table has consumed one of its topics.
 
     Args:
         identity: Which topic.
         offsets: The next offset of every Kafka partition.
         epochs: The epoch of a leader that had all that comes before the offset, per partition; none where the brokers
-            tell none, and in positions of older versions. A log that is cut off, and grows again, has another leader
+            tell none. A log that is cut off, and grows again, has another leader
             epoch from there on (KIP-320).
         last: The last record before the offset, per partition; none where none was found, and in positions that were
-            rebuilt, set by hand or written by older versions.
+            rebuilt or set by hand.
     """
 
     identity: TopicIdentity
@@ -135,44 +139,73 @@ class Position:
     last: Mapping[int, LastRecord] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Return the canonical JSON text that snapshot summaries carry.
+        """Return what `positions_to_json` gives of a table with this topic alone.
 
         >>> Position(TopicIdentity("c", "t", "pizzas"), {1: 7, 0: 5}).to_json()
-        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":5,"1":7}}'
+        '{"pizzas":{"cluster_id":"c","topic_id":"t","offsets":{"0":5,"1":7}}}'
         """
-        doc: dict[str, object] = {
-            "cluster_id": self.identity.cluster_id,
-            "topic_id": self.identity.topic_id,
-            "topic": self.identity.topic,
-            "offsets": {str(p): self.offsets[p] for p in sorted(self.offsets)},
-        }
-        if self.epochs:
-            doc["epochs"] = {str(p): self.epochs[p] for p in sorted(self.epochs)}
-        if last := to_text(self.offsets, self.last):
-            doc["last"] = last
-        return json.dumps(doc, separators=(",", ":"))
+        return positions_to_json([self])
 
     @classmethod
     def from_json(cls, text: str) -> "Position":
-        """Parse what `to_json` wrote.
+        """Return the position of the only topic of what `to_json` or `positions_to_json` wrote.
 
         Raises:
-            ValueError: If the text is not such a document.
+            ValueError: If the text is not such a document, or has several topics.
         """
-        try:
-            doc = json.loads(text)
-            identity = TopicIdentity(doc["cluster_id"], doc["topic_id"], doc["topic"])
-            offsets = {int(p): int(o) for p, o in doc["offsets"].items()}
-            epochs = {int(p): int(e) for p, e in doc.get("epochs", {}).items()}
-            return cls(identity, offsets, epochs, from_text(offsets, doc.get("last", "")))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"not a position: {text!r}") from error
+        (position,) = positions_from_json(text).values()
+        return position
 
     def advanced(self, ranges: tuple[OffsetRange, ...]) -> "Position":
         """Return the position after `ranges` were consumed; other partitions stay where they are."""
         offsets = {**self.offsets, **{r.partition: r.end for r in ranges}}
         last = {p: each for p, each in self.last.items() if offsets.get(p) == self.offsets.get(p)}
         return Position(self.identity, offsets, self.epochs, last)
+
+
+Positions = Mapping[str, Position]
+"""How far a table has consumed each of its topics, by the topics' names."""
+
+
+def positions_to_json(positions: Iterable[Position]) -> str:
+    """Return the canonical JSON text that snapshot summaries carry: ``{topic: {…, "offsets": {partition: offset}}}``.
+
+    Args:
+        positions: One of each topic.
+    """
+    doc: dict[str, dict[str, object]] = {}
+    for each in sorted(positions, key=lambda position: position.identity.topic):
+        identity = each.identity
+        told: dict[str, object] = {"cluster_id": identity.cluster_id, "topic_id": identity.topic_id}
+        told["offsets"] = {str(p): each.offsets[p] for p in sorted(each.offsets)}
+        if each.epochs:
+            told["epochs"] = {str(p): each.epochs[p] for p in sorted(each.epochs)}
+        if last := to_text(each.offsets, each.last):
+            told["last"] = last
+        doc[identity.topic] = told
+    return json.dumps(doc, separators=(",", ":"))
+
+
+def positions_from_json(text: str) -> dict[str, Position]:
+    """Parse what `positions_to_json` wrote.
+
+    Raises:
+        ValueError: If the text is not such a document, or has no topic.
+    """
+    try:
+        found = {topic: _position(topic, doc) for topic, doc in json.loads(text).items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"not a position: {text!r}") from error
+    if not found:
+        raise ValueError(f"not a position: {text!r}")
+    return found
+
+
+def _position(topic: str, doc: Mapping[str, Any]) -> Position:
+    offsets = {int(p): int(o) for p, o in doc["offsets"].items()}
+    epochs = {int(p): int(e) for p, e in doc.get("epochs", {}).items()}
+    identity = TopicIdentity(doc["cluster_id"], doc["topic_id"], topic)
+    return Position(identity, offsets, epochs, from_text(offsets, doc.get("last", "")))
 
 
 def least(positions: Collection[Position]) -> Position | None:

@@ -25,7 +25,6 @@ from kafka_lake.components.rule_checks import rule_check_spec
 from kafka_lake.components.run_choices import run_choices
 from kafka_lake.components.run_connections import connections_of, kept_session, resource_keys
 from kafka_lake.components.table_page import settings_in, settings_table
-from kafka_lake.components.topics_of_a_table import materialize_topics
 from kafka_lake.components.yield_slot import yields_slot
 from kafka_lake.ingest.continuous.run import continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
@@ -99,17 +98,15 @@ def build_topic_assets(
             connections = connections_of(context.resources, spec.cluster, kept_session(spec))
             if not context.selected_asset_keys:
                 yield from check_published(context, spec, connections)
-            elif spec.is_shared:
-                yield from materialize_topics(context, config.task(), spec, connections)
             elif continuous is not None and config.mode is Mode.incremental:
                 reporter = Reporter(context, spec, connections)
                 with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
-                    yield from run_on(reporter, continuous_run(whole, continuous, reporter.chosen))
-            elif catch_up := config.catch_up(context.run_id):
+                    yield from run_on(reporter, continuous_run(whole, continuous, reporter.partitions))
+            elif not spec.topics and (catch_up := config.catch_up(context.run_id)):
                 reporter = Reporter(context, spec, connections)
                 others_wait = partial(yields_slot, context.instance, context.run_id, table.key)
                 with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
-                    run = continuous_run(whole, catch_up, reporter.chosen, catch_up=True, others_wait=others_wait)
+                    run = continuous_run(whole, catch_up, reporter.partitions, catch_up=True, others_wait=others_wait)
                     yield from run_on(reporter, run)
             else:
                 yield from materialize(context, config, spec, connections)

@@ -87,8 +87,7 @@ def _verdict(spec: TopicTable, catalog: LakeCatalog) -> dict[str, Any]:
 
 def _newest(spec: TopicTable, table: Table) -> dg.MetadataValue:
     """Return some of the newest dead letters, with what may be quoted of them."""
-    place = ["topic"] if spec.is_shared else []
-    columns = [*place, "partition", "offset", "error_class", *(["error_message", "value"] if spec.samples else [])]
+    columns = ["topic", "partition", "offset", "error_class", *(["error_message", "value"] if spec.samples else [])]
     rows = newest_rows(table, columns, _SAMPLES)
     cells = [
         [quoted_cell(_text(row[name]), spec) if name in _QUOTED else str(row[name]) for name in columns] for row in rows

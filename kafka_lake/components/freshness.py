@@ -19,7 +19,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.oldest import Place, arrival_times, unread
 from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import of_topic
+from kafka_lake.lake.positions import position_in
 
 CHECK = "freshness"
 _SECONDS = 5.0
@@ -75,7 +75,7 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
     for spec in specs:
         now, of_table = answers[spec.topic], positions[spec.identifier]
         if isinstance(now, Watermarks) and not isinstance(of_table, Exception):
-            places[spec.full_topic] = _unread(spec, now, of_topic(of_table, spec.topic, spec.is_shared)[0])
+            places[spec.full_topic] = _unread(spec, now, position_in(of_table, spec.topic, spec.topics))
     wanted = {place for each in places.values() for place in each}
     came, now_seconds = arrival_times(cluster, wanted, _SECONDS), time.time()
     found, untold = [], set[tuple[str, str]]()
@@ -88,7 +88,7 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
         now, of_table = answers[spec.topic], positions[spec.identifier]
         assert isinstance(now, Watermarks), "it has places"
         assert not isinstance(of_table, Exception), "it has places"
-        position = of_topic(of_table, spec.topic, spec.is_shared)[0]
+        position = position_in(of_table, spec.topic, spec.topics)
         offsets = sum(lag(in_topic(position, now), now).values()) if waiting else 0
         found.append(Freshness(spec, offsets, max(0.0, now_seconds - min(waiting)) if waiting else 0.0))
     return _by_table([each for each in found if each.spec.identifier not in untold])

@@ -6,9 +6,7 @@ from zlib import crc32
 import dagster as dg
 from pydantic import Field
 
-from kafka_lake.components.topics_of_a_table import Task
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.jobs.replay import Extent
 
 _REPORT_SECONDS = 20.0
 
@@ -55,11 +53,6 @@ class IngestConfig(dg.Config):
     look_every: float | None = Field(
         default=None, gt=0, description="Deprecated: the old name of `poll_every`. It still counts if it is set."
     )
-
-    def task(self) -> Task:
-        """Return what a run over the topics of one table does: it ends where they ended when it began."""
-        extent = Extent(self.start, self.end, keep_missing=self.keep_missing)
-        return Task(extent if self.mode is Mode.replace else None)
 
     def catch_up(self, run_id: str) -> Continuous | None:
         """Return how a run continues after it has done what it was asked for; None if it doesn't."""

@@ -41,7 +41,7 @@ def work_name(spec: TopicTable) -> str:
 
     No topic's full name has two slashes.
     """
-    return "/".join((*spec.identifier, "topics")) if spec.is_shared else spec.full_topic
+    return "/".join((*spec.identifier, "topics")) if spec.topics else spec.full_topic
 
 
 def partition_key(spec: TopicTable, partition: int) -> str:
@@ -49,7 +49,7 @@ def partition_key(spec: TopicTable, partition: int) -> str:
 
     Dagster takes no key with three dots in a row, which a topic's name may have; % is in none.
     """
-    return f"{spec.topic.replace('...', '%2E%2E%2E')}/{partition}" if spec.is_shared else str(partition)
+    return f"{spec.topic.replace('...', '%2E%2E%2E')}/{partition}" if spec.topics else str(partition)
 
 
 def partitions_in(spec: TopicTable, keys: Iterable[str]) -> frozenset[int]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import dagster as dg
 
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.ingest_config import IngestConfig, Mode
 from kafka_lake.components.keys import table_key
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.reporting import Event, Reporter
-from kafka_lake.components.topics_of_a_table import examined
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.continuous.run import ContinuousRun
@@ -20,11 +20,13 @@ from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.plan.start import is_time
+from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.published_rules import examine_rules
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import call
-from kafka_lake.ingest.run import ingest, replay
-from kafka_lake.ingest.topic_runner import TablesLeftError
+from kafka_lake.ingest.run import each_topic, ingest, replay
+from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import TopicTable
 
 # Of runs that continue: until when they do, and how many commits they have made. A catch-up run first reads all that
@@ -51,26 +53,41 @@ def materialize(
 
     def tell(commit: Commit, plan: Plan) -> None:
         context.log.info(
-            f"Snapshot {commit.snapshot}: {commit.rows} rows, {commit.dead_letters} dead letters, "
-            f"{commit.tombstones} tombstones from {commit.records} records; "
+            f"Snapshot {commit.snapshot}, topic {commit.topic}: {commit.rows} rows, {commit.dead_letters} dead "
+            f"letters, {commit.tombstones} tombstones from {commit.records} records; "
             f"{reporter.committed(plan) or f'{plan.remaining} offsets to go'}."
         )
 
-    observer = Observer(step_done=context.log.debug, on_commit=tell, warn=context.log.warning)
-    try:
+    def run(topic: TopicTable, partitions: frozenset[int] | None) -> RunReport:
         if config.mode is Mode.replace:
-            extent = Extent(config.start, config.end, reporter.chosen, config.keep_missing)
-            report = replay(spec, connections, run_id=context.run_id, extent=extent, observer=observer)
-        else:
-            report = ingest(spec, connections, run_id=context.run_id, partitions=reporter.chosen, observer=observer)
-    except TablesLeftError as error:
-        yield from reporter.interval(error.report, set())
+            extent = Extent(config.start, config.end, partitions, config.keep_missing)
+            return replay(topic, connections, run_id=context.run_id, extent=extent, observer=observer)
+        return ingest(topic, connections, run_id=context.run_id, partitions=partitions, observer=observer)
+
+    observer = Observer(step_done=context.log.debug, on_commit=tell, warn=context.log.warning)
+    _refuse_offsets(config, reporter)
+    try:
+        report = each_topic(reporter.chosen, context.run_id, run, context.log.warning)
+    except LeftBehindError as error:
+        if error.report.commits or error.report.others:
+            yield from reporter.interval(error.report, set())
         yield from reporter.refused(error)
         raise
     except GateFailedError as error:
         yield from reporter.refused(error)
         raise
     yield from reporter.end(report)
+
+
+def _refuse_offsets(config: IngestConfig, reporter: Reporter) -> None:
+    """Refuse to read several topics again from the same offset on."""
+    given = [config.start, config.end] if config.mode is Mode.replace and len(reporter.chosen) > 1 else []
+    if offsets := [each for each in given if each[:1].isdigit() and not is_time(each)]:
+        raise ConfigurationError(
+            f"Table {'.'.join(reporter.spec.identifier)}: {offsets[0]} is an offset, and partitions of "
+            f"{len(reporter.chosen)} topics are chosen: {', '.join(each.topic for each, _ in reporter.chosen)}.",
+            "Choose partitions of one topic, or give a time.",
+        )
 
 
 def observer_of(reporter: Reporter) -> Observer:
@@ -171,7 +188,7 @@ def check_published(
             for name in sorted(selected):
                 yield dg.AssetCheckResult(check_name=name, asset_key=table_key(each), passed=True, description=said)
             continue
-        findings = examined(each, connections) if selected & set(CHECKS) else []
+        findings = examine(each, connections.catalog, connections.cluster) if selected & set(CHECKS) else []
         rules = [rule for rule in each.named_rules if rule.check in selected]
         findings += examine_rules(each, connections, rules)
         for finding in findings:

@@ -9,7 +9,6 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.markdown import code, plain
 from kafka_lake.common.markdown import table as markdown_table
-from kafka_lake.common.offsets import lag
 from kafka_lake.components.keys import topic_key
 from kafka_lake.components.rule_checks import share_metadata
 from kafka_lake.components.table_page import about_table, in_a_window
@@ -107,9 +106,11 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
         catalog: Where it is.
         spec: The topic.
     """
+    lags = report.lags()
     metadata: dict[str, Any] = {
         "dagster/table_name": f"{catalog.name}.{report.table}",
-        "lag": sum(lag(report.position, report.watermarks).values()),
+        "lag": sum(lags.values()),
+        **({f"lag_of_{topic}": each for topic, each in lags.items()} if spec.topics else {}),
     }
     if spec.history:
         metadata["history_table"] = f"{catalog.name}.{'.'.join(spec.history_table)}"

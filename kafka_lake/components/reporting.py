@@ -20,7 +20,6 @@ from pyiceberg.table import Table
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.markdown import code
 from kafka_lake.common.markdown import table as markdown_table
-from kafka_lake.common.offsets import lag
 from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
 from kafka_lake.components.dead_letters import dead_letter_evaluation
 from kafka_lake.components.history import report_history
@@ -44,9 +43,10 @@ from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.maintenance.needed import due
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress
-from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
+from kafka_lake.ingest.report import PartitionReport, Reached, RunReport, RunSoFar, merged
 from kafka_lake.ingest.retry import RetryPolicy, call
-from kafka_lake.ingest.topic_runner import TablesLeftError
+from kafka_lake.ingest.run import Chosen
+from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import live_row_count
 
@@ -64,10 +64,10 @@ class Reporter:
 
     Args:
         context: Of the run.
-        spec: The topic.
+        spec: The table.
         connections: The catalog is asked for the table.
         keys: What Dagster calls the partitions that the run is for; None for all that the topic has.
-        chosen: The Kafka partitions among them.
+        chosen: The topics among them, each with its Kafka partitions.
         so_far: What has been told already.
         progress: How far it is.
         is_side: Whether it tells of the table of a route.
@@ -80,7 +80,8 @@ class Reporter:
     is_side: bool = False
     sides: tuple["Reporter", ...] = field(init=False)
     keys: frozenset[str] | None = field(init=False)
-    chosen: frozenset[int] | None = field(init=False)
+    chosen: Chosen = field(init=False)
+    _topics: dict[str, TopicTable] = field(init=False)
     so_far: RunSoFar = field(init=False, default_factory=RunSoFar)
     progress: Progress = field(init=False, default_factory=lambda: Progress(time.monotonic()))
 
@@ -88,12 +89,20 @@ class Reporter:
         others = self.spec.tables[1:]
         self.sides = tuple(Reporter(self.context, each, self.connections, is_side=True) for each in others)
         self.keys = frozenset(self.context.partition_keys) if is_for_partitions(self.context) else None
-        self.chosen = None if self.keys is None else partitions_in(self.spec, self.keys)
-        if self.keys and not self.chosen and not self.spec.is_shared:
+        self._topics = {each.topic: each for each in self.spec.each_topic}
+        chosen = [(each, partitions_in(each, self.keys) if self.keys else None) for each in self._topics.values()]
+        self.chosen = [(each, partitions) for each, partitions in chosen if partitions != frozenset()]
+        if not self.chosen:
             raise ConfigurationError(
-                f"Topic {self.spec.topic} has no partition {min(self.keys)}: Kafka's partitions are numbers.",
-                "Choose among the topic's own partitions, and delete this one where you added it.",
+                f"Table {'.'.join(self.spec.identifier)}: there is no partition {min(self.keys or ())} of "
+                f"{self.spec.told}. Kafka's partitions are numbers.",
+                "Choose among the partitions that the sensor has added, and delete this one where you added it.",
             )
+
+    @property
+    def partitions(self) -> frozenset[int] | None:
+        """Return the chosen Kafka partitions of the first topic; None for all that it has."""
+        return self.chosen[0][1]
 
     def committed(self, plan: Plan) -> str:
         """Take note of a published commit, and return how far the run is; empty where nothing is left.
@@ -120,12 +129,15 @@ class Reporter:
 
     def _touched(self, report: RunReport, silent: set[int]) -> set[str]:
         """Return the keys of the partitions to tell of."""
-        touched = {r.partition for commit in report.commits for r in commit.ranges} | silent
-        return {partition_key(self.spec, each) for each in touched}
+        touched = {(commit.topic, r.partition) for commit in report.commits for r in commit.ranges}
+        return {self._key(*each) for each in (*touched, *((self.spec.topic, partition) for partition in silent))}
+
+    def _key(self, topic: str, partition: int) -> str:
+        return partition_key(self._topics[topic], partition)
 
     def _by_key(self, report: RunReport) -> dict[str, PartitionReport]:
         """Return what was done by partition, by Dagster's keys."""
-        return {partition_key(self.spec, each.partition): each for each in report.partitions()}
+        return {self._key(each.topic, each.partition): each for each in report.partitions()}
 
     def _events(self, report: RunReport, table: Table | None, keys: Collection[str]) -> Iterator[Event]:
         yield from self._partitions({key: each for key, each in self._by_key(report).items() if key in keys})
@@ -179,10 +191,13 @@ class Reporter:
         Args:
             error: Why a run failed.
         """
-        errors = error.errors.values() if isinstance(error, TablesLeftError) else (error,)
+        errors = error.errors.values() if isinstance(error, LeftBehindError) else (error,)
         every = {each.spec.identifier: each for each in (self, *self.sides)}
-        failed = [each for each in errors if isinstance(each, GateFailedError)]
-        told = [(every.get(each.table or self.spec.identifier, self), each.findings) for each in failed]
+        found: dict[tuple[str, str], list[Finding]] = {}
+        for each in errors:
+            if isinstance(each, GateFailedError):
+                found.setdefault(each.table or self.spec.identifier, []).extend(each.findings)
+        told = [(every.get(table, self), findings) for table, findings in found.items()]
         return [result for its, findings in told if its._is_selected for result in its._refused(findings)]
 
     @property
@@ -205,7 +220,7 @@ class Reporter:
         self.so_far = self.so_far.plus(report)
         instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
         if not self.is_side:
-            self._tell_of_topic(report, patiently)
+            self._tell_of_topics(report, patiently)
         if report.commits and spec.history:
             self._told("its history", lambda: report_history(instance, spec, catalog), patiently)
         return self._told("its table", lambda: catalog.table(spec.identifier), patiently)
@@ -232,20 +247,20 @@ class Reporter:
     def _health(self) -> dg.AssetCheckEvaluation:
         return health_check(self.spec, due(self.spec, self.connections))
 
-    def _tell_of_topic(self, report: RunReport, patiently: bool) -> None:
-        instance, spec = self.context.instance, self.spec
-        partitions = report.watermarks.partitions
-        key = partial(partition_key, spec)
-        self._told("its partitions", lambda: register_partitions(instance, work_name(spec), partitions, key), patiently)
-        # The sensor leaves the topic alone while its run goes on, and its page would show the lag from before.
-        self._told("its topic", lambda: self._report_topic(report), patiently)
+    def _tell_of_topics(self, report: RunReport, patiently: bool) -> None:
+        instance = self.context.instance
+        for topic, its in report.reached.items():
+            spec, partitions = self._topics[topic], its.watermarks.partitions
+            register = partial(register_partitions, instance, work_name(spec), partitions, partial(partition_key, spec))
+            self._told("its partitions", register, patiently)
+            # The sensor leaves the topic alone while its run goes on, and its page would show the lag from before.
+            self._told("its topic", partial(self._report_topic, spec, its), patiently)
 
-    def _report_topic(self, report: RunReport) -> None:
-        instance, now = self.context.instance, report.watermarks
-        before = told_before(instance, [self.spec]).get(topic_key(self.spec))
+    def _report_topic(self, spec: TopicTable, its: Reached) -> None:
+        instance, now = self.context.instance, its.watermarks
+        before = told_before(instance, [spec]).get(topic_key(spec))
         rate = before.rate(sum(now.end.values()), time.time()) if before else None
-        told = topic_materialization(self.spec, now, lag(report.position, now), rate)
-        instance.report_runless_asset_event(told)
+        instance.report_runless_asset_event(topic_materialization(spec, now, its.lag, rate))
 
     def _told(self, what: str, tell: Callable[[], T], patiently: bool) -> T | None:
         """Return what comes of telling; None if that fails for a reason that passes: what is committed is committed."""

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from kafka_lake.common.errors import CatalogError, KafkaLakeError
-from kafka_lake.common.offsets import Position, Watermarks, least
+from kafka_lake.common.offsets import Position, Positions, Watermarks, least
 from kafka_lake.components.assets import topics_of
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.freshness import changes
@@ -27,7 +27,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import of_topic
+from kafka_lake.lake.positions import position_in
 
 SENSOR = "kafka_offsets"
 
@@ -244,9 +244,7 @@ def _topics(instance: dg.DagsterInstance, told: Sequence[tuple[Work, Watermarks]
     return found
 
 
-def _reached(
-    spec: TopicTable, positions: Mapping[tuple[str, str], tuple[Position, ...] | Exception]
-) -> Position | None:
+def _reached(spec: TopicTable, positions: Mapping[tuple[str, str], Positions | Exception]) -> Position | None:
     """Return how far all tables of a topic are; None if one of them hasn't begun.
 
     Raises:
@@ -257,6 +255,6 @@ def _reached(
         its = positions[each.identifier]
         if isinstance(its, Exception):
             raise its
-        found.append(of_topic(its, spec.topic, spec.is_shared)[0])
+        found.append(position_in(its, spec.topic, spec.topics))
     begun = [each for each in found if each is not None]
     return least(begun) if len(begun) == len(found) else None

@@ -108,8 +108,6 @@ class WorkId:
 
 def fingerprint(works: Sequence[Work]) -> str:
     """Return what names the work of the topics of a table that have some."""
-    if len(works) == 1:
-        return works[0].fingerprint
     return sha256("".join(each.fingerprint for each in works).encode()).hexdigest()[:16]
 
 

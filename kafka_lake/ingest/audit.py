@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
-from kafka_lake.common.offsets import Loss, OffsetRange, Position
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, Positions, place, positions_to_json
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode import WRONG_TYPE
@@ -20,7 +21,7 @@ from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution.model import Conflict
-from kafka_lake.lake.positions import OTHERS, POSITION, ancestors, positions_summary, summary_of
+from kafka_lake.lake.positions import POSITION, ancestors, summary_of
 from kafka_lake.lake.schema import Change, changes
 
 # Lines about columns that are left out: their names may be data.
@@ -77,19 +78,17 @@ def audit(
         if primary.branch.head in behind and primary.appended in behind
         else [f"the staged snapshot {primary.snapshot} does not follow {primary.branch.head}"]
     )
-    if new and summary_of(new).get(OTHERS) != positions_summary(plan.after, primary.state.others).get(OTHERS):
-        chain.append("the staged snapshot doesn't carry on the positions of the table's other topics")
     chain += [
-        f"partition {v.partition} has {v.rows} rows that Kafka no longer has, the first at offset {v.first}; "
+        f"{place(plan.topic, v.partition)} has {v.rows} rows that Kafka no longer has, the first at offset {v.first}; "
         "keep them with --keep-missing"
         for v in staged.vanished
     ]
     return [
         row_count(spec, plan, staged),
-        offset_continuity(plan, primary.state.position, held=held, carried=carried, chain=chain),
+        offset_continuity(plan, primary.state.position, held, carried, chain, primary.state.others),
         schema_evolution(evolution, spec, staged),
         dead_letters(spec, staged, earlier),
-        data_loss(plan.losses),
+        data_loss(plan.named_losses),
         *map(rule_finding, staged.rules),
     ], _summed_rows(held or ())
 
@@ -179,7 +178,7 @@ def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0
     """Check that no more records failed than the topic's settings allow, counted over the whole run."""
     failed, records = staged.failed + earlier[0], staged.records + earlier[1]
     classes = "; ".join(
-        f"{c.count} {c.name}, the first in partition {c.partition} at offset {c.offset}{_reason(c)}"
+        f"{c.count} {c.name}, the first in {place(c.topic, c.partition)} at offset {c.offset}{_reason(c)}"
         for c in staged.classes
     )
     problems = []
@@ -190,10 +189,7 @@ def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0
     facts: dict[str, Any] = {"dead_letters": staged.failed, "policy": spec.dead_letters}
     for each in staged.classes:
         facts[each.name] = each.count
-        facts[f"sample_{each.name}"] = (
-            f"partition {each.partition} offset {each.offset}{_reason(each)}"
-            f"{f' Value: {each.value}' if spec.samples else ''}"
-        )
+        facts[f"sample_{each.name}"] = f"{each.place}{_reason(each)}{f' Value: {each.value}' if spec.samples else ''}"
     return Finding("dead_letters", tuple(problems), facts)
 
 
@@ -203,7 +199,7 @@ def _reason(of: DeadLetterClass) -> str:
 
 def data_loss(losses: Sequence[Loss]) -> Finding:
     """Tell what a commit gives up for lost; it is published nevertheless, since that is what was asked for."""
-    facts = {f"partition_{loss.partition}": str(loss) for loss in losses}
+    facts = {f"{loss.topic}/{loss.partition}": str(loss) for loss in losses}
     return Finding("data_loss", tuple(str(loss) for loss in losses), facts)
 
 
@@ -213,27 +209,38 @@ def offset_continuity(
     held: Sequence[PartitionRows] | None,
     carried: str,
     chain: Sequence[str] = (),
+    others: Positions = MappingProxyType({}),
 ) -> Finding:
-    """Check that the commit starts where the table's position ends, overlaps nothing and has every offset once."""
-    problems = list(chain)
+    """Check that the commit starts where the table's position ends, overlaps nothing and has every offset once.
+
+    Args:
+        plan: The commit.
+        before: The table's position in the topic.
+        held: What the snapshot adds, by partition.
+        carried: The positions that the snapshot carries.
+        chain: What is wrong with the snapshot's ancestors.
+        others: The table's positions in other topics, which it carries on.
+    """
+    problems, topic = list(chain), plan.topic
     ranges = {r.partition: r for r in plan.ranges}
     lost = {loss.partition for loss in plan.losses}
     for each in plan.ranges if plan.kind == "append" else ():
         expected = before.offsets.get(each.partition) if before else None
         if expected is not None and expected != each.start and each.partition not in lost:
-            problems.append(f"partition {each.partition} starts at {each.start}, the table's position is {expected}")
+            where = place(topic, each.partition)
+            problems.append(f"{where} starts at {each.start}, the table's position is {expected}")
     if plan.kind in ("replace", "dead_letter_replay") and before is not None and before != plan.after:
         problems.append(f"a {plan.kind} must not move the position, which was {before.to_json()}")
-    if carried != plan.after.to_json():
-        problems.append(f"the staged snapshot carries position {carried or '(none)'}, not {plan.after.to_json()}")
+    if carried != (wanted := positions_to_json([plan.after, *others.values()])):
+        problems.append(f"the staged snapshot carries position {carried or '(none)'}, not {wanted}")
     for rows in held or ():
-        problems += _partition_problems(rows, ranges.get(rows.partition), plan.kind == "dead_letter_replay")
-    facts = {f"partition_{r.partition}": f"{r.start}..{r.end}" for r in plan.ranges}
+        where, planned = place(topic, rows.partition), ranges.get(rows.partition)
+        problems += _partition_problems(where, rows, planned, plan.kind == "dead_letter_replay")
+    facts = {f"{topic}/{r.partition}": f"{r.start}..{r.end}" for r in plan.ranges}
     return Finding("offset_continuity", tuple(problems), facts)
 
 
-def _partition_problems(rows: PartitionRows, planned: OffsetRange | None, anywhere: bool) -> list[str]:
-    where = f"partition {rows.partition}"
+def _partition_problems(where: str, rows: PartitionRows, planned: OffsetRange | None, anywhere: bool) -> list[str]:
     problems = []
     if planned is None and not anywhere:
         return [f"{where} has {rows.rows} rows (offsets {rows.first} to {rows.last}) that nobody planned"]
@@ -264,8 +271,8 @@ def schema_evolution(
         return Finding("schema_evolution", tuple(problems), facts, _done(evolution))
     if spec.on_incompatible == "fail":
         problems += [
-            f"on_incompatible is fail, and {c.count} records fit no column, the first in partition {c.partition} at "
-            f"offset {c.offset}{_reason(c)}"
+            f"on_incompatible is fail, and {c.count} records fit no column, the first in "
+            f"{place(c.topic, c.partition)} at offset {c.offset}{_reason(c)}"
             for c in staged.classes
             if c.name == WRONG_TYPE
         ]

@@ -59,6 +59,11 @@ class Commit:
     untimed: int = 0
 
     @property
+    def topic(self) -> str:
+        """Return the name of the topic that it is of."""
+        return self.after.identity.topic
+
+    @property
     def invisible(self) -> int:
         """Return how many of the offsets had no record: aborted, transaction markers, compacted away."""
         return max(0, sum(len(r) for r in self.ranges) - self.records - self.elsewhere)

@@ -1,6 +1,6 @@
 """The gates' questions asked of the published table, at any time, by PyIceberg without Spark."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, PrimitiveType
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.common.offsets import Position, lag
+from kafka_lake.common.offsets import Position, lag, place
 from kafka_lake.ingest.audit import data_loss, schema_evolution
 from kafka_lake.ingest.commit import PublishedNote, moment
 from kafka_lake.ingest.finding import Finding
@@ -23,7 +23,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import SchemaVersion, schema_history
 from kafka_lake.lake.losses import recorded_losses
-from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, row_count, summary_of
+from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, positions_in, row_count, summary_of
 
 _ROWS_AT_ONCE = 5_000_000
 
@@ -50,11 +50,6 @@ def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> li
         _dead_letters(spec, catalog),
         data_loss(recorded_losses(table)),
     ]
-
-
-def examine_offsets(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> Finding:
-    """Check of one topic of a table whether every offset is there once; arguments and errors are those of `examine`."""
-    return _offset_continuity(spec, _existing(spec, catalog), cluster)
 
 
 def _existing(spec: TopicTable, catalog: LakeCatalog) -> Table:
@@ -98,37 +93,46 @@ def _row_count(table: Table) -> Finding:
 def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) -> Finding:
     problems: list[str] = []
     history = [
-        (Position.from_json(text), RESET in summary or LOSSES in summary)
+        (positions_in(summary), RESET in summary or LOSSES in summary)
         for s in ancestors(table, head_of(table))
-        if (text := (summary := summary_of(s)).get(POSITION))
+        if POSITION in (summary := summary_of(s))
     ]
-    if spec.is_shared:
-        history = [each for each in history if each[0].identity.topic == spec.topic]
     for (newer, on_purpose), (older, _) in pairwise(history):
         problems += [
-            f"partition {p} went back from offset {offset} to {newer.offsets.get(p, 0)}"
-            for p, offset in older.offsets.items()
-            if older.identity.same_as(newer.identity) and newer.offsets.get(p, 0) < offset and not on_purpose
+            f"{place(topic, p)} went back from offset {offset} to {now.offsets.get(p, 0)}"
+            for topic, before in older.items()
+            if (now := newer.get(topic)) and before.identity.same_as(now.identity) and not on_purpose
+            for p, offset in before.offsets.items()
+            if now.offsets.get(p, 0) < offset
         ]
-    position = state_of(spec, table).position
+    states = {each.topic: state_of(each, table) for each in spec.each_topic}
+    positions = {topic: state.position for topic, state in states.items() if state.position}
     facts: dict[str, object] = {}
-    if position:
-        behind = lag(position, cluster.watermarks_of(spec.topic))
-        facts = {f"partition_{p}": f"at {o}, lag {behind.get(p, 0)}" for p, o in sorted(position.offsets.items())}
+    for topic, position in positions.items():
+        behind = lag(position, cluster.watermarks_of(topic))
+        facts |= {f"{topic}/{p}": f"at {o}, lag {behind.get(p, 0)}" for p, o in sorted(position.offsets.items())}
     if spec.metadata_column:
-        problems += _duplicates(spec.metadata_column, table, position)
+        problems += _duplicates(spec.metadata_column, table, list(positions.values()))
     return Finding("offset_continuity", tuple(problems), facts)
 
 
-def _duplicates(column: str, table: Table, position: Position | None) -> list[str]:
+def _duplicates(column: str, table: Table, positions: Sequence[Position]) -> list[str]:
+    """Return which offsets are there twice, or lie beyond the position of their topic.
+
+    Args:
+        column: The metadata column.
+        table: The table.
+        positions: Those of its topics. Rows of other topics, as of one that was recreated, aren't measured by them.
+    """
     problems = []
     for (topic_id, partition), found in _keys(column, table).items():
+        # Brokers without topic ids have one topic a table.
+        own = next((each for each in positions if topic_id in (None, each.identity.topic_id)), None)
+        where = place(own.identity.topic if own else f"with id {topic_id}", partition)
         if found.twice:
-            problems.append(f"partition {partition} has {found.twice} rows too many, the first at offset {found.first}")
-        current = position and topic_id in (None, position.identity.topic_id)
-        end = position.offsets.get(partition, 0) if position else 0
-        if current and found.last >= end:
-            problems.append(f"partition {partition} has offset {found.last}, its position is {end}")
+            problems.append(f"{where} has {found.twice} rows too many, the first at offset {found.first}")
+        if own and found.last >= (end := own.offsets.get(partition, 0)):
+            problems.append(f"{where} has offset {found.last}, its position is {end}")
     return problems
 
 

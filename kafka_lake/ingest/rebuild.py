@@ -14,7 +14,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.start import start_offsets
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.expired import proven_position
+from kafka_lake.lake.maintenance.expired import proven_positions
 from kafka_lake.lake.positions import (
     POSITION,
     TableState,
@@ -23,6 +23,7 @@ from kafka_lake.lake.positions import (
     follows_another,
     has_origin,
     head_of,
+    positions_in,
     summary_of,
 )
 from kafka_lake.lake.totals import totals_of
@@ -35,7 +36,8 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
 
     None if no row can be ours, so that the table begins where a new one would. All rows of ours name their record in
     the metadata column, and all snapshots of ours have marks: that is so if no row has a value there, no snapshot has
-    a mark, and none that had one can have expired.
+    a mark, and none that had one can have expired. In a table that has positions in other topics, it is so if no row is
+    of the topic.
 
     Partitions without a row begin where a new table would begin, or where the table was taken over from another writer.
 
@@ -62,6 +64,8 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
         )
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
     found = connections.frames.furthest(rows, spec.metadata_column)
+    if state.others and all(r["topic"] != spec.topic for r in found):
+        return None
     reached = {r["partition"]: r["last"] + 1 for r in found if _same_topic(r["topic"], r["topic_id"], now)}
     reached = _with_expired(reached, state.table, now)
     if strangers and columns == {spec.metadata_column} and all(r["topic"] is None for r in found):
@@ -87,22 +91,24 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
 
 def _with_expired(reached: dict[int, int], table: Table, now: Watermarks) -> dict[int, int]:
     """Return how far a table reaches, the rows counted in that have expired."""
-    proven = proven_position(table)
+    proven = proven_positions(table).get(now.identity.topic)
     if proven is None or not proven.identity.same_as(now.identity):
         return reached
     return {p: max(reached.get(p, 0), proven.offsets.get(p, 0)) for p in {*reached, *proven.offsets}}
 
 
-def may_have_begun(table: Table) -> bool:
-    """Return whether ``main`` may have carried a position that is gone: rolled back, or expired since.
+def may_have_begun(state: TableState, topic: str) -> bool:
+    """Return whether ``main`` may have carried a topic's position that is gone: rolled back, or expired since.
 
-    What was staged and never published doesn't count.
+    What was staged and never published doesn't count. Where positions in other topics are carried on, no position is
+    gone by expiry alone.
     """
-    snapshots = {each.snapshot_id: each for each in table.metadata.snapshots}
-    been = {entry.snapshot_id for entry in table.metadata.snapshot_log}
-    if any(POSITION in summary_of(snapshots[each]) for each in been & snapshots.keys()):
-        return True
-    return _may_have_expired(table)
+    snapshots = {each.snapshot_id: each for each in state.table.metadata.snapshots}
+    been = {entry.snapshot_id for entry in state.table.metadata.snapshot_log}
+    summaries = [summary_of(snapshots[each]) for each in been & snapshots.keys()]
+    if state.others:
+        return any(topic in positions_in(each) for each in summaries)
+    return any(POSITION in each for each in summaries) or _may_have_expired(state.table)
 
 
 def _may_have_expired(table: Table) -> bool:

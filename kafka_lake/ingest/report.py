@@ -1,6 +1,6 @@
 """Report: what a run did, as plain data, for metadata, tables on the terminal and tests."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -79,6 +79,7 @@ class Figures:
 class PartitionReport:
     """What a run did to one Kafka partition: offsets consumed, rows added, offsets still to consume."""
 
+    topic: str
     partition: int
     start: int
     end: int
@@ -87,28 +88,48 @@ class PartitionReport:
 
 
 @dataclass(frozen=True)
+class Reached:
+    """How far a run has come in a topic.
+
+    Args:
+        watermarks: What the topic held when the run began.
+        position: The table's position after the run; None if it has none.
+    """
+
+    watermarks: Watermarks
+    position: Position | None
+
+    @property
+    def lag(self) -> dict[int, int]:
+        """Return the offsets still to consume, by partition."""
+        return lag(self.position, self.watermarks)
+
+
+@dataclass(frozen=True)
 class RunReport:
     """All commits of one run.
 
     Args:
-        topic: The topic's name.
         table: ``namespace.table``.
         run_id: Of the run.
-        watermarks: What the topic held when the run began.
-        position: The table's position after the run; None if it has none.
+        reached: How far the run has come, by topic.
         commits: In order, none if there was nothing to do.
         seconds: How long the run took.
         others: What it did to the topic's other tables, by namespace and name.
     """
 
-    topic: str
     table: str
     run_id: str
-    watermarks: Watermarks
-    position: Position | None
-    commits: Sequence[Commit]
-    seconds: float
+    reached: Mapping[str, Reached] = field(default_factory=dict)
+    commits: Sequence[Commit] = ()
+    seconds: float = 0.0
     others: Mapping[tuple[str, str], "RunReport"] = field(default_factory=dict)
+
+    def plus(self, other: "RunReport") -> "RunReport":
+        """Return what was done to the table by both: reports of different topics."""
+        reached, commits = {**self.reached, **other.reached}, [*self.commits, *other.commits]
+        seconds, others = self.seconds + other.seconds, {**self.others, **other.others}
+        return RunReport(self.table, self.run_id, reached, commits, seconds, others)
 
     def of(self, table: tuple[str, str]) -> "RunReport":
         """Return what the run did to one of the topic's tables.
@@ -136,23 +157,26 @@ class RunReport:
         every = [commit.waited for commit in self.commits if commit.waited]
         return reduce(Waited.merged, every) if every else None
 
+    def lags(self) -> dict[str, int]:
+        """Return how many offsets are still to consume, by topic."""
+        return {topic: sum(its.lag.values()) for topic, its in self.reached.items()}
+
     def partitions(self) -> list[PartitionReport]:
-        """Return what was done per Kafka partition, in ascending order, for every partition of the topic."""
-        behind = lag(self.position, self.watermarks)
-        reports = []
-        for partition in self.watermarks.partitions:
-            touched = [r for c in self.commits for r in c.ranges if r.partition == partition]
-            resting = self.position.offsets.get(partition, 0) if self.position else 0
-            reports.append(
-                PartitionReport(
-                    partition=partition,
-                    start=touched[0].start if touched else resting,
-                    end=touched[-1].end if touched else resting,
-                    rows=sum(c.rows_by_partition.get(partition, 0) for c in self.commits),
-                    lag=behind[partition],
-                )
+        """Return what was done per Kafka partition, in ascending order, for every partition of each topic."""
+        return [each for topic, its in self.reached.items() for each in self._partitions(topic, its)]
+
+    def _partitions(self, topic: str, its: Reached) -> Iterator[PartitionReport]:
+        commits, offsets = [c for c in self.commits if c.topic == topic], its.position.offsets if its.position else {}
+        for partition, behind in its.lag.items():
+            touched = [r for c in commits for r in c.ranges if r.partition == partition]
+            yield PartitionReport(
+                topic=topic,
+                partition=partition,
+                start=touched[0].start if touched else offsets.get(partition, 0),
+                end=touched[-1].end if touched else offsets.get(partition, 0),
+                rows=sum(c.rows_by_partition.get(partition, 0) for c in commits),
+                lag=behind,
             )
-        return reports
 
     def classes(self) -> list[DeadLetterClass]:
         """Return the run's dead letters by class, most frequent first, each with its first sample."""

@@ -1,10 +1,12 @@
-"""What others ask of this package: runs over one topic, each by one call."""
+"""What others ask of this package: runs over one topic, each by one call, and the loop over the topics of a table."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+from kafka_lake.common.errors import UnknownTopicError
 from kafka_lake.ingest.adopt.model import Adoption
 from kafka_lake.ingest.adopt.sources import Source
+from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.adopt import Adopt
@@ -20,7 +22,7 @@ from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.table_state import with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_runner import runner_of
+from kafka_lake.ingest.topic_runner import LeftBehindError, runner_of
 from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -46,7 +48,7 @@ def ingest(
 
     Raises:
         GateFailedError: If a gate refused a commit; commits before it stay.
-        TablesLeftError: If tables of a topic with several couldn't take their records; the others have theirs.
+        LeftBehindError: If tables of a topic with several couldn't take their records; the others have theirs.
         DataLossError: If Kafka no longer has what comes next, and the topic's settings don't say to go on.
         PublishRefusedError: If others kept moving ``main`` ahead of this run.
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
@@ -77,6 +79,52 @@ def replay(
     """
     with logged_run(spec, connections, run_id, observer) as context:
         return runner_of(context, lambda each: Replay(each, extent)).run()
+
+
+Chosen = Sequence[tuple[TopicTable, frozenset[int] | None]]
+"""Topics of a table, each with its Kafka partitions; None for all of them."""
+
+
+def each_topic(
+    chosen: Chosen,
+    run_id: str,
+    run: Callable[[TopicTable, frozenset[int] | None], RunReport],
+    warn: Callable[[str], None],
+) -> RunReport:
+    """Run over the topics of a table, one after the other; each commit is of one topic.
+
+    A topic that fails doesn't keep the others from being read. One that the brokers don't know is left out, unless it
+    is the only one: a deleted topic has nothing to read.
+
+    Args:
+        chosen: The topics, at least one.
+        run_id: Of the run.
+        run: Runs over one of them.
+        warn: Is called with a line about each that fails.
+
+    Returns:
+        What was done.
+
+    Raises:
+        LeftBehindError: If some of several topics have failed; the others are up to date.
+        KafkaLakeError: As the run of the only topic.
+    """
+    report, errors = RunReport(".".join(chosen[0][0].identifier), run_id), dict[str, Exception]()
+    for spec, partitions in chosen:
+        try:
+            report = report.plus(run(spec, partitions))
+        except Exception as error:
+            if len(chosen) == 1:
+                raise
+            errors[spec.topic] = error
+            warn(f"Topic {spec.topic} is left out: {headline(error)}")
+            if is_transient(error):
+                # The others would wait for the same.
+                break
+    known = {topic: error for topic, error in errors.items() if not isinstance(error, UnknownTopicError)}
+    if left := known or (errors if not report.reached else {}):
+        raise LeftBehindError(f"Table {report.table}: the run left topics", left, report)
+    return report
 
 
 def plan_reset(

@@ -29,7 +29,7 @@ from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.pipeline import Attempt, Done
 from kafka_lake.ingest.plan.model import Plan, can_be_parted
 from kafka_lake.ingest.refused import files_out_of_reach, refused_by_kafka
-from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.retry import LONGEST_SHORT_PAUSE, short_pauses
 from kafka_lake.ingest.routes.shares import TableShare
 from kafka_lake.ingest.samples import quoted
@@ -338,11 +338,9 @@ class Runner:
         self.commits, self._reported = [], time.monotonic()
         elapsed = self._reported - began
         return RunReport(
-            topic=context.spec.topic,
             table=context.table_name,
             run_id=context.run_id,
-            watermarks=self.topic.now,
-            position=self.position,
+            reached={context.spec.topic: Reached(self.topic.now, self.position)},
             commits=commits,
             seconds=elapsed,
         )

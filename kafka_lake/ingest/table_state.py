@@ -6,13 +6,12 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.adopt.marks import filled_by
-from kafka_lake.ingest.beginning import beginning
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.rebuild import may_have_begun, rebuilt_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_state import state_of
-from kafka_lake.lake.maintenance.expired import proven_position
-from kafka_lake.lake.positions import TableState, head_of, row_count
+from kafka_lake.lake.maintenance.expired import proven_positions
+from kafka_lake.lake.positions import TableState, head_of, position_in, row_count
 
 
 @dataclass(frozen=True)
@@ -101,36 +100,48 @@ def _refuse_filled_by_others(context: Context, table: Table) -> None:
     )
 
 
+def _refuse_other_clusters(context: Context, topic: TopicEnds, state: TableState) -> None:
+    ours = topic.now.identity.cluster_id
+    for each in state.others.values():
+        theirs = each.identity.cluster_id
+        if ours and theirs and ours != theirs:
+            raise TableError(
+                f"Table {context.table_name} has rows of topic {each.identity.topic} in Kafka cluster {theirs}, and "
+                f"topic {context.spec.topic} is in cluster {ours}.",
+                "Nothing was read: the topics of one table are of one cluster. Give this one another table:, or mend "
+                "cluster:.",
+            )
+
+
 def _with_position(context: Context, topic: TopicEnds, state: TableState) -> TableState:
     table, spec, warn = state.table, context.spec, context.observer.warn
-    if state.position is None and state.others:
-        return beginning(context, topic.now, state)
-    if state.position is None and not row_count(table) and (proven := proven_position(table)) is not None:
+    if state.position is not None:
+        return state
+    _refuse_other_clusters(context, topic, state)
+    rows, gone = row_count(table), f"no snapshot carries the position of topic {spec.topic} any more"
+    if not rows and (proven := position_in(proven_positions(table), spec.topic, spec.topics)) is not None:
         # All rows have expired. Another topic by the same name is refused by its identity.
-        warn(
-            f"Table {context.table_name}: no snapshot carries the position any more, and all rows have expired; "
-            f"it goes on from where it was then: {dict(proven.offsets)}."
-        )
+        at = dict(proven.offsets)
+        warn(f"Table {context.table_name}: {gone}, and all rows have expired; it goes on from where it was then: {at}.")
         return replace(state, position=proven, rebuilt=True)
-    if state.position is None and spec.start == "latest" and not row_count(table) and may_have_begun(table):
+    if rows and (position := rebuilt_position(context, state, topic.now)) is not None:
+        warn(f"Table {context.table_name}: {gone}; rebuilt from the rows: {dict(position.offsets)}.")
+        return replace(state, position=position, rebuilt=True)
+    if spec.start == "latest" and (state.others or not rows) and may_have_begun(state, spec.topic):
         raise TableError(
-            f"Table {context.table_name} has no rows, and no snapshot in the history of main carries a "
-            f"position in topic {spec.topic} any more, though there was one.",
+            f"Table {context.table_name} has no rows of topic {spec.topic}, and {gone}, though one has.",
             "Nothing was read, since start is latest and records could be missed. Set the position with "
             f"`kafka-lake reset {spec.full_topic} --to …`.",
         )
-    if state.position is not None or not row_count(table):
+    if state.others:
+        names = ", ".join(sorted(state.others))
+        warn(f"Topic {spec.topic} begins at {spec.start} in table {context.table_name}, which has rows of: {names}.")
         return state
-    position = rebuilt_position(context, state, topic.now)
-    if position is None:
-        _refuse_filled_by_others(context, table)
-        warn(
-            f"Table {context.table_name}: its {row_count(table)} rows are others', none can be of "
-            f"topic {spec.topic}; they stay, and the topic begins at {spec.start}."
-        )
-        return replace(state, adopted=row_count(table))
+    if not rows:
+        return state
+    _refuse_filled_by_others(context, table)
     warn(
-        f"Table {context.table_name}: no snapshot carries the position any more; "
-        f"rebuilt from the rows: {dict(position.offsets)}."
+        f"Table {context.table_name}: its {rows} rows are others', none can be of topic {spec.topic}; they stay, and "
+        f"the topic begins at {spec.start}."
     )
-    return replace(state, position=position, rebuilt=True)
+    return replace(state, adopted=rows)

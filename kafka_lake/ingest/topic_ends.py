@@ -41,7 +41,7 @@ class TopicEnds:
         """
         context = self._context
         now = context.with_retries(lambda: context.connections.cluster.watermarks_of(context.spec.topic))
-        if context.spec.is_shared and not now.identity.topic_id:
+        if context.spec.topics and not now.identity.topic_id:
             raise ConfigurationError(
                 f"Topic {context.spec.topic}: the brokers tell no topic id (they are older than Kafka 2.8), by which "
                 f"the rows of table {context.table_name} would be told apart.",

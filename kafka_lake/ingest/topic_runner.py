@@ -29,19 +29,19 @@ _SETTLE_SECONDS = 300.0
 _FOR_ALL_TABLES = (KafkaError, RecordTooLargeError, StoppedError)
 
 
-class TablesLeftError(KafkaLakeError):
-    """Some tables of a topic couldn't take their records, and stay where they are; the others are up to date."""
+class LeftBehindError(KafkaLakeError):
+    """Some tables of a topic, or topics of a table, stay where they are; the others are up to date."""
 
     what_to_do: ClassVar[str] = (
-        "The message says for each table why. Mend the cause and run again: a table goes on where it stopped."
+        "The message says for each table or topic why. Mend the cause and run again: it goes on where it stopped."
     )
 
-    def __init__(self, errors: Mapping[Identifier, Exception], report: RunReport) -> None:
-        said = "; ".join(f"{'.'.join(table)}: {headline(error)}" for table, error in errors.items())
+    def __init__(self, about: str, errors: Mapping[str, Exception], report: RunReport) -> None:
+        said = "; ".join(f"{name}: {headline(error)}" for name, error in errors.items())
         remedies = dict.fromkeys(error.remedy for error in errors.values() if isinstance(error, KafkaLakeError))
         super().__init__(
-            f"Topic {report.topic}: the run left tables where they were: {said}",
-            " ".join(filter(None, remedies)) or "Mend the cause and run again: a table goes on where it stopped.",
+            f"{about} where they were: {said}",
+            " ".join(filter(None, remedies)) or "Mend the cause and run again: each goes on where it stopped.",
         )
         self.errors, self.report = dict(errors), report
 
@@ -88,7 +88,7 @@ class TopicRunner:
             What was done.
 
         Raises:
-            TablesLeftError: If tables couldn't take their records; the others have theirs.
+            LeftBehindError: If tables couldn't take their records; the others have theirs.
             KafkaLakeError: As `Runner.run`, for what concerns all tables.
         """
         with self.lineage:
@@ -114,7 +114,7 @@ class TopicRunner:
             One of the commits; None if no table has anything to do.
 
         Raises:
-            TablesLeftError: If no table goes on.
+            LeftBehindError: If no table goes on.
         """
         self._add_tables()
         try:
@@ -179,10 +179,11 @@ class TopicRunner:
             report: What the run did.
 
         Raises:
-            TablesLeftError: If any were.
+            LeftBehindError: If any were.
         """
         if self.errors:
-            raise TablesLeftError(self.errors, report)
+            errors = {".".join(table): error for table, error in self.errors.items()}
+            raise LeftBehindError(f"Topic {self.context.spec.topic}: the run left tables", errors, report)
 
     def _add_tables(self) -> None:
         """Make a runner for each table that the topic has by now."""

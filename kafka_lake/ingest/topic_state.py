@@ -1,4 +1,4 @@
-"""A table as a topic's run sees it: with this topic's position, where the table has several topics."""
+"""A table as a topic's run sees it: with this topic's position."""
 
 from pyiceberg.table import Table
 
@@ -16,4 +16,4 @@ def state_of(spec: TopicTable, table: Table) -> TableState:
     Raises:
         TableError: If a position is there but can't be read.
     """
-    return read_state(table, spec.topic, spec.is_shared)
+    return read_state(table, spec.topic, spec.topics)

@@ -409,11 +409,6 @@ class TopicTable:
         return bool(self.ignore_null_updates)
 
     @property
-    def is_shared(self) -> bool:
-        """Return whether the table is meant for several topics."""
-        return bool(self.topics)
-
-    @property
     def each_topic(self) -> tuple["TopicTable", ...]:
         """Return the settings of each topic that fills the table; their runs are runs of one topic each."""
         return tuple(replace(self, topic=topic) for topic in self.topics) or (self,)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from kafka_lake.common.offsets import Position
+from kafka_lake.common.offsets import Positions
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_positions
 
@@ -13,7 +13,7 @@ _AT_ONCE = {"rest": 8, "glue": 8}
 
 def all_positions(
     catalog: LakeCatalog, identifiers: Iterable[tuple[str, str]]
-) -> Mapping[tuple[str, str], tuple[Position, ...] | Exception]:
+) -> Mapping[tuple[str, str], Positions | Exception]:
     """Return the positions of tables, by topic; none of one that isn't there, the error where there was one.
 
     Args:
@@ -22,10 +22,10 @@ def all_positions(
     """
     asked = list(dict.fromkeys(identifiers))
 
-    def positions(identifier: tuple[str, str]) -> tuple[Position, ...] | Exception:
+    def positions(identifier: tuple[str, str]) -> Positions | Exception:
         try:
             table = catalog.table(identifier)
-            return read_positions(table) if table else ()
+            return read_positions(table) if table else {}
         except Exception as error:
             return error
 

@@ -7,8 +7,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from kafka_lake.common.offsets import Position
-from kafka_lake.lake.positions import POSITION, ancestors, follows_another, head_of, summary_of
+from kafka_lake.common.offsets import Positions
+from kafka_lake.lake.positions import ancestors, follows_another, head_of, positions_in, summary_of
 from kafka_lake.lake.schema import Change, changes
 
 _CUT_OFF = "Older snapshots have expired: what the schema was before is not known, nor when it became this."
@@ -25,7 +25,7 @@ class SchemaVersion:
         snapshot_id: The first snapshot with it that is still known; None if no snapshot has it yet.
         committed_at: When that snapshot was committed, or else when the table's metadata were last written.
         changes: What differs from the version before; of the first one, all its columns as added.
-        position: How far the topic had been consumed with that snapshot; None if the snapshot doesn't say.
+        positions: How far the topics had been consumed with that snapshot; none if the snapshot doesn't say.
         note: What one should know about this entry, empty for most.
     """
 
@@ -33,7 +33,7 @@ class SchemaVersion:
     snapshot_id: int | None
     committed_at: datetime
     changes: tuple[Change, ...]
-    position: Position | None
+    positions: Positions
     note: str = ""
 
 
@@ -57,7 +57,7 @@ def schema_history(table: Table) -> list[SchemaVersion]:
         differences = _differences(before, schema)
         if not differences:
             continue
-        position, unread = _position(snapshot)
+        positions, unread = _positions(snapshot)
         committed, note = _time(snapshot.timestamp_ms), " ".join([*notes, *unread])
         found.append(
             SchemaVersion(
@@ -65,7 +65,7 @@ def schema_history(table: Table) -> list[SchemaVersion]:
                 snapshot_id=snapshot.snapshot_id,
                 committed_at=committed,
                 changes=differences,
-                position=position,
+                positions=positions,
                 note=note,
             )
         )
@@ -78,7 +78,7 @@ def schema_history(table: Table) -> list[SchemaVersion]:
                 snapshot_id=None,
                 committed_at=written,
                 changes=pending,
-                position=None,
+                positions={},
                 note=_NOT_YET,
             )
         )
@@ -95,9 +95,8 @@ def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _position(snapshot: Snapshot) -> tuple[Position | None, list[str]]:
-    text = summary_of(snapshot).get(POSITION)
+def _positions(snapshot: Snapshot) -> tuple[Positions, list[str]]:
     try:
-        return (Position.from_json(text) if text else None), []
+        return positions_in(summary_of(snapshot)), []
     except ValueError:
-        return None, [_UNREADABLE]
+        return {}, [_UNREADABLE]

@@ -1,13 +1,12 @@
 """How far a table has consumed its topic: read from the table's own snapshots, and from nowhere else.
 
-A table may have several topics. A commit is of one of them: its snapshot has that topic's position, and carries on the
-others'. Its branch starts at the head that those were read from, and it is published only if that is still the head.
+A snapshot has the positions of all topics of the table. A commit is of one topic, and carries on the positions of the
+others: its branch starts at the head that those were read from, and it is published only if that is still the head.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
@@ -15,13 +14,14 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import IcebergType, StructType
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.common.offsets import Position
+from kafka_lake.common.offsets import Position, Positions, positions_from_json, positions_to_json
 
 POSITION = "kafka-lake.position"
+"""In a snapshot's summary: how far the table has consumed each of its topics."""
+TOPIC = "kafka-lake.topic"
+"""In a snapshot's summary: the topic whose commit it is."""
 DERIVED = "kafka-lake.derived"
 """What a table of tables was made of, as `derive.record` has it."""
-OTHERS = "kafka-lake.other-positions"
-"""In a snapshot's summary: a JSON list of the newest positions of the table's other topics."""
 RUN_ID = "kafka-lake.run-id"
 LOSSES = "kafka-lake.data-loss"
 RESET = "kafka-lake.reset"
@@ -41,10 +41,10 @@ class TableState:
     Args:
         table: The PyIceberg table, as loaded at that moment.
         head: Snapshot id of ``main``; None for a table without a snapshot.
-        position: Position of the newest ancestor of ``main`` that has one.
+        position: Position in the run's topic, of the newest ancestor of ``main`` that has one.
         rebuilt: Whether the position comes from the rows, since no snapshot has it any more.
         adopted: Rows of others that the table had before the topic's first commit.
-        others: Positions of other topics that have rows in the table, from the same snapshot.
+        others: Positions in the table's other topics, from the same snapshot.
     """
 
     table: Table
@@ -52,7 +52,12 @@ class TableState:
     position: Position | None
     rebuilt: bool = False
     adopted: int = 0
-    others: tuple[Position, ...] = ()
+    others: Positions = field(default_factory=dict)
+
+    @property
+    def positions(self) -> Positions:
+        """Return the positions in all topics of the table."""
+        return {**self.others, **({self.position.identity.topic: self.position} if self.position else {})}
 
 
 def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:
@@ -149,61 +154,48 @@ def _counted(table: Table, snapshot: Snapshot) -> int:
     )
 
 
-def positions_in(summary: Mapping[str, str]) -> tuple[Position, ...]:
-    """Return the positions that a snapshot's summary carries, its own topic's first; none if it has none.
+def positions_in(summary: Mapping[str, str]) -> Positions:
+    """Return the positions that a snapshot's summary carries; none if it has none.
 
     Raises:
         ValueError: If they can't be read.
     """
-    if not (text := summary.get(POSITION)):
-        return ()
-    own = Position.from_json(text)
-    others = json.loads(summary.get(OTHERS) or "[]")
-    if not isinstance(others, list):
-        raise ValueError(f"not a list of positions: {summary[OTHERS]!r}")
-    return (own, *(Position.from_json(json.dumps(each)) for each in others))
+    return positions_from_json(summary[POSITION]) if POSITION in summary else {}
 
 
-def positions_summary(own: Position, others: Iterable[Position]) -> dict[str, str]:
+def positions_summary(own: Position, others: Positions) -> dict[str, str]:
     """Return what a snapshot's summary has of positions.
 
     Args:
         own: Of the topic whose commit it is.
-        others: Of the table's other topics; one of the same topic is left out.
+        others: Of the table's other topics.
     """
-    kept = {each.identity.topic: each for each in others if each.identity.topic != own.identity.topic}
-    found = {POSITION: own.to_json()}
-    if kept:
-        found[OTHERS] = f"[{','.join(kept[topic].to_json() for topic in sorted(kept))}]"
-    return found
+    topic = own.identity.topic
+    return {POSITION: positions_to_json({**others, topic: own}.values()), TOPIC: topic}
 
 
-def of_topic(
-    found: tuple[Position, ...], topic: str | None, shared: bool
-) -> tuple[Position | None, tuple[Position, ...]]:
-    """Return a topic's position among those of a snapshot, and the others.
+def position_in(found: Positions, topic: str, topics: Collection[str]) -> Position | None:
+    """Return a topic's position among those of a table.
 
     Args:
         found: As `positions_in` gave them.
-        topic: The topic's name; None for the topic whose commit the snapshot was.
-        shared: Whether the table is meant for several topics. If it isn't, and the topic has no position there, the
-            position is that of the snapshot's own topic: nobody may take the table for an empty one.
+        topic: The topic's name.
+        topics: The topics that the table is meant for. If it has positions of none of them, the position is one of
+            another topic, which a plan refuses: the table must not be taken for an empty one.
     """
-    own = next((each for each in found if topic is None or each.identity.topic == topic), None)
-    if own is None and not shared and found:
-        own = found[0]
-    return own, tuple(each for each in found if each is not own)
+    is_foreign = bool(found) and not found.keys() & {topic, *topics}
+    return next(iter(found.values())) if is_foreign else found.get(topic)
 
 
 def carried_positions(table: Table) -> dict[str, str]:
     """Return what the newest snapshot with a position tells of it, for one that says the same."""
     told = (summary_of(each) for each in ancestors(table, head_of(table)))
     newest = next((each for each in told if each.keys() & RESUMED_FROM), {})
-    return {key: newest[key] for key in (*sorted(RESUMED_FROM), OTHERS) if key in newest}
+    return {key: newest[key] for key in sorted(RESUMED_FROM) if key in newest}
 
 
-def read_positions(table: Table) -> tuple[Position, ...]:
-    """Return the positions that the newest ancestor of ``main`` with any has, its own topic's first; none if none has.
+def read_positions(table: Table) -> Positions:
+    """Return the positions that the newest ancestor of ``main`` with any has; none if none has.
 
     Raises:
         TableError: If positions are there but can't be read.
@@ -219,19 +211,25 @@ def read_positions(table: Table) -> tuple[Position, ...]:
             ) from error
         if found:
             return found
-    return ()
+    return {}
 
 
-def read_state(table: Table, topic: str | None = None, shared: bool = False) -> TableState:
-    """Return head and position of ``main``, from one and the same load of the metadata.
+def read_state(table: Table, topic: str | None = None, topics: Collection[str] = ()) -> TableState:
+    """Return head and positions of ``main``, from one and the same load of the metadata.
 
     Args:
         table: As it was loaded.
-        topic: The topic whose position is meant; None for that of the newest commit.
-        shared: Whether the table is meant for several topics; `of_topic` says what that changes.
+        topic: The topic whose position is meant; None for that of the table's only topic.
+        topics: The topics that the table is meant for, as for `position_in`.
 
     Raises:
         TableError: If a position is there but can't be read.
     """
-    own, others = of_topic(read_positions(table), topic, shared)
-    return TableState(table, head_of(table), own, others=others)
+    found = read_positions(table)
+    if topic is None:
+        own = next(iter(found.values())) if len(found) == 1 else None
+    else:
+        own = position_in(found, topic, topics)
+    return TableState(
+        table, head_of(table), own, others={name: each for name, each in found.items() if each is not own}
+    )

@@ -1,26 +1,27 @@
 """A table's log for auditors: who committed what and when, from the table's snapshots alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from kafka_lake.common.offsets import Loss, Position, losses_from_json
+from kafka_lake.common.offsets import Loss, Position, Positions, losses_from_json
 from kafka_lake.lake.author import EXPIRE_ROWS, HOST, KIND, OFFSETS, RECONCILE, USER, offsets_of
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.positions import (
     ADOPTED_FROM,
     LOSSES,
-    OTHERS,
     POSITION,
     RESET,
     RUN_ID,
+    TOPIC,
     ancestors,
     follows_another,
     head_of,
+    positions_in,
     summary_of,
 )
 from kafka_lake.lake.schema import Change
@@ -95,12 +96,18 @@ class LoggedCommit:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A snapshot with its summary, the position in it, and what is wrong with that."""
+    """A snapshot with its summary, the positions in it, and what is wrong with those."""
 
     snapshot: Snapshot
     summary: dict[str, str]
-    position: Position | None = None
+    positions: Positions = field(default_factory=dict)
     note: str = ""
+
+    @property
+    def position(self) -> Position | None:
+        """Return the position in the topic whose commit it was, or in the only one."""
+        only = next(iter(self.positions.values())) if len(self.positions) == 1 else None
+        return self.positions.get(self.summary.get(TOPIC, ""), only)
 
 
 def snapshot_log(table: Table) -> list[LoggedCommit]:
@@ -127,24 +134,22 @@ def oldest_are_gone(table: Table) -> bool:
 def _entry(snapshot: Snapshot) -> _Entry:
     summary = summary_of(snapshot)
     try:
-        return _Entry(snapshot, summary, Position.from_json(summary[POSITION]) if POSITION in summary else None)
+        return _Entry(snapshot, summary, positions_in(summary))
     except ValueError:
         return _Entry(snapshot, summary, note="Its position can't be read.")
 
 
 def _before(history: Sequence[_Entry]) -> list[Position | None]:
-    """Return, for each snapshot, the position of the newest older one that has one: of its topic if there are several.
+    """Return, for each snapshot, the position of the newest older one that has one, in the snapshot's topic.
 
     The first commit of a topic to a table that has others has none before it.
     """
     found: list[Position | None] = []
-    position, by_topic = None, dict[str, Position]()
+    older: Positions = {}
     for entry in reversed(history):
-        own = entry.position
-        before = by_topic.get(own.identity.topic) if own else None
-        found.append(before if OTHERS in entry.summary or before else position)
-        if own:
-            position = by_topic[own.identity.topic] = own
+        only = next(iter(older.values())) if len(older) == len(entry.positions) == 1 else None
+        found.append(older.get(entry.position.identity.topic, only) if entry.position else None)
+        older = entry.positions or older
     return found[::-1]
 
 
@@ -209,7 +214,7 @@ def _logged(entry: _Entry, before: Position | None, changes: tuple[Change, ...],
 
 def _topic(entry: _Entry) -> str:
     """Return whose commit it was, of a table with several topics."""
-    return f"Topic {entry.position.identity.topic}." if entry.position and OTHERS in entry.summary else ""
+    return f"Topic {entry.position.identity.topic}." if entry.position and len(entry.positions) > 1 else ""
 
 
 def _what(entry: _Entry, before: Position | None, whole: _Entry | None) -> tuple[str, bool | None]:

@@ -12,7 +12,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.losses import recorded_losses
 from kafka_lake.lake.maintenance.health import compacts
 from kafka_lake.lake.maintenance.policy import needs_of
-from kafka_lake.lake.positions import ancestors, head_of, positions_in, row_count, summary_of
+from kafka_lake.lake.positions import TOPIC, ancestors, head_of, row_count, summary_of
 from kafka_lake.lake.totals import totals_of
 from kafka_lake.metrics.facts import TableFacts, TopicTables
 
@@ -32,18 +32,12 @@ def topic_tables(spec: TopicTable, catalog: LakeCatalog) -> TopicTables:
     history = list(ancestors(table, head_of(table))) if table else []
     return TopicTables(
         position=state_of(spec, table).position if table else None,
-        committed_at=_newest(each for each in history if _is_commit(spec, each)),
+        committed_at=_newest(each for each in history if summary_of(each).get(TOPIC) == spec.topic),
         dead_letters=row_count(letters),
         totals=totals_of(table) if table else None,
-        losses=tuple(each for each in recorded_losses(table) if each.topic in ("", spec.topic)) if table else (),
+        losses=tuple(each for each in recorded_losses(table) if each.topic == spec.topic) if table else (),
         tables=tuple(_facts(spec, ".".join(name), each) for name, each in loaded.items() if each is not None),
     )
-
-
-def _is_commit(spec: TopicTable, snapshot: Snapshot) -> bool:
-    """Return whether a run of the topic has made a snapshot."""
-    found = positions_in(summary_of(snapshot))
-    return bool(found) and (not spec.is_shared or found[0].identity.topic == spec.topic)
 
 
 def _facts(spec: TopicTable, name: str, table: Table) -> TableFacts:

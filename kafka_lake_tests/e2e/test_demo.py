@@ -99,7 +99,7 @@ def test_the_demos_topic_in_avro_gained_a_column_while_it_ran(environment: dict[
     columns = ["courier", "price", "left_at", "delivered_at", "note", "order_id", "_kafka"]
     assert [change["column"] for change in first["changes"]] == columns
     assert second["changes"] == [{"column": "tip", "kind": "added", "before": "", "after": "decimal(8, 2)"}]
-    assert sum(second["position"]["offsets"].values()) == 200
+    assert sum(second["position"]["pizza-deliveries"]["offsets"].values()) == 200
 
 
 @pytest.mark.parametrize(

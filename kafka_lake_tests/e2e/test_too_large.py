@@ -74,7 +74,7 @@ def test_record_larger_than_the_engine_stops_its_partition_alone(
             ingest(spec, connections, "run-3")
             assert see.ids() == list(range(12))
             assert [str(loss) for loss in recorded_losses(see.table)] == [
-                "partition 0 skipped offsets 5 to 5 by a reset"
+                f"topic {topic.name} partition 0 skipped offsets 5 to 5 by a reset"
             ]
             assert len(deaths) == 2, deaths
         finally:

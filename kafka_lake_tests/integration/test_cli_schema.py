@@ -100,7 +100,7 @@ def test_the_history_names_snapshot_and_offsets(
     (history,) = json.loads(cli(spec, "--history", "--json").stdout)
     assert [[c["column"] for c in version["changes"]] for version in history] == [["id", "_kafka"], ["more"]]
     assert history[1]["snapshot_id"] == head.snapshot_id
-    assert history[1]["position"]["offsets"] == {"0": 3}
+    assert history[1]["position"][topic.name]["offsets"] == {"0": 3}
     shown = cli(spec, "--history").output
     assert str(head.snapshot_id) in shown
     assert "more" in shown

@@ -426,7 +426,7 @@ def test_what_a_run_has_told_stays_in_sight_until_it_ends(
     told = result.get_asset_check_evaluations()
     assert len(told) == 3 * len(RUN_CHECKS)
     last = {e.check_name: e for e in told}
-    loss = "partition 1 lost offsets 2 to 4 to retention"
+    loss = f"topic {topic.name} partition 1 lost offsets 2 to 4 to retention"
     assert (last["data_loss"].passed, last["data_loss"].description) == (False, loss)
     changes: Any = last["schema_evolution"].metadata["changes"]
     (line,) = changes.records
@@ -687,7 +687,7 @@ def test_the_checks_alone_look_at_the_published_table_without_spark(
     assert set(evaluated) == {*RUN_CHECKS, "table_health"}
     assert all(e.passed for e in evaluated.values())
     assert evaluated["row_count"].metadata["rows_in_table"].value == 4
-    assert evaluated["offset_continuity"].metadata["partition_0"].value == "at 2, lag 1"
+    assert evaluated["offset_continuity"].metadata[f"{topic.name}/0"].value == "at 2, lag 1"
     assert view(spec).fingerprint() == before
 
 

@@ -288,9 +288,9 @@ def test_partitions_added_while_a_run_is_on(new_topic: NewTopic, connections: Ne
         topic.send_ids(range(8, 16), 8)
 
     report = ingest(spec, connections(), "run-1", observer=Observer(step_done=at("planned", grow)))
-    assert set(report.position.offsets if report.position else {}) == {0, 1, 2}
+    assert {each.partition for each in report.partitions()} == {0, 1, 2}
     report = ingest(spec, connections(), "run-2")
-    assert set(report.position.offsets if report.position else {}) == set(range(8))
+    assert {each.partition for each in report.partitions()} == set(range(8))
     view(spec).assert_exactly_once(topic.ledger)
 
 
@@ -440,11 +440,11 @@ def test_a_run_told_to_go_on_takes_what_is_left_and_records_the_loss(
     report = ingest(spec, connections(), "run-2")
     finding = next(f for f in report.findings() if f.check == "data_loss")
     assert not finding.passed
-    assert finding.problems == ("partition 1 lost offsets 2 to 4 to retention",)
+    assert finding.problems == (f"topic {topic.name} partition 1 lost offsets 2 to 4 to retention",)
     lost = {(1, 2), (1, 3), (1, 4)}
     view(spec).assert_exactly_once([sent for sent in topic.ledger if sent.place not in lost])
     summary = summary_of(view(spec).table.current_snapshot())
-    assert losses_from_json(summary[LOSSES]) == [Loss(1, 2, 5, "retention")]
+    assert losses_from_json(summary[LOSSES]) == [Loss(1, 2, 5, "retention", topic.name)]
     assert [f for f in ingest(spec, connections(), "run-3").findings() if not f.passed] == []
 
 
@@ -464,7 +464,7 @@ def test_a_run_told_to_go_on_does_so_when_retention_strikes_between_plan_and_rea
     report = ingest(spec, connections(), "run-2", observer=Observer(step_done=at("planned", strike)))
     view(spec).assert_exactly_once([sent for sent in topic.ledger if sent.offset not in (6, 7, 8)])
     assert [str(loss) for loss in losses_from_json(summary_of(view(spec).table.current_snapshot())[LOSSES])] == [
-        "partition 0 lost offsets 6 to 8 to retention"
+        f"topic {topic.name} partition 0 lost offsets 6 to 8 to retention"
     ]
     assert report.total("rows") == 3
 
@@ -486,7 +486,8 @@ def test_a_recreated_topic_can_fill_the_same_table(
     assert sorted(letter["value"] for letter in view(spec).dead_letters()) == [b"new junk", b"old junk"]
     assert view(spec).position() == {0: 2}
     finding = next(f for f in report.findings() if f.check == "data_loss")
-    assert finding.problems[0] == "partition 0 lost all that came at offset 4 and later when the topic was deleted"
+    where = f"topic {topic.name} partition 0"
+    assert finding.problems[0] == f"{where} lost all that came at offset 4 and later when the topic was deleted"
     published = {f.check: f for f in examine(spec, connections().catalog, connections().cluster)}
     assert published["offset_continuity"].passed, "the same offsets of another topic are no duplicates"
     assert not published["data_loss"].passed

@@ -508,7 +508,8 @@ def test_a_reset_forward_skips_and_says_so(new_topic: NewTopic, connections: New
     ingest(spec, connections(), "run-1")
     topic.send_ids([1, 2, 3])
     report = reset(spec, connections(), "forward", "3")
-    assert [p for f in report.findings() for p in f.problems] == ["partition 0 skipped offsets 1 to 2 by a reset"]
+    said = [p for f in report.findings() for p in f.problems]
+    assert said == [f"topic {topic.name} partition 0 skipped offsets 1 to 2 by a reset"]
     ingest(spec, connections(), "run-2")
     assert view(spec).ids() == [0, 3]
 

@@ -121,7 +121,7 @@ def test_restored_log_is_refused_until_losses_are_accepted(restored: Restored, v
     replay(spec, restored.connections(), "replay-of-other", Extent(partitions=frozenset({1})))
     accepting = replace(spec, on_data_loss="continue")
     report = ingest(accepting, restored.connections(), "accepted")
-    losses = [Loss(0, 6, 7, "replaced")]
+    losses = [Loss(0, 6, 7, "replaced", spec.topic)]
     assert recorded_losses(see.table) == losses
     (found,) = [each for each in report.commits[0].findings if each.check == "data_loss"]
     assert found.problems == (str(losses[0]),)

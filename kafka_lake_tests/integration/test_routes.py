@@ -18,7 +18,7 @@ from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest, replay, reset
-from kafka_lake.ingest.topic_runner import TablesLeftError
+from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import Route, TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic, View
@@ -255,7 +255,7 @@ def test_a_table_that_refuses_a_batch_stays_and_the_others_go_on(
     warned: list[str] = []
     for run in range(2):
         topic.send({"type": "refund", "id": 4 + run})
-        with pytest.raises(TablesLeftError, match=f"table {NAMESPACE}.{strict.table}: rule_small") as left:
+        with pytest.raises(LeftBehindError, match=f"table {NAMESPACE}.{strict.table}: rule_small") as left:
             ingest(spec, connections(), f"refused-{run}", observer=Observer(warn=warned.append))
         assert list(left.value.errors) == [strict.identifier]
         assert isinstance(left.value.errors[strict.identifier], GateFailedError)
@@ -339,7 +339,7 @@ def test_odd_values_go_where_the_page_says_and_others_as_unmatched_says(
     assert (done.total("ignored"), done.total("records"), done.total("dead_letters")) == (1, 0, 0)
     offset = topic.send({"n": 100}).offset
     topic.send({"n": 101, "type": "1"})
-    with pytest.raises(TablesLeftError, match=f"no table takes the record at partition 0, offset {offset}"):
+    with pytest.raises(LeftBehindError, match=f"no table takes the record at partition 0, offset {offset}"):
         ingest(replace(spec, unmatched="fail"), connections(), "failed")
     assert 101 in {row["n"] for row in view(routes[0].to).rows()}
     assert view(spec).position() == {0: offset}

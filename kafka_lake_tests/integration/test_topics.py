@@ -10,6 +10,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from confluent_kafka import TopicPartition
 
 from kafka_lake.common.errors import ConfigurationError, TopicReplacedError
 from kafka_lake.components.keys import partition_key, table_key, work_name
@@ -31,7 +32,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake.lake.maintenance.expire import Limits, expire
-from kafka_lake.lake.positions import OTHERS, POSITION
+from kafka_lake.lake.positions import POSITION
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.integration.test_dagster import Runner, by_partition, whole
 from kafka_lake_tests.lanes import exhaustive
@@ -226,12 +227,12 @@ def test_topics_join_and_leave_a_table_that_one_alone_has_filled(
     ingest(of(both, b), connections(), "is back")
     assert_once(both, topics, view)
 
-    # As a version that knows one position only would leave it: rows tell how far the other topic is.
+    # Where a snapshot has the position of one topic alone, rows tell how far the other one is.
     a.send({"id": 100, "only_0": "x"})
     table = view(both).table
-    forgetful = {key: each for key, each in _newest(table).items() if key == POSITION}
-    assert json.loads(forgetful[POSITION])["topic"] == b.name
-    table.append(table.scan(limit=0).to_arrow(), snapshot_properties=forgetful)
+    position = state_of(of(both, b), table).position
+    assert position is not None
+    table.append(table.scan(limit=0).to_arrow(), snapshot_properties={POSITION: position.to_json()})
     told: list[str] = []
     ingest(of(both, a), connections(), "rebuilt", observer=Observer(warn=told.append))
     assert any("rebuilt from the rows" in each for each in told)
@@ -253,12 +254,6 @@ def test_topics_join_and_leave_a_table_that_one_alone_has_filled(
 
     with pytest.raises(ConfigurationError, match="has several topics"):
         plan_adoption(both, connections(), FromOffsets("0:0"))
-
-
-def _newest(table: Any) -> dict[str, str]:
-    summary = dict(table.current_snapshot().summary.additional_properties)
-    assert OTHERS in summary
-    return summary
 
 
 @pytest.fixture
@@ -308,15 +303,20 @@ def test_one_run_of_dagster_reads_all_topics_and_tells_of_each_partition(
     told_again = {each.check_name: each for each in checked.get_asset_check_evaluations()}
     assert all(each.passed for each in told_again.values())
     assert told_again["offset_continuity"].metadata[f"{a.name}/0"].value == "at 2, lag 1"
+    assert f"{b.name}/0" in told_again["offset_continuity"].metadata
 
-    # A topic that isn't there fails the run, and doesn't keep those after it from being read.
+    # Records that Kafka has lost fail the run by the topic's name, and don't keep the topics after it from being read.
+    a.send_ids([11], 1)
+    a.admin.delete_records([TopicPartition(a.name, 0, 3)])[TopicPartition(a.name, 0)].result(20)
     b.send_ids([11])
-    a.delete()
     failed = runner.run(spec, (keys[0], keys[-1]))  # type: ignore[arg-type]
     assert not failed.success
+    assert f"left topics where they were: {a.name}: Topic {a.name}: Kafka no longer has" in str(failed.all_events)
     assert Counter(r["_kafka"]["topic"] for r in view(spec).rows()) == {a.name: 4, b.name: 5}
     assert by_partition(failed)[keys[2]]["rows_added"] == 1
-    # The sensor doesn't mean it: its range has no gaps.
-    assert runner.run(spec, (keys[0], keys[-1]), topic_tag=work_name(spec)).success  # type: ignore[arg-type]
-    gone = runner.run(spec, (keys[0], keys[1]), topic_tag=work_name(spec))  # type: ignore[arg-type]
-    assert not gone.success
+    # A topic that isn't there has nothing to read, unless the run is for it alone.
+    a.delete()
+    b.send_ids([12])
+    assert runner.run(spec, (keys[0], keys[-1])).success  # type: ignore[arg-type]
+    assert Counter(r["_kafka"]["topic"] for r in view(spec).rows()) == {a.name: 4, b.name: 6}
+    assert not runner.run(spec, (keys[0], keys[1])).success  # type: ignore[arg-type]

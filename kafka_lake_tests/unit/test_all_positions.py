@@ -66,12 +66,12 @@ def rest(catalog: LakeCatalog) -> Iterator[LakeCatalog]:
 @pytest.mark.slow
 def test_tables_of_a_server_are_asked_for_eight_at_a_time(rest: LakeCatalog) -> None:
     asked = [("pizza", f"t{number}") for number in range(17)]
-    assert all_positions(rest, asked) == dict.fromkeys(asked, (AT,))
+    assert all_positions(rest, asked) == {each: {AT.identity.topic: AT} for each in asked}
 
 
 def test_what_is_wrong_with_one_table_is_told_of_that_one(rest: LakeCatalog) -> None:
     found = all_positions(rest, [("pizza", "missing"), ("pizza", "broken")])
-    assert found["pizza", "missing"] == ()
+    assert found["pizza", "missing"] == {}
     assert isinstance(found["pizza", "broken"], CatalogError)
 
 
@@ -81,4 +81,4 @@ def test_tables_of_a_database_are_asked_for_one_by_one(catalog: LakeCatalog) -> 
     table = catalog.pyiceberg.create_table(("pizza", "orders"), rows.schema)
     table.append(rows, snapshot_properties={POSITION: AT.to_json()})
     names = [("pizza", "orders"), ("pizza", "none")]
-    assert all_positions(catalog, names) == {names[0]: (AT,), names[1]: ()}
+    assert all_positions(catalog, names) == {names[0]: {AT.identity.topic: AT}, names[1]: {}}

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, positions_to_json
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.audit import (
     PartitionRows,
@@ -39,7 +39,7 @@ from kafka_lake.lake.schema import Change
 
 ROWS = pa.table({"id": [1]})
 ME = TopicIdentity("c", "t", "pizzas")
-CARRIED = '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":9,"1":4}}'
+CARRIED = '{"pizzas":{"cluster_id":"c","topic_id":"t","offsets":{"0":9,"1":4}}}'
 SPEC = TopicTable("pizzas", "pizza", "orders")
 BEFORE = Position(ME, {0: 5, 1: 2})
 PLAN = Plan((OffsetRange(0, 5, 9), OffsetRange(1, 2, 4)), Position(ME, {0: 9, 1: 4}), 0)
@@ -153,9 +153,17 @@ def continuity(plan=PLAN, before=BEFORE, held=HELD, carried=CARRIED, chain=()):
 def test_continuity_holds():
     finding = continuity()
     assert finding.passed
-    assert finding.facts == {"partition_0": "5..9", "partition_1": "2..4"}
+    assert finding.facts == {"pizzas/0": "5..9", "pizzas/1": "2..4"}
     assert continuity(before=None, held=None).passed
     assert continuity(before=Position(ME, {0: 5})).passed, "partition 1 is new"
+
+
+def test_commit_that_loses_position_of_another_topic_is_refused() -> None:
+    other = Position(TopicIdentity("c", "u", "drinks"), {0: 7})
+    both = positions_to_json([PLAN.after, other])
+    assert offset_continuity(PLAN, BEFORE, HELD, both, others={"drinks": other}).passed
+    (problem,) = offset_continuity(PLAN, BEFORE, HELD, CARRIED, others={"drinks": other}).problems
+    assert problem == f"the staged snapshot carries position {CARRIED}, not {both}"
 
 
 @pytest.mark.parametrize(
@@ -294,9 +302,9 @@ def test_a_limit_of_dead_letters_is_for_the_whole_run(settings, failed, earlier,
 
 def test_losses_are_told_and_refuse_nothing():
     assert data_loss(()) == Finding("data_loss", (), {})
-    finding = data_loss([Loss(3, 5, 9, "retention")])
-    assert finding.problems == ("partition 3 lost offsets 5 to 8 to retention",)
-    assert finding.facts == {"partition_3": finding.problems[0]}
+    finding = data_loss([Loss(3, 5, 9, "retention", "pizzas")])
+    assert finding.problems == ("topic pizzas partition 3 lost offsets 5 to 8 to retention",)
+    assert finding.facts == {"pizzas/3": finding.problems[0]}
     assert not finding.refuses
     assert Finding("row_count", ("wrong",), {}).refuses
 
@@ -400,7 +408,8 @@ def test_an_audit_has_all_findings_and_the_rows_of_each_partition(catalog):
     assert rows == {0: 4, 1: 1}
     findings, _ = audit(context(), PLAN, Staged(primary, None, 5, 0, 0, 0, vanished=gone), (0, 0))
     assert findings[1].problems == (
-        "partition 1 has 2 rows that Kafka no longer has, the first at offset 2; keep them with --keep-missing",
+        "topic pizzas partition 1 has 2 rows that Kafka no longer has, the first at offset 2; "
+        "keep them with --keep-missing",
     )
     bare = TopicTable("pizzas", "pizza", "orders", metadata_column=None)
     assert audit(context(bare), PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))[1] == {}

@@ -208,10 +208,10 @@ def test_the_published_rows_are_looked_at_a_part_at_a_time(
     others = [{"id": 1, "_kafka": None}]
     table.append(pa.Table.from_pylist([*({"id": 0, "_kafka": o} for o in twice), *others], ROWS))
     position = Position(TopicIdentity("c", "t", "orders"), {0: 100, 1: 99})
-    whole = published._duplicates("_kafka", table, position)
+    whole = published._duplicates("_kafka", table, [position])
     assert whole == [
-        "partition 1 has 1 rows too many, the first at offset 31",
-        "partition 1 has offset 99, its position is 99",
+        "topic orders partition 1 has 1 rows too many, the first at offset 31",
+        "topic orders partition 1 has offset 99, its position is 99",
     ]
     seen: list[int] = []
     keys_of = published._keys_of
@@ -223,7 +223,7 @@ def test_the_published_rows_are_looked_at_a_part_at_a_time(
     assert parts[-1][1] is None
     assert [end for _, end in parts[:-1]] == [start for start, _ in parts[1:]]
     monkeypatch.setattr(published, "windows", lambda *_: parts)
-    assert published._duplicates("_kafka", table, position) == whole
+    assert published._duplicates("_kafka", table, [position]) == whole
     assert len(seen) == len(parts) >= 4
     assert max(seen) <= 32
     assert sum(seen) == 102
@@ -237,6 +237,7 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
     assert (none["passed"], none["description"], none["metadata"]) == (True, "0 dead letters", {"dead_letters": 0})
     letters = pa.schema(
         [
+            ("topic", pa.string()),
             ("partition", pa.int32()),
             ("offset", pa.int64()),
             ("error_class", pa.string()),
@@ -246,17 +247,17 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
     )
     table = catalog.pyiceberg.create_table(spec.dead_letter_table, letters)
     for offset, name in enumerate(("not_json", "wrong_type", "not_json")):
-        place = {"partition": 7, "offset": offset, "error_message": f"no. {offset}"}
+        place = {"topic": "orders", "partition": 7, "offset": offset, "error_message": f"no. {offset}"}
         letter = {"error_class": name, **place, "value": b"4111 | \xff" + b"x" * 500}
         table.append(pa.Table.from_pylist([letter], letters))
     found = dead_letters._verdict(spec, catalog)
     newest = found["metadata"].pop("newest").value
     assert (found["passed"], found["metadata"]) == (False, {"dead_letters": 3, "not_json": 2, "wrong_type": 1})
     assert found["description"] == "2 not_json, 1 wrong_type: see `kafka-lake dead-letters orders`."
-    assert [line.split(" | ")[:4] for line in newest.splitlines()[2:]] == [
-        ["| 7", "2", "not_json", "`no. 2`"],
-        ["| 7", "1", "wrong_type", "`no. 1`"],
-        ["| 7", "0", "not_json", "`no. 0`"],
+    assert [line.split(" | ")[:5] for line in newest.splitlines()[2:]] == [
+        ["| orders", "7", "2", "not_json", "`no. 2`"],
+        ["| orders", "7", "1", "wrong_type", "`no. 1`"],
+        ["| orders", "7", "0", "not_json", "`no. 0`"],
     ]
     assert "4111 \\| \ufffd" in newest
     monkeypatch.setattr(dead_letters, "_SAMPLES", 1)
@@ -264,8 +265,8 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
     assert "4111" not in masked
     assert "no. 1" not in masked
     hidden = dead_letters._verdict(replace(spec, samples=False), catalog)["metadata"]["newest"].value
-    assert hidden.split("\n")[0] == "| partition | offset | class |"
-    assert hidden.rstrip().split("\n")[2:] == ["| 7 | 2 | not_json |"]
+    assert hidden.split("\n")[0] == "| topic | partition | offset | class |"
+    assert hidden.rstrip().split("\n")[2:] == ["| orders | 7 | 2 | not_json |"]
 
     def read(_: Table) -> Any:
         raise AssertionError("every letter was read")

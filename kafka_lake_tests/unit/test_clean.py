@@ -15,7 +15,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.statistics import StatisticsFile
 
 from kafka_lake.common.errors import AuditFailedError, TableError
-from kafka_lake.common.offsets import Position, TopicIdentity
+from kafka_lake.common.offsets import Position, TopicIdentity, positions_to_json
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance import clean as clean_module
 from kafka_lake.ingest.maintenance.clean import clean
@@ -24,11 +24,11 @@ from kafka_lake.ingest.maintenance.needed import preview
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.maintenance.expired import expired_of, proven_position
+from kafka_lake.lake.maintenance.expired import expired_of, proven_positions
 from kafka_lake.lake.maintenance.old_files import ExpiredRows
 from kafka_lake.lake.maintenance.orphans import ORPHANS_REMOVED
 from kafka_lake.lake.maintenance.settings import Maintenance
-from kafka_lake.lake.positions import POSITION, RUN_ID, summary_of
+from kafka_lake.lake.positions import POSITION, RUN_ID, positions_in, summary_of
 from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
 from kafka_lake.lake.tables.properties import LAYOUT
 
@@ -149,23 +149,23 @@ def test_old_rows_in_files_of_their_own_go_without_spark(catalog):
     with pytest.raises(TableError, match="no snapshot tells its position"):
         maintain(spec, Tables(catalog, no_spark))
     table.refresh()
-    position = Position(TopicIdentity("c", "id", "pizzas"), {0: 4})
-    table.append(old.slice(0, 0), snapshot_properties={POSITION: position.to_json()})
+    positions = {topic: Position(TopicIdentity("c", f"id of {topic}", topic), {0: 4}) for topic in ("drinks", "pizzas")}
+    table.append(old.slice(0, 0), snapshot_properties={POSITION: positions_to_json(positions.values())})
     assert preview(spec, Tables(catalog, no_spark))[0].rows == ExpiredRows(2, 1, 0)
     (done,) = maintain(spec, Tables(catalog, no_spark, "run-7"))
     assert done.rows == ExpiredRows(2, 1, 0)
     table.refresh()
     assert table.scan().to_arrow().num_rows == 2
     head = table.current_snapshot()
-    assert summary_of(head)[POSITION] == position.to_json()
+    assert positions_in(summary_of(head)) == positions
     assert summary_of(head)[RUN_ID] == "run-7"
-    assert expired_of(table).position == position == proven_position(table)
+    assert expired_of(table).positions == proven_positions(table) == positions
     assert set(table.metadata.refs) == {"main"}
     assert preview(spec, Tables(catalog, no_spark))[0].rows == ExpiredRows(0, 0, 0)
     # Rolled back to before it, the position that was written down proves nothing.
     first = table.metadata.snapshots[1].snapshot_id
     table.manage_snapshots().rollback_to_snapshot(first).commit()
-    assert proven_position(table.refresh()) is None
+    assert proven_positions(table.refresh()) == {}
     # Nobody expires rows of a table that others have created, unless told so.
     with table.transaction() as change:
         change.remove_properties(LAYOUT)

@@ -41,7 +41,7 @@ from kafka_lake.cli.repair import (
 )
 from kafka_lake.cli.status import PartitionStatus, TopicStatus
 from kafka_lake.common.errors import CatalogError, ConfigurationError
-from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
@@ -268,7 +268,7 @@ def test_replay_asks_only_before_it_reads_everything(
 
     def replay(_spec: object, _connections: object, extent: Extent, **_: object) -> RunReport:
         asked.append(extent)
-        return RunReport(SPEC.topic, "pizza.completed_pizzas", "run", Watermarks(HERE, {}, {}), None, (), 0.0)
+        return RunReport("pizza.completed_pizzas", "run")
 
     monkeypatch.setattr(runs, "replay", replay)
     result = run("replay", SPEC.topic, *arguments)

@@ -64,7 +64,11 @@ def test_changes_come_with_the_snapshot_and_its_offsets(table):
         (1, second, WIDENED),
         (2, third, (Change("id", "renamed", "id", "key"),)),
     ]
-    assert [v.position and v.position.offsets for v in history] == [{0: 5}, {0: 7}, None]
+    assert [{topic: its.offsets for topic, its in v.positions.items()} for v in history] == [
+        {ME.topic: {0: 5}},
+        {ME.topic: {0: 7}},
+        {},
+    ]
     assert [v.note for v in history] == ["", "", ""]
     times = [v.committed_at for v in history]
     assert times == sorted(times)
@@ -87,7 +91,7 @@ def test_what_expired_is_said_to_be_gone(table):
     table.maintenance.expire_snapshots().by_id(first).commit()
     table.refresh()
     (version,) = schema_history(table)
-    assert (version.snapshot_id, version.position.offsets) == (second, {0: 6})
+    assert (version.snapshot_id, version.positions[ME.topic].offsets) == (second, {0: 6})
     assert [c.column for c in version.changes] == ["id", "at"], "all columns, of a time unknown"
     assert "have expired" in version.note
 
@@ -115,5 +119,5 @@ def test_docs_and_order_are_no_change(table):
 def test_a_position_that_cannot_be_read_is_noted(table):
     append(table, text="{")
     (version,) = schema_history(table)
-    assert version.position is None
+    assert version.positions == {}
     assert "can't be read" in version.note

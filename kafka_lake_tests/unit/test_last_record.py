@@ -83,12 +83,12 @@ def test_last_records_take_twelve_bytes_a_partition() -> None:
 
 
 def test_last_record_beyond_a_position_is_left_out() -> None:
-    assert "last" not in json.loads(Position(ME, {0: 7}, {}, {0: OLD}).to_json())
+    assert "last" not in json.loads(Position(ME, {0: 7}, {}, {0: OLD}).to_json())[ME.topic]
 
 
 @pytest.mark.parametrize("text", ["a", "aaaaaaaaaaa,", "aaaaaaaaaaax"])
 def test_malformed_last_records_are_refused(text: str) -> None:
-    doc = {"cluster_id": "c", "topic_id": "t", "topic": "pizzas", "offsets": {"0": 5}, "last": text}
+    doc = {"pizzas": {"cluster_id": "c", "topic_id": "t", "offsets": {"0": 5}, "last": text}}
     with pytest.raises(ValueError, match="not a position"):
         Position.from_json(json.dumps(doc))
 

@@ -24,7 +24,7 @@ from kafka_lake.components.table_page import about_table
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.finding import Finding
-from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 
@@ -166,10 +166,11 @@ def test_a_hostile_record_is_text_on_each_page(hostile: str, catalog: LakeCatalo
     spec = TopicTable("orders", "shop", "orders", sample_rows=3)
     catalog.ensure_namespace("shop")
     letters = pa.schema([
-        ("partition", pa.int32()), ("offset", pa.int64()), ("error_class", pa.string()), ("error_message", pa.string()),
-        ("value", pa.binary()),
+        ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("error_class", pa.string()),
+        ("error_message", pa.string()), ("value", pa.binary()),
     ])  # fmt: skip
     letter = {
+        "topic": "orders",
         "partition": 0,
         "offset": 1,
         "error_class": "not_json",
@@ -186,7 +187,7 @@ def test_a_hostile_record_is_text_on_each_page(hostile: str, catalog: LakeCatalo
     letter_class = DeadLetterClass("not_json", 1, 0, 1, hostile, hostile)
     its = Commit(1, (), where, 0, 0, 0, 0, 0, 0, {}, (), classes=(letter_class,))
     ends = Watermarks(where.identity, {0: 0}, {0: 1})
-    report = RunReport("orders", "shop.orders", "run", ends, where, [its], 1.0)
+    report = RunReport("shop.orders", "run", {"orders": Reached(ends, where)}, [its], 1.0)
     report = replace(report, others={("shop", hostile): replace(report, table=f"shop.{hostile}")})
     described = check_result(Finding("row_count", (f"value {hostile}",), {"sample": hostile}), dg.AssetKey("a"))
     columns = about_table(made, catalog, spec.identifier)["dagster/column_schema"].columns

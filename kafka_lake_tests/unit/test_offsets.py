@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks, lag
+from kafka_lake.common.offsets import (
+    OffsetRange,
+    Position,
+    TopicIdentity,
+    Watermarks,
+    lag,
+    positions_from_json,
+    positions_to_json,
+)
 
 ME = TopicIdentity("c", "t", "pizzas")
 
@@ -31,11 +39,17 @@ def test_equal_positions_have_equal_text(position):
     assert shuffled.to_json() == position.to_json()
 
 
-def test_a_position_without_epochs_is_read_and_written_as_ever():
-    text = '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":5}}'
-    assert Position.from_json(text) == Position(ME, {0: 5}, {})
-    assert Position(ME, {0: 5}).to_json() == text
-    assert json.loads(Position(ME, {0: 5}, {0: 2}).to_json()) == {**json.loads(text), "epochs": {"0": 2}}
+def test_positions_of_one_and_of_several_topics_have_one_format():
+    text = '{"pizzas":{"cluster_id":"c","topic_id":"t","offsets":{"0":5}}}'
+    one, other = Position(ME, {0: 5}), Position(TopicIdentity("c", "u", "drinks"), {0: 7}, {0: 2})
+    assert Position.from_json(text) == one
+    assert one.to_json() == positions_to_json([one]) == text
+    both = positions_to_json([one, other])
+    assert both == positions_to_json([other, one])
+    assert positions_from_json(both) == {"pizzas": one, "drinks": other}
+    assert json.loads(both) == {**json.loads(text), **json.loads(other.to_json())}
+    with pytest.raises(ValueError):
+        Position.from_json(both)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +60,15 @@ def test_a_position_without_epochs_is_read_and_written_as_ever():
         "[]",
         "7",
         "{}",
-        '{"cluster_id":"c","topic_id":"t","topic":"pizzas"}',
-        '{"cluster_id":"c","topic_id":"t","offsets":{}}',
-        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":[1]}',
-        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":null}}',
-        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{},"epochs":[1]}',
-        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"zero":1}}',
-        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":1}',
+        '{"cluster_id":"c","topic_id":"t","offsets":{"0":5}}',
+        '{"pizzas":[]}',
+        '{"pizzas":{"cluster_id":"c","topic_id":"t"}}',
+        '{"pizzas":{"cluster_id":"c","offsets":{}}}',
+        '{"pizzas":{"cluster_id":"c","topic_id":"t","offsets":[1]}}',
+        '{"pizzas":{"cluster_id":"c","topic_id":"t","offsets":{"0":null}}}',
+        '{"pizzas":{"cluster_id":"c","topic_id":"t","offsets":{},"epochs":[1]}}',
+        '{"pizzas":{"cluster_id":"c","topic_id":"t","offsets":{"zero":1}}}',
+        '{"pizzas":{"cluster_id":"c","topic_id":"t","offsets":{"0":1}}',
     ],
 )
 def test_a_malformed_position_is_refused(text):

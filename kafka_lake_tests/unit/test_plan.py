@@ -262,11 +262,6 @@ def test_going_on_after_a_loss_skips_what_is_gone_and_nothing_else():
     assert losses_from_json(losses_to_json(todo.losses)) == list(todo.losses)
 
 
-def test_a_loss_that_an_earlier_version_wrote_down_is_read():
-    written = '[{"partition":0,"start":5,"end":null,"reason":"topic made anew"}]'
-    assert losses_from_json(written) == [Loss(0, 5, None, "topic recreated")]
-
-
 def test_a_loss_with_nothing_left_to_read_still_moves_the_position():
     todo = plan(Position(ME, {0: 1, 1: 5}), Watermarks(ME, {0: 4, 1: 0}, {0: 4, 1: 5}), {}, 100, accept_losses=True)
     assert (todo.ranges, todo.after.offsets) == ((OffsetRange(0, 4, 4),), {0: 4, 1: 5})

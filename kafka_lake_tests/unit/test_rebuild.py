@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.ingest.rebuild import may_have_begun
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION, head_of
+from kafka_lake.lake.positions import POSITION, TableState, head_of
 from kafka_lake.lake.tables.properties import LAYOUT
 from kafka_lake.lake.totals import Totals, added
 
@@ -28,6 +28,10 @@ def create(catalog: LakeCatalog) -> Any:
 def committed(table: Table, **marks: str) -> Table:
     table.append(ROWS, snapshot_properties=marks)
     return table.refresh()
+
+
+def state(table: Table) -> TableState:
+    return TableState(table, head_of(table), None)
 
 
 def without_older_snapshots(table: Table) -> Table:
@@ -54,8 +58,8 @@ def test_expired_commits_are_suspected_by_sequence_number(
     version: int, properties: dict[str, str], expected: bool, create: Any
 ) -> None:
     table = committed(committed(create(version, **properties), **{POSITION: "{}"}))
-    assert may_have_begun(table), "no snapshot has expired"
-    assert may_have_begun(without_older_snapshots(table)) is expected
+    assert may_have_begun(state(table), "pizzas"), "no snapshot has expired"
+    assert may_have_begun(state(without_older_snapshots(table)), "pizzas") is expected
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -65,10 +69,10 @@ def test_totals_of_earlier_commits_tell_of_them(version: int, create: Any) -> No
     for commits, expected in ((0, False), (3, True)):
         with table.transaction() as transaction:
             transaction.set_properties(added(table, Totals(commits=commits)))
-        assert may_have_begun(table.refresh()) is expected
+        assert may_have_begun(state(table.refresh()), "pizzas") is expected
 
 
 def test_a_table_of_one_commit_has_no_history(create: Any) -> None:
     table = create(2, **{LAYOUT: "1"})
-    assert not may_have_begun(table)
-    assert not may_have_begun(committed(table))
+    assert not may_have_begun(state(table), "pizzas")
+    assert not may_have_begun(state(committed(table)), "pizzas")

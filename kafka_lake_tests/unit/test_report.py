@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.components.reporting import _of_routes
-from kafka_lake.components.topics_of_a_table import _of_topic
 from kafka_lake.ingest.commit import Commit, PublishedNote, Waited
-from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.finding import CHECKS, ColumnNote, Finding
-from kafka_lake.ingest.report import Figures, RunReport, RunSoFar, waited
+from kafka_lake.ingest.report import Figures, PartitionReport, Reached, RunReport, RunSoFar, waited
 from kafka_lake.ingest.topic_table import TopicTable
 
 ME = TopicIdentity("c", "t", "pizzas")
@@ -30,7 +28,7 @@ def commit(at: Waited | None) -> Commit:
 
 
 def report(*commits: Commit) -> RunReport:
-    return RunReport("pizzas", "lake.pizzas", "run", Watermarks(ME, {}, {}), None, commits, 1.0)
+    return RunReport("lake.pizzas", "run", {"pizzas": Reached(Watermarks(ME, {}, {}), None)}, commits, 1.0)
 
 
 def test_ages_count_from_the_records_time_to_the_publication():
@@ -98,20 +96,20 @@ def test_figures_of_a_part_without_records_leave_the_ages_as_they_are() -> None:
     assert old.plus(Figures(waited=Waited(5.0, 0.5))).waited == Waited(9.0, 0.5)
 
 
-def test_in_a_table_of_several_topics_a_sample_names_its_topic() -> None:
-    bad = DeadLetterClass("not_json", 1, 0, 20, "no value", "{")
-    findings = (
-        Finding("dead_letters", ("too many",), {"not_json": 1, "sample_not_json": "partition 0 offset 20"}),
-        Finding("offset_continuity", (), {"partition_0": "5..9"}),
-        Finding("row_count", (), {"rows": 1}),
-    )
-    found = _of_topic(replace(commit(None), classes=(bad,), findings=findings), "shop.eu")
-    assert [each.place for each in found.classes] == ["topic shop.eu partition 0 offset 20"]
-    assert bad.place == "partition 0 offset 20"
-    letters, offsets, rows = found.findings
-    assert letters.facts == {"not_json": 1, "sample_not_json": "topic shop.eu partition 0 offset 20"}
-    assert letters.problems == ("topic shop.eu: too many",)
-    assert (offsets.facts, rows) == ({"shop.eu/0": "5..9"}, findings[2])
+def test_report_of_two_topics_tells_each_partition_apart() -> None:
+    other = TopicIdentity("c", "u", "drinks")
+    first = replace(commit(None), ranges=(OffsetRange(0, 5, 9),), rows_by_partition={0: 4}, rows=4)
+    second = replace(first, after=Position(other, {0: 3}), ranges=(OffsetRange(0, 1, 3),), rows_by_partition={0: 2})
+    whole = RunReport("lake.both", "run")
+    for its, end in ((first, 10), (second, 3)):
+        identity, (consumed,) = its.after.identity, its.ranges
+        reached = Reached(Watermarks(identity, {0: 0}, {0: end}), Position(identity, {0: consumed.end}))
+        whole = whole.plus(RunReport("lake.both", "run", {its.topic: reached}, [its], 1.0))
+    assert whole.partitions() == [
+        PartitionReport("pizzas", 0, start=5, end=9, rows=4, lag=1),
+        PartitionReport("drinks", 0, start=1, end=3, rows=2, lag=0),
+    ]
+    assert (whole.lags(), whole.seconds) == ({"pizzas": 1, "drinks": 0}, 2.0)
 
 
 def test_the_page_of_a_topics_own_table_tells_what_others_got_in_a_narrow_table() -> None:

@@ -24,10 +24,10 @@ from pyiceberg.types import (
 )
 
 from kafka_lake.common.errors import ConfigurationError, TableError
-from kafka_lake.common.offsets import Position, TopicIdentity
+from kafka_lake.common.offsets import Position, Positions, TopicIdentity
 from kafka_lake.ingest.maintenance.needed import old_rows
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of, limit_ms, proven_position, why_expire
+from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of, limit_ms, proven_positions, why_expire
 from kafka_lake.lake.maintenance.orphans import ORPHANS_REMOVED, why_remove
 from kafka_lake.lake.maintenance.row_age import RowLimit, row_limit
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -172,43 +172,44 @@ def test_which_column_tells_the_age_of_a_row() -> None:
         by(replace(spec, metadata_column=None), spec.identifier)
 
 
-POSITION = Position(TopicIdentity("c", "id", "orders"), {0: 5})
+AT = Position(TopicIdentity("c", "id", "orders"), {0: 5})
+POSITIONS = {"orders": AT, "returns": Position(TopicIdentity("c", "id 2", "returns"), {0: 2})}
 
 
 @pytest.mark.parametrize(
     ("sequence", "history", "found"),
     [
         # Snapshots 3 to 5 are left of a table of 5, and rows expired with the second, or the third.
-        (2, slice(2, 5), POSITION),
-        (3, slice(2, 5), POSITION),
+        (2, slice(2, 5), POSITIONS),
+        (3, slice(2, 5), POSITIONS),
         # They expired with the fourth, which isn't in the history: it was rolled back, maybe.
-        (4, slice(2, 3), None),
-        (6, slice(2, 5), None),
-        (4, slice(0, 5), POSITION),
-        (0, slice(2, 5), None),
+        (4, slice(2, 3), {}),
+        (6, slice(2, 5), {}),
+        (4, slice(0, 5), POSITIONS),
+        (0, slice(2, 5), {}),
     ],
 )
 def test_a_position_that_was_written_down_counts_only_if_the_table_follows_it(
-    sequence: int, history: slice, found: Position | None
+    sequence: int, history: slice, found: Positions
 ) -> None:
-    table = table_of(*[OURS] * 5, **{EXPIRED: Expired(0, "at", sequence, POSITION).to_json()})
+    table = table_of(*[OURS] * 5, **{EXPIRED: Expired(0, "at", sequence, POSITIONS).to_json()})
     table.metadata.snapshots = table.metadata.snapshots[history]
     table.metadata.refs["main"].snapshot_id = table.metadata.snapshots[-1].snapshot_id
-    assert proven_position(table) == found
+    assert proven_positions(table) == found
 
 
 def test_a_commit_that_was_rolled_back_and_followed_by_another_proves_no_position() -> None:
-    table = table_of(*[OURS] * 5, **{EXPIRED: Expired(0, "at", 4, POSITION).to_json()})
+    table = table_of(*[OURS] * 5, **{EXPIRED: Expired(0, "at", 4, POSITIONS).to_json()})
     # Rows expired with the fourth, main was moved back to the third, and the fifth followed that.
     table.metadata.snapshots[4].parent_snapshot_id = 3
-    assert proven_position(table) is None
+    assert proven_positions(table) == {}
 
 
 @pytest.mark.parametrize("text", ["null", "", "[]", "{}", '{"before": "x", "by": 1, "sequence": 2}', "7"])
 def test_what_cannot_be_read_is_as_if_it_were_not_there(text: str) -> None:
     assert expired_of(table_of(OURS, **{EXPIRED: text})) is None
     assert expired_of(table_of(OURS)) is None
-    told = Expired(5, "at", 7, POSITION)
+    told = Expired(5, "at", 7, POSITIONS)
     assert expired_of(table_of(OURS, **{EXPIRED: told.to_json()})) == told
 
 

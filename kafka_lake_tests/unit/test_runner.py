@@ -10,6 +10,7 @@ from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.report import Reached
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable
@@ -48,5 +49,5 @@ def test_brokers_that_do_not_answer_are_asked_as_often_as_the_policy_says(run, c
 def test_an_empty_topic_is_no_work_and_touches_no_spark(catalog):
     steps = []
     report = ingest(SPEC, connected(lambda _: EMPTY, catalog), "run", observer=Observer(step_done=steps.append))
-    assert (report.commits, report.position, report.watermarks) == ([], None, EMPTY)
+    assert (report.commits, report.reached) == ([], {SPEC.topic: Reached(EMPTY, None)})
     assert steps == ["planned"]

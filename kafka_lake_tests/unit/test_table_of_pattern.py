@@ -43,7 +43,7 @@ def test_topics_that_match_fill_one_table_once_they_are_known(project: Any, capl
     assert "all/defs.yaml: 1 new topic matches and isn't in lake.shop yet: shop.orders." in told(many)
     refreshed(many)
     found = many.tables()["shop.orders"]
-    assert (found.identifier, found.topics, found.is_shared) == (("lake", "shop"), ("shop.orders",), True)
+    assert (found.identifier, found.topics) == (("lake", "shop"), ("shop.orders",))
     assert told(many) == ""
     # A topic that comes is told of, and joins by the next refresh; one that goes leaves by it.
     many.topics += ["shop.a", "shop.b.internal"]

@@ -11,27 +11,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.common.errors import ConfigurationError, TableError, UnknownTopicError
+from kafka_lake.common.errors import ConfigurationError, KafkaError, TableError, UnknownTopicError
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks, losses_from_json, losses_to_json
 from kafka_lake.components import sensor
 from kafka_lake.components.assets import build_topic_assets, topics_of
 from kafka_lake.components.freshness import Freshness, _by_table
 from kafka_lake.components.keys import TOPIC_TAG, partition_key, partitions_in
 from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.reporting import Reporter
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.work import Pace
-from kafka_lake.ingest.beginning import beginning
+from kafka_lake.ingest.finding import Finding
+from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.report import Reached, RunReport
+from kafka_lake.ingest.run import each_topic
+from kafka_lake.ingest.table_state import with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import TopicTable, once_each
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import (
-    OTHERS,
     POSITION,
+    TOPIC,
     TableState,
-    of_topic,
+    position_in,
     positions_in,
     positions_summary,
     read_state,
@@ -53,26 +60,20 @@ def test_no_commit_of_a_topic_loses_or_moves_the_position_of_another(
 ) -> None:
     summary: Mapping[str, str] = {}
     expected: dict[str, int] = {}
-    for topic, shared, count in commits:
+    for topic, is_alone, count in commits:
         found = positions_in(summary)
-        own, others = of_topic(found, topic, shared)
+        own = position_in(found, topic, () if is_alone else NAMES)
         if own is not None and own.identity.topic != topic:
-            # The plan refuses it: the table isn't meant for several topics, and has those of others alone.
-            assert not shared
+            # The plan refuses it: the table isn't meant for another topic, and has those of others alone.
+            assert is_alone
             assert topic not in expected
             continue
         offset = (own.offsets[0] if own else 0) + count
         assert offset == expected.get(topic, 0) + count
         expected[topic] = offset
-        summary = positions_summary(at(topic, offset), others)
-        assert {each.identity.topic: each.offsets[0] for each in positions_in(summary)} == expected
-        assert positions_in(summary)[0].identity.topic == topic
-        assert (OTHERS in summary) == (len(expected) > 1)
-
-
-def test_the_position_of_a_topic_alone_is_written_as_ever() -> None:
-    assert positions_summary(at("a", 5), ()) == {POSITION: at("a", 5).to_json()}
-    assert positions_summary(at("a", 5), [at("a", 4)]) == {POSITION: at("a", 5).to_json()}
+        summary = positions_summary(at(topic, offset), found)
+        assert {name: each.offsets[0] for name, each in positions_in(summary).items()} == expected
+        assert summary[TOPIC] == topic
 
 
 @pytest.fixture
@@ -82,7 +83,8 @@ def append(catalog: LakeCatalog) -> Callable[..., Any]:
     table = catalog.pyiceberg.create_table_if_not_exists(SHARED.identifier, rows.schema)
 
     def appended(own: Position | None, *others: Position) -> Any:
-        table.append(rows, snapshot_properties=positions_summary(own, others) if own else {})
+        carried = {each.identity.topic: each for each in others}
+        table.append(rows, snapshot_properties=positions_summary(own, carried) if own else {})
         return table.refresh()
 
     return appended
@@ -91,14 +93,16 @@ def append(catalog: LakeCatalog) -> Callable[..., Any]:
 def test_a_table_is_read_for_a_topic(append: Callable[..., Any]) -> None:
     append(at("b", 3), at("a", 5))
     table = append(None)
-    assert read_state(table).position == at("b", 3)
-    assert read_state(table, "a", shared=True).position == at("a", 5)
-    assert read_state(table, "a", shared=True).others == (at("b", 3),)
-    assert read_state(table, "a", shared=False).position == at("a", 5)
-    assert read_state(table, "c", shared=True).position is None
-    assert read_state(table, "c", shared=True).others == (at("b", 3), at("a", 5))
-    assert read_state(table, "c", shared=False).position == at("b", 3), "who isn't meant to share is to be refused"
-    table.append(pa.table({"id": [1]}), snapshot_properties={POSITION: at("a", 6).to_json(), OTHERS: "{}"})
+    a, b = at("a", 5), at("b", 3)
+    assert read_state(table).position is None, "which of them nobody has said"
+    assert read_state(table).positions == {"a": a, "b": b}
+    for topics in (("a", "b"), ()):
+        assert read_state(table, "a", topics).position == a
+        assert read_state(table, "a", topics).others == {"b": b}
+    begins = read_state(table, "c", ("a", "b", "c"))
+    assert (begins.position, begins.others) == (None, {"a": a, "b": b})
+    assert read_state(table, "c").position == a, "who isn't meant to share is to be refused"
+    table.append(pa.table({"id": [1]}), snapshot_properties={POSITION: "{}"})
     with pytest.raises(TableError, match="can't be read"):
         read_state(table.refresh())
 
@@ -113,9 +117,9 @@ def test_the_log_of_a_table_tells_whose_commit_it_was(append: Callable[..., Any]
 
 
 def test_losses_say_whose_they_are() -> None:
-    losses = [Loss(0, 1, 5, "retention", topic="a"), Loss(0, 1, 5, "retention", topic="b"), Loss(1, 2, 3, "skipped")]
-    assert losses_from_json(losses_to_json(losses)) == losses
-    assert "topic" not in losses_to_json(losses[2:])
+    todo = Plan((), at("a", 5), 0, losses=(Loss(0, 1, 5, "retention"),))
+    losses = losses_from_json(losses_to_json(todo.named_losses))
+    assert losses == [Loss(0, 1, 5, "retention", topic="a")]
     assert str(losses[0]).startswith("topic a partition 0 lost")
 
 
@@ -231,11 +235,36 @@ def test_how_fresh_a_table_is_tells_its_slowest_topic() -> None:
     assert alone.offsets == 1
 
 
-def _context(now: Watermarks, **settings: Any) -> Any:
+def test_check_that_refuses_two_topics_has_one_result() -> None:
+    run: Any = SimpleNamespace(has_partition_key=False, has_partition_key_range=False)
+    nothing: Any = None
+    errors: dict[str, Exception] = {
+        topic: GateFailedError("Refused.", [Finding("row_count", (f"{topic} lacks a record",), {"rows": 1})])
+        for topic in ("a", "b")
+    }
+    left = LeftBehindError("Table pizza.both: the run left topics", errors, RunReport("pizza.both", "run"))
+    (result,) = Reporter(run, SHARED, nothing).refused(left)
+    assert (result.check_name, result.passed) == ("row_count", False)
+    assert result.description == "a lacks a record; b lacks a record"
+
+
+class _Frames:
+    """Rows, of which some tell their topic."""
+
+    def __init__(self, *topics: str) -> None:
+        self.topics = topics
+
+    def furthest(self, _rows: Any, _column: str) -> list[dict[str, Any]]:
+        return [{"topic": each, "topic_id": f"id of {each}", "partition": 0, "last": 6} for each in self.topics]
+
+
+def _context(now: Watermarks, *rows: str, **settings: Any) -> Any:
     cluster = SimpleNamespace(watermarks_of=lambda _: now)
+    spark = SimpleNamespace(sql=lambda _: None)
+    catalog = SimpleNamespace(spark_name=lambda _: "pizza.both")
     return SimpleNamespace(
         spec=replace(SHARED.each_topic[1], **settings),
-        connections=SimpleNamespace(cluster=cluster),
+        connections=SimpleNamespace(cluster=cluster, frames=_Frames(*rows), spark=lambda: spark, catalog=catalog),
         with_retries=lambda function: function(),
         table_name="pizza.both",
         observer=SimpleNamespace(warn=lambda _: None),
@@ -251,30 +280,66 @@ def test_brokers_without_topic_ids_are_refused() -> None:
 
 def test_topics_of_two_clusters_are_refused() -> None:
     table: Any = SimpleNamespace()
-    state = TableState(table, 1, None, others=(at("a", 3, cluster="other"),))
+    state = TableState(table, 1, None, others={"a": at("a", 3, cluster="other")})
     now = Watermarks(at("b", 0).identity, {0: 0}, {0: 1})
     with pytest.raises(TableError, match="topics of one table are of one cluster"):
-        beginning(_context(now), now, state)
+        with_position(_context(now), TopicEnds(_context(now)), state)
 
 
-def test_a_topic_that_begins_at_the_latest_offset_does_not_begin_twice(append: Callable[..., Any]) -> None:
-    now = Watermarks(at("b", 0).identity, {0: 0}, {0: 9})
-    table = append(at("a", 5))
-    before = table.current_snapshot().snapshot_id
-    # No metadata column: rows of others alone.
-    empty = replace(read_state(table, "b", shared=True))
-    context = _context(now, start="latest")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kafka_lake.ingest.beginning.row_count", lambda _: 0)
-        assert beginning(context, now, empty).position is None
-        table = append(at("b", 7), at("a", 5))
-        with table.manage_snapshots() as refs:
-            refs.set_current_snapshot(snapshot_id=before)
-        rolled_back = read_state(table.refresh(), "b", shared=True)
-        assert rolled_back.position is None
-        with pytest.raises(TableError, match="as after a rollback"):
-            beginning(context, now, rolled_back)
-        assert beginning(_context(now, start="earliest"), now, rolled_back).position is None
+ORIGIN = pa.struct(
+    [("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
+)
+
+
+def test_topic_begins_once_in_a_table_of_other_topics(catalog: LakeCatalog) -> None:
+    catalog.ensure_namespace("pizza")
+    table = catalog.pyiceberg.create_table(SHARED.identifier, pa.schema([("_kafka", ORIGIN)]))
+    row = pa.table({"_kafka": pa.array([{"topic": "a", "partition": 0, "offset": 4}], ORIGIN)})
+
+    def append(own: Position, *others: Position) -> int:
+        table.append(row, snapshot_properties=positions_summary(own, {each.identity.topic: each for each in others}))
+        return table.refresh().current_snapshot().snapshot_id  # type: ignore[union-attr]
+
+    def position(*rows: str, **settings: Any) -> Position | None:
+        context = _context(Watermarks(at("b", 0).identity, {0: 0}, {0: 9}), *rows, **settings)
+        return with_position(context, TopicEnds(context), read_state(table.refresh(), "b", SHARED.topics)).position
+
+    before = append(at("a", 5))
+    assert position("a", start="latest") is None
+    assert position("a", "b") == at("b", 7), "rows prove it"
+    append(at("b", 7), at("a", 5))
+    assert position("a") == at("b", 7)
+    with table.manage_snapshots() as refs:
+        refs.set_current_snapshot(snapshot_id=before)
+    with pytest.raises(TableError, match="no snapshot carries the position of topic b any more, though one has"):
+        position("a", start="latest")
+    assert position("a", start="earliest") is None
+
+
+def test_topic_that_fails_does_not_keep_others_from_being_read() -> None:
+    chosen = [(replace(SHARED, topic=topic), None) for topic in ("a", "b", "c")]
+    errors: dict[str, Exception] = {"a": TableError("Not so."), "b": UnknownTopicError("No such topic.")}
+    warned: list[str] = []
+
+    def run(spec: TopicTable, _: object) -> RunReport:
+        if spec.topic in errors:
+            raise errors[spec.topic]
+        now = Watermarks(at(spec.topic, 0).identity, {0: 0}, {0: 1})
+        return RunReport("pizza.both", "run", {spec.topic: Reached(now, None)})
+
+    with pytest.raises(LeftBehindError, match=r"Table pizza.both: the run left topics where they were: a: ") as left:
+        each_topic(chosen, "run", run, warned.append)
+    assert list(left.value.errors) == ["a"], "nothing is to be read of a topic that isn't there"
+    assert list(left.value.report.reached) == ["c"]
+    assert [each.partition(":")[0] for each in warned] == ["Topic a is left out", "Topic b is left out"]
+    errors["a"] = KafkaError("No answer.")
+    with pytest.raises(LeftBehindError) as left:
+        each_topic(chosen, "run", run, warned.append)
+    assert not left.value.report.reached, "the others would wait for the same brokers"
+    del errors["a"]
+    assert list(each_topic(chosen, "run", run, warned.append).reached) == ["a", "c"]
+    with pytest.raises(UnknownTopicError):
+        each_topic(chosen[1:2], "run", run, warned.append)
 
 
 def test_what_is_true_of_a_table_is_told_once() -> None:

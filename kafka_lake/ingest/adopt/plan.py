@@ -28,7 +28,7 @@ def plan_adoption(spec: TopicTable, connections: Connections, source: Source) ->
         ConfigurationError: If a setting or an option can't be met.
     """
     name = ".".join(spec.identifier)
-    if spec.is_shared:
+    if spec.topics:
         raise ConfigurationError(
             f"Table {name} has several topics: {', '.join(spec.topics)}. Only a table of one can be taken over.",
             "Nothing was changed. Take it over with topic: in its YAML, and write topics: after that.",
@@ -38,10 +38,9 @@ def plan_adoption(spec: TopicTable, connections: Connections, source: Source) ->
     if table is None:
         raise TableError(f"Table {name} doesn't exist.", "Nothing was changed. Check namespace: and table:.")
     state = read_state(table)
-    if state.position is not None:
+    for topic, position in state.positions.items():
         raise TableError(
-            f"Table {name} has a position already, in topic {state.position.identity.topic}: "
-            f"{dict(state.position.offsets)}.",
+            f"Table {name} has a position already, in topic {topic}: {dict(position.offsets)}.",
             f"Nothing was changed. It is this program's; `kafka-lake reset {spec.full_topic} --to …` sets its "
             "position.",
         )

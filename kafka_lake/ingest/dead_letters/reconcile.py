@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.errors import AuditFailedError
-from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.common.offsets import OffsetRange, positions_to_json
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.nearby import added_keys, joined, near
@@ -28,7 +28,7 @@ from kafka_lake.ingest.dead_letters.unreconciled import RECONCILED, RECONCILED_F
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.lake.author import RECONCILE, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.positions import TableState, positions_summary, read_state, summary_of
+from kafka_lake.lake.positions import POSITION, TableState, read_state, summary_of
 from kafka_lake.spark.frames import RECORD, Frames
 from kafka_lake.spark.kept import kept
 
@@ -95,8 +95,8 @@ def reconcile(
         if not found and not taken and not given:
             return 0
         summary = {**author_summary(context.run_id, RECONCILE), RECONCILED_FROM: str(dead_letters.head)}
-        if dead_letters.position is not None:
-            summary |= positions_summary(dead_letters.position, dead_letters.others)
+        if dead_letters.positions:
+            summary[POSITION] = positions_to_json(dead_letters.positions.values())
         if found:
             summary[RECONCILED] = found.mark
         name = branch_name(context.run_id, dead_letters.head, "settle")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from kafka_lake.common.offsets import place
 from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -18,7 +19,7 @@ class DeadLetterClass:
         offset: Offset of the sample, the first of its class in that partition.
         message: What was wrong with it, which may quote its value; empty where samples are not to be shown.
         value: The beginning of its value, as text; likewise.
-        topic: Its topic, where the table has several; else empty.
+        topic: The sample's topic, once `shown` has named it.
     """
 
     name: str
@@ -32,13 +33,12 @@ class DeadLetterClass:
     @property
     def place(self) -> str:
         """Return where the sample is."""
-        of = f"topic {self.topic} " if self.topic else ""
-        return f"{of}partition {self.partition} offset {self.offset}"
+        return f"{place(self.topic, self.partition)} offset {self.offset}"
 
     def shown(self, spec: TopicTable) -> "DeadLetterClass":
         """Return what a topic's settings let out of its dead-letter table: into logs, errors and Dagster's pages."""
         message, value = (quoted(text, spec.samples, spec.mask) for text in (self.message, self.value))
-        return replace(self, message=message, value=value)
+        return replace(self, message=message, value=value, topic=spec.topic)
 
 
 def most_frequent_first(classes: Iterable[DeadLetterClass]) -> tuple[DeadLetterClass, ...]:

@@ -56,7 +56,7 @@ class Append(Job):
                     f"Topic {spec.topic}: start is latest, and the table has no position yet: "
                     f"it begins at {self._starts}."
                 )
-            if begins is None and spec.is_shared and state and state.others and topic.now.partitions:
+            if begins is None and state and state.others and topic.now.partitions:
                 # Without a position, the next run would look again whether rows are of this topic.
                 return position_only(Position(topic.now.identity, dict(self._starts), topic.now.epochs))
             return begins

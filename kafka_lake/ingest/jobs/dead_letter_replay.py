@@ -150,5 +150,5 @@ def _chosen(context: Context, where: str | None, dead_letters: TableState) -> Da
         reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
         raise ConfigurationError(f"{about}: {reason}.", remedy) from error
     # Letters of older topics of the name are meant, too; those of the table's other topics are not.
-    several = spec.is_shared or dead_letters.others
+    several = spec.topics or dead_letters.others
     return connections.frames.of_topic(chosen, spec.topic) if several else chosen

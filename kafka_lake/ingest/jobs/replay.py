@@ -121,9 +121,7 @@ def _refuse_older_rows(context: Context, extent: Extent, now: Watermarks, state:
     since = start_timestamp_ms(extent.start, "--from")
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
     column = metadata_column_of(spec)
-    if state.others:
-        rows = connections.frames.of_topic(rows, spec.topic, column)
-    found = connections.frames.before(rows, cut, since, column)
+    found = connections.frames.before(connections.frames.of_topic(rows, spec.topic, column), cut, since, column)
     if found:
         listed = "; ".join(f"partition {r['partition']} offsets {r['first']} to {r['last']}" for r in sorted(found))
         raise DataLossError(

@@ -59,6 +59,16 @@ class Plan:
         return sum(len(r) for r in self.ranges)
 
     @property
+    def topic(self) -> str:
+        """Return the name of the topic that it reads."""
+        return self.after.identity.topic
+
+    @property
+    def named_losses(self) -> tuple[Loss, ...]:
+        """Return what it gives up for lost, with the topic's name."""
+        return tuple(replace(each, topic=self.topic) for each in self.losses)
+
+    @property
     def elsewhere(self) -> int:
         """Return how many of the records are for other tables, or for none."""
         return self.share.elsewhere if self.share else 0

@@ -198,8 +198,7 @@ def _marks(source: _Source, dead_letters_before: TableState | None) -> dict[str,
         who, rows = plan.adopted_from
         marks |= {ADOPTED_FROM: who, ADOPTED: str(rows)}
     if plan.losses:
-        of = context.spec.topic if context.spec.is_shared else ""
-        marks[LOSSES] = losses_to_json(replace(each, topic=of) for each in plan.losses)
+        marks[LOSSES] = losses_to_json(plan.named_losses)
     may_be_obsolete = plan.kind == "dead_letter_replay" or (
         dead_letters_before is not None and known_dead_letters(context, plan, dead_letters_before) is not None
     )

@@ -14,6 +14,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import AuditFailedError, PublishRefusedError, TableError
+from kafka_lake.common.offsets import positions_to_json
 from kafka_lake.lake.author import EXPIRE_ROWS, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
@@ -95,7 +96,7 @@ class _Expiry:
         if not found.whole and not found.partly:
             self._remember(state)
             return ExpiredRows(0, 0, 0)
-        if self.asked.needs_position and state.position is None:
+        if self.asked.needs_position and not state.positions:
             raise TableError(
                 f"Table {self.name}: no snapshot tells its position, so no row may expire: rows may have to prove it.",
                 "Run its topic once, which finds the position and writes it down; rows expire after that.",
@@ -164,8 +165,8 @@ class _Expiry:
         return self._audited(_Staged(branch, state, tip, staged.rows))
 
     def _summary(self, state: TableState) -> dict[str, str]:
-        position = {POSITION: state.position.to_json()} if state.position is not None else {}
-        return {**author_summary(self.run_id, EXPIRE_ROWS), **position}
+        told = {POSITION: positions_to_json(state.positions.values())} if state.positions else {}
+        return {**author_summary(self.run_id, EXPIRE_ROWS), **told}
 
     def _audited(self, staged: "_Staged") -> "_Staged":
         """Return what is staged, if as many rows are left as were counted; raises `AuditFailedError`."""
@@ -204,7 +205,7 @@ class _Expiry:
     def _told(self, before: Table, staged: "_Staged") -> dict[str, str]:
         snapshot = before.metadata.snapshot_by_id(staged.tip)
         sequence = (snapshot.sequence_number or 0) if snapshot else 0
-        told = Expired(self.asked.before_ms, self.asked.by, sequence, staged.state.position)
+        told = Expired(self.asked.before_ms, self.asked.by, sequence, staged.state.positions)
         totals = totals_of(before)
         # Numbers are kept of the topic's table alone.
         counted = {TOTALS: totals.plus(Totals(expired=staged.rows)).to_json()} if totals else {}
@@ -217,7 +218,7 @@ class _Expiry:
             self.asked.before_ms,
             self.asked.by,
             last.sequence if last else 0,
-            last.position if last else None,
+            last.positions if last else {},
         )
         # Somebody else's commit in this very moment: then the next run looks once more.
         with suppress(CommitFailedException), state.table.transaction() as transaction:

@@ -1,11 +1,11 @@
 """What a table tells of the rows that expired from it last: a property, so that it outlives snapshots. Pure."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
 
-from kafka_lake.common.offsets import Position
+from kafka_lake.common.offsets import Positions, positions_from_json, positions_to_json
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import ancestors, head_of
 
@@ -21,18 +21,18 @@ class Expired:
         before_ms: Rows whose time was before this moment are gone; milliseconds since 1970.
         by: The column that told their time.
         sequence: Sequence number of the snapshot; 0 in a table of format version 1.
-        position: The table's, which its rows may not prove any more; None for a table that has none.
+        positions: The table's, which its rows may not prove any more.
     """
 
     before_ms: int
     by: str
     sequence: int = 0
-    position: Position | None = None
+    positions: Positions = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the text that the property has."""
         told = {"before": self.before_ms, "by": self.by, "sequence": self.sequence}
-        return json.dumps(told | ({"position": self.position.to_json()} if self.position else {}))
+        return json.dumps(told | ({"positions": positions_to_json(self.positions.values())} if self.positions else {}))
 
 
 def expired_of(table: Table) -> Expired | None:
@@ -41,24 +41,24 @@ def expired_of(table: Table) -> Expired | None:
         told = json.loads(table.properties.get(EXPIRED, "null"))
         if told is None:
             return None
-        position = Position.from_json(told["position"]) if "position" in told else None
-        return Expired(int(told["before"]), str(told["by"]), int(told["sequence"]), position)
+        positions = positions_from_json(told["positions"]) if "positions" in told else {}
+        return Expired(int(told["before"]), str(told["by"]), int(told["sequence"]), positions)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def proven_position(table: Table) -> Position | None:
-    """Return the position that a table had when rows expired from it; None if ``main`` may not follow that commit.
+def proven_positions(table: Table) -> Positions:
+    """Return the positions that a table had when rows expired from it; none if ``main`` may not follow that commit.
 
-    It counts where no snapshot has a position: other programs have expired them all. If the history that is left has
+    They count where no snapshot has a position: other programs have expired them all. If the history that is left has
     an older snapshot, that commit was rolled back.
     """
     found = expired_of(table)
     if found is None or not found.sequence:
-        return None
+        return {}
     history = [each.sequence_number or 0 for each in ancestors(table, head_of(table))]
     follows = found.sequence in history or (bool(history) and min(history) > found.sequence)
-    return found.position if follows else None
+    return found.positions if follows else {}
 
 
 def limit_ms(policy: Maintenance, now_ms: int) -> int | None:

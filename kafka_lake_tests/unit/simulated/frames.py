@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake_tests.unit.simulated.history import COLUMNS, IDENTITY, TOPIC, Record
+from kafka_lake_tests.unit.simulated.history import COLUMNS, IDENTITIES, Record
 
 if TYPE_CHECKING:
     from kafka_lake_tests.unit.simulated.process import Process
@@ -103,7 +103,7 @@ class Frame:
 
 
 class SimulatedFrames:
-    """What Spark computes of frames, by partition and offset alone: there is one topic, and no time."""
+    """What Spark computes of frames, by topic, partition and offset alone: there is no time."""
 
     # No gap: else all offsets there are would be near each other.
     apart = 1
@@ -112,11 +112,10 @@ class SimulatedFrames:
         self._process = process
 
     def from_kafka(self, _: Any, options: Mapping[str, str]) -> Frame:
-        partitions, starts, ends = (
-            json.loads(options[name])[TOPIC] for name in ("assign", "startingOffsets", "endingOffsets")
-        )
-        ranges = [OffsetRange(p, starts[str(p)], ends[str(p)]) for p in partitions]
-        return Frame(self._process, lambda: self._process.world.read(ranges))
+        assigned, starts, ends = (json.loads(options[name]) for name in ("assign", "startingOffsets", "endingOffsets"))
+        (topic,) = assigned
+        ranges = [OffsetRange(p, starts[topic][str(p)], ends[topic][str(p)]) for p in assigned[topic]]
+        return Frame(self._process, lambda: self._process.world.logs[topic].read(ranges))
 
     def keys(self, rows: Frame, *_: Any, **__: Any) -> Frame:
         return rows
@@ -126,10 +125,11 @@ class SimulatedFrames:
     def within(self, rows: Frame, ranges: Sequence[OffsetRange], *_: Any) -> Frame:
         return rows.filter(within(ranges))
 
-    within_topic = within
+    def within_topic(self, rows: Frame, ranges: Sequence[OffsetRange], topic_id: str, *_: Any) -> Frame:
+        return self.within(rows, ranges).filter(lambda record: IDENTITIES[record.topic].topic_id == topic_id)
 
-    def of_topic(self, rows: Frame, *_: Any) -> Frame:
-        return rows
+    def of_topic(self, rows: Frame, topic: str, *_: Any) -> Frame:
+        return rows.filter(lambda record: record.topic == topic)
 
     def without(self, rows: Frame, others: Frame, *_: Any) -> Frame:
         return self._joined(rows, others, False)
@@ -141,8 +141,8 @@ class SimulatedFrames:
 
     def _joined(self, rows: Frame, others: Frame, with_twins: bool) -> Frame:
         def joined(records: list[Record]) -> list[Record]:
-            theirs = {record[:2] for record in others.source()}
-            return [record for record in records if (record[:2] in theirs) == with_twins]
+            theirs = {record.key for record in others.source()}
+            return [record for record in records if (record.key in theirs) == with_twins]
 
         return rows.derived(joined)
 
@@ -160,8 +160,9 @@ class SimulatedFrames:
 
     def furthest(self, rows: Frame, _: str) -> list[Row]:
         return [
-            Row(topic=TOPIC, topic_id=IDENTITY.topic_id, partition=p, last=max(o))
-            for p, o in _by_partition(rows).items()
+            Row(topic=topic, topic_id=identity.topic_id, partition=p, last=max(o))
+            for topic, identity in IDENTITIES.items()
+            for p, o in _by_partition(self.of_topic(rows, topic)).items()
         ]
 
 

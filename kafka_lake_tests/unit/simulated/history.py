@@ -10,7 +10,10 @@ from pyspark.sql import types as T
 from kafka_lake.common.offsets import TopicIdentity
 
 TOPIC, TABLE, LETTERS = "pizzas", ("pizza", "orders"), ("pizza", "orders__dead_letters")
-IDENTITY = TopicIdentity("cluster-1", "topic-1", TOPIC)
+OTHER_TOPIC = "drinks"
+IDENTITIES = {
+    topic: TopicIdentity("cluster-1", f"topic-{number}", topic) for number, topic in enumerate((TOPIC, OTHER_TOPIC), 1)
+}
 ATTEMPTS = 3
 POISON = "bad-poison"
 UNROUTABLE = "bad-route"
@@ -28,6 +31,12 @@ class Record(NamedTuple):
     partition: int
     offset: int
     kind: str
+    topic: str = TOPIC
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Return what names it."""
+        return self.topic, self.partition, self.offset
 
     @property
     def state(self) -> str:
@@ -55,6 +64,7 @@ class Attempt:
     accept_losses: bool = True
     events: tuple[Event, ...] = ()
     max_bytes: int | None = None
+    topics: tuple[str, ...] = (TOPIC,)
 
 
 class Poison(Exception):

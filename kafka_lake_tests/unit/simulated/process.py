@@ -66,8 +66,8 @@ class Process:
         cluster: Any = SimpleNamespace(
             watermarks_of=self._watermarks,
             commit_group=ignore,
-            cut_off=self.world.cut_off,
-            last_records=self.world.last_records,
+            cut_off=lambda position, chosen: self.world.logs[position.identity.topic].cut_off(position, chosen),
+            last_records=lambda topic, ranges: self.world.logs[topic].last_records(ranges),
             reads_committed=True,
         )
         retry, spark, frames = RetryPolicy(ATTEMPTS, 0, 0), SimulatedSpark(self), SimulatedFrames(self)
@@ -141,9 +141,9 @@ class Process:
         self.pass_by("record sizes")
         return [Probe(r.partition, r.start, len(r), len(r)) for r in ranges if len(r)]
 
-    def _watermarks(self, _: str) -> Watermarks:
+    def _watermarks(self, topic: str) -> Watermarks:
         self.pass_by("watermarks")
-        return self.world.watermarks()
+        return self.world.logs[topic].watermarks()
 
     @contextmanager
     def operation(self, what: str) -> Iterator[None]:

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake_tests.unit.simulated.frames import NAME, Frame, Reader, within
-from kafka_lake_tests.unit.simulated.history import COLUMNS, Record
+from kafka_lake_tests.unit.simulated.history import COLUMNS, IDENTITIES, Record
 
 if TYPE_CHECKING:
     from kafka_lake_tests.unit.simulated.process import Process
@@ -21,6 +21,7 @@ _EXPIRE = re.compile(rf"{_CALL}\.expire_snapshots\(table => '{NAME}', snapshot_i
 _SELECT = re.compile(rf"SELECT \* FROM {NAME} VERSION AS OF (\d+)")
 _DELETE = re.compile(rf"DELETE FROM {NAME}\.`branch_(\w+)` WHERE .*")
 _DELETED = re.compile(r"partition = (\d+) AND \S+offset >= (\d+) AND \S+offset < (\d+)")
+_TOPIC_ID = re.compile(r"topic_id = '([^']*)'")
 _DELETED_ONE_BY_ONE = re.compile(r"partition = (\d+) AND offset IN \(([\d, ]+)\)")
 _TAKE_OUT = re.compile(
     rf"DELETE FROM {NAME}\.`branch_(\w+)` AS l WHERE \((.*)\) AND EXISTS \(SELECT 1 FROM (\w+) AS g WHERE "
@@ -84,15 +85,16 @@ class SimulatedSpark:
             if tip is None:
                 raise PySparkException(f"Cannot use branch (does not exist): {branch}")
             held = metadata.by_id[tip.snapshot_id].content
-            kept = [record for record in held if not within(ranges)(record)]
+            (topic_id,) = set(_TOPIC_ID.findall(text))
+            kept = [r for r in held if not within(ranges)(r) or IDENTITIES[r.topic].topic_id != topic_id]
             self._world.commit(table, branch, kept, operation=Operation.OVERWRITE)
 
     def _take_out(self, table: tuple[str, str], branch: str, places: str, view: str) -> None:
         ranges = [OffsetRange(int(p), int(first), int(last) + 1) for p, first, last in _TAKEN_OUT.findall(places)]
-        gone = {record[:2] for record in self._process.views[view].source()}
+        gone = {record.key for record in self._process.views[view].source()}
         with self._process.operation("commit"):
             metadata = self._world.tables[table]
             tip = metadata.refs.get(branch) or metadata.refs["main"]
             held = metadata.by_id[tip.snapshot_id].content
-            kept = [r for r in held if r[:2] not in gone or not within(ranges)(r)]
+            kept = [r for r in held if r.key not in gone or not within(ranges)(r)]
             self._world.commit(table, branch, kept, operation=Operation.OVERWRITE)

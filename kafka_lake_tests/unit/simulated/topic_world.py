@@ -16,7 +16,7 @@ from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.route import When
-from kafka_lake.ingest.topic_runner import TablesLeftError, TopicRunner
+from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
 from kafka_lake.ingest.topic_table import Route, TopicTable
 from kafka_lake.lake.positions import LOSSES, POSITION, RUN_ID, ancestors, head_of, read_state
 from kafka_lake_tests.unit.simulated.catalog import View
@@ -181,7 +181,7 @@ class TopicWorld(World):
         self.by_run[run_id] = self.conditions
         try:
             return TopicRunner(context, lambda each: Append(each, attempt.partitions)).run()
-        except TablesLeftError as error:
+        except LeftBehindError as error:
             self.told["tables left"] += 1
             self._check_left(attempt, error)
             return None
@@ -192,8 +192,9 @@ class TopicWorld(World):
             if not process.dead and process.views:
                 self.violations.append(f"{attempt} has left {len(process.views)} frames in Spark's memory")
 
-    def _check_left(self, attempt: Attempt, left: TablesLeftError) -> None:
-        for (_, name), error in left.errors.items():
+    def _check_left(self, attempt: Attempt, left: LeftBehindError) -> None:
+        for table, error in left.errors.items():
+            name = table.partition(".")[2]
             is_asked_for = isinstance(error, GateFailedError) and error.message == refusal(name)
             is_loss = isinstance(error, DataLossError) and not attempt.accept_losses
             is_overtaken = isinstance(error, PublishRefusedError) and attempt.events
@@ -201,7 +202,7 @@ class TopicWorld(World):
             if not (is_asked_for or is_loss or is_overtaken or is_without):
                 self.violations.append(f"{attempt} left {name}: {type(error).__name__}: {error}")
         if not attempt.events:
-            stayed = {name for _, name in left.errors}
+            stayed = {table.partition(".")[2] for table in left.errors}
             self._check_ends(set(self.conditions.names) - stayed, attempt.partitions)
 
     def _check_ends(self, names: set[str], partitions: frozenset[int] | None) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +13,7 @@ from pyiceberg.table.snapshots import Operation
 from pyspark.errors import PySparkException
 
 from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefusedError
-from kafka_lake.common.last_record import LastRecord, last_record
-from kafka_lake.common.offsets import OffsetRange, Position, Watermarks, losses_from_json
+from kafka_lake.common.offsets import losses_from_json
 from kafka_lake.ingest.dead_letters.unreconciled import Unreconciled, unreconciled
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.observer import ignore
@@ -22,10 +21,8 @@ from kafka_lake.ingest.runner import Runner
 from kafka_lake.lake.positions import LOSSES, ancestors, head_of, read_state, summary_of
 from kafka_lake_tests.unit.simulated.catalog import View
 from kafka_lake_tests.unit.simulated.history import (
-    IDENTITY,
     LETTERS,
     TABLE,
-    TOPIC,
     Attempt,
     Killed,
     Metadata,
@@ -34,23 +31,20 @@ from kafka_lake_tests.unit.simulated.history import (
     Ref,
     Snapshot,
 )
+from kafka_lake_tests.unit.simulated.log import Log
 from kafka_lake_tests.unit.simulated.process import Process, job_of, spec_of
 
 
-class World:
+class World(Log):
     """The log and the catalog that all processes share, and what must hold of them at every moment."""
 
     def __init__(self, format_version: int = 2) -> None:
+        super().__init__()
         self.format_version = format_version
-        self.log: dict[int, list[str | None]] = {0: []}
-        self.low = {0: 0}
-        self.cuts: dict[int, list[int]] = {}
-        self.restored: dict[int, range] = {}
-        self.forgotten: set[Record] = set()
         self.mended: set[str] = set()
         self.tables: dict[tuple[str, str], Metadata] = {}
-        self.losses: set[tuple[int, int, int]] = set()
-        self.unknowable: dict[int, int] = {}
+        self.losses: set[tuple[str, int, int, int]] = set()
+        self.unknowable: dict[tuple[str, int], int] = {}
         self.heads: set[int | None] = set()
         self.rolled_away: set[int] = set()
         self.rolling_back = False
@@ -59,65 +53,10 @@ class World:
         self.told: Counter[str] = Counter()
         self._ids = self._runs = 0
 
-    # Kafka
-
-    def produce(self, partition: int, kinds: Iterable[str | None]) -> None:
-        """Append records; None is an offset without one: aborted, a transaction marker, or compacted away."""
-        self.log[partition % len(self.log)] += kinds
-
-    def add_partition(self) -> None:
-        self.low[len(self.log)] = 0
-        self.log[len(self.log)] = []
-
-    def retain(self, partition: int, share: int) -> None:
-        """Delete the older records of a partition: so many quarters of what there is."""
-        partition %= len(self.log)
-        low, end = self.low[partition], len(self.log[partition])
-        self.low[partition] = low + (end - low) * share // 4
-
-    def cut(self, partition: int, at: int, kinds: Iterable[str | None]) -> None:
-        """Lose all records of a partition from an offset on, and get others instead, by another leader."""
-        kept, lost = self.log[partition][:at], self.log[partition][at:]
-        self.forgotten |= {Record(partition, o, kind) for o, kind in enumerate(lost, at) if kind is not None}
-        self.log[partition] = [*kept, *kinds]
-        self.cuts.setdefault(partition, []).append(at)
-
-    def cut_off(self, position: Position, partitions: Iterable[int]) -> dict[int, int | None]:
-        """Return where logs were cut off before a position, as `KafkaCluster.cut_off` does."""
-        since = {p: self.cuts.get(p, [])[position.epochs[p] :] for p in partitions}
-        return {p: min(cuts) for p, cuts in since.items() if cuts and min(cuts) < position.offsets[p]}
-
-    def last_records(self, _: str, ranges: Iterable[OffsetRange]) -> dict[OffsetRange, list[LastRecord]]:
-        """Return what is remembered of records, as `KafkaCluster.last_records` does."""
-        return {
-            each: [
-                last_record(o, 0, None, kind.encode())
-                for o, kind in enumerate(self.log[each.partition][: each.end])
-                if kind is not None and o >= max(each.start, self.low[each.partition])
-            ]
-            for each in ranges
-        }
-
-    def restore(self, partition: int, at: int, kinds: Iterable[str | None]) -> None:
-        """Bring a partition back from an older copy of all that the brokers have, and append records."""
-        self.restored[partition] = range(at, len(self.log[partition]))
-        self.cut(partition, at, kinds)
-        self.cuts[partition].pop()
-
-    def watermarks(self) -> Watermarks:
-        ends = {p: len(kinds) for p, kinds in self.log.items()}
-        return Watermarks(IDENTITY, dict(self.low), ends, {p: len(self.cuts.get(p, ())) for p in ends})
-
-    def read(self, ranges: Sequence[OffsetRange]) -> list[Record]:
-        for r in ranges:
-            if len(r) and r.start < self.low[r.partition]:
-                raise PySparkException(
-                    "Some data may have been lost; if you don't want that to fail the query, set failOnDataLoss to "
-                    f"false. Reason: Could not read records in offset [{r.start}, {r.end}) for topic partition "
-                    f"{TOPIC}-{r.partition}"
-                )
-        kinds = ((r.partition, o, self.log[r.partition][o]) for r in ranges for o in range(r.start, r.end))
-        return [Record(p, o, kind) for p, o, kind in kinds if kind is not None]
+    @property
+    def logs(self) -> dict[str, Log]:
+        """Return the logs of the table's topics."""
+        return {self.topic: self}
 
     # Iceberg
 
@@ -287,29 +226,34 @@ class World:
             return self.perform(process, name)
         except Killed:
             self.told["killed runs"] += 1
-        except DataLossError:
+        except Exception as error:
+            self.excuse(attempt, error)
+        return None
+
+    def excuse(self, attempt: Attempt, error: Exception) -> None:
+        """Note a reason for which a run failed, if it is none that it may fail for."""
+        if isinstance(error, DataLossError):
             self.told["stopped by losses"] += 1
             if attempt.accept_losses and attempt.what == "ingest":
                 self.violations.append(f"{attempt} was stopped by a loss although it was told to go on")
-        except KafkaLakeError as error:
+        elif isinstance(error, KafkaLakeError):
             self.told[type(error).__name__] += 1
             bearable = isinstance(error, PublishRefusedError) and attempt.events
             impossible = "has no partition" if attempt.what == "ingest" else "has no position yet|has no partition"
             asked_for = re.search(impossible, str(error))
             if not bearable and not asked_for:
                 self.violations.append(f"{attempt} failed: {type(error).__name__}: {error}")
-        except (CommitFailedException, CommitStateUnknownException, PySparkException) as error:
+        elif isinstance(error, CommitFailedException | CommitStateUnknownException | PySparkException):
             self.told["failed runs"] += 1
             if not attempt.events:
                 self.violations.append(f"{attempt} failed: {error}")
-        except Poison:
+        elif isinstance(error, Poison):
             # A letter of that kind fails all that are delivered with it.
             self.told["poisoned dead-letter replays"] += 1
             if attempt.what != "dead_letter_replay":
                 self.violations.append(f"{attempt} was stopped by one record")
-        except Exception as error:
+        else:
             self.violations.append(f"{attempt} failed: {type(error).__name__}: {error}")
-        return None
 
     def process(self, attempt: Attempt) -> Process:
         """Return a process that makes an attempt."""
@@ -323,14 +267,16 @@ class World:
     def finish(self) -> None:
         """Run once more, undisturbed, and check that every record is in one place exactly once."""
         self.late.clear()
-        self.produce(0, ["good"])
-        self.run(Attempt())
+        for log in self.logs.values():
+            log.produce(0, ["good"])
+        self.run(Attempt(topics=tuple(self.logs)))
         rows, letters = (Counter(self.view(name).content()) for name in (TABLE, LETTERS))
         self.violations += [f"{record} is in both tables" for record in sorted((rows & letters).keys())]
-        position = read_state(self.view(TABLE)).position  # type: ignore[arg-type]
-        ends = dict(self.watermarks().end)
-        if position is None or position.offsets != ends:
-            self.violations.append(f"the position is {position}, the topic ends at {ends}")
+        positions = read_state(self.view(TABLE)).positions  # type: ignore[arg-type]
+        for topic, log in self.logs.items():
+            position, ends = positions.get(topic), dict(log.watermarks().end)
+            if position is None or position.offsets != ends:
+                self.violations.append(f"the position is {position}, topic {topic} ends at {ends}")
         if due := self.unreconciled():
             self.violations.append(f"the last run has left {due}")
         connections = Process(self, Attempt()).connections()
@@ -345,57 +291,56 @@ class World:
         rows, letters = (Counter(self.view(name).content()) for name in (TABLE, LETTERS))
         found += [f"{record} is in the table {n} times" for record, n in rows.items() if n > 1]
         found += [f"{record} is in the dead letters {n} times" for record, n in letters.items() if n > 1]
-        ledger = {
-            Record(p, o, kind) for p, kinds in self.log.items() for o, kind in enumerate(kinds) if kind is not None
-        }
-        found += [
-            f"{record} is nowhere in the log" for record in (rows.keys() | letters.keys()) - ledger - self.forgotten
-        ]
+        ledger = {record for log in self.logs.values() for record in log.records()}
+        forgotten = {record for log in self.logs.values() for record in log.forgotten}
+        found += [f"{record} is nowhere in the log" for record in (rows.keys() | letters.keys()) - ledger - forgotten]
         fits = {"good", *self.mended}
         found += [f"{record} is no row" for record in rows if record.kind not in fits]
         found += [f"{record} is no dead letter" for record in letters if not record.kind.startswith("bad")]
-        position = read_state(self.view(TABLE)).position  # type: ignore[arg-type]
-        reached = position.offsets if position else {}
+        positions = read_state(self.view(TABLE)).positions  # type: ignore[arg-type]
+        reached = {(topic, p): o for topic, position in positions.items() for p, o in position.offsets.items()}
         if (due := self.unreconciled()) and due.restore is not None:
             # Rolled back beyond a commit that turned letters into rows: the next run brings the letters back first.
             reached = {}
         found += [
-            f"{record} lies before the position {dict(reached)} and is nowhere"
+            f"{record} lies before the position {reached} and is nowhere"
             for record in ledger - rows.keys() - letters.keys()
-            if record.kind != "tombstone" and record.offset < reached.get(record.partition, 0)
+            if record.kind != "tombstone" and record.offset < reached.get((record.topic, record.partition), 0)
             if not self._lost(record)
         ]
         self.violations += sorted(found)
 
     def _lost(self, record: Record) -> bool:
         """Return whether a run couldn't read a record, and a commit says so, or Kafka deleted it and none could."""
-        partition, offset, _ = record
-        recorded = any(p == partition and start <= offset < end for p, start, end in self.losses)
-        return recorded or offset < min(self.low[partition], self.unknowable.get(partition, 0))
+        topic, partition, offset = record.key
+        recorded = any((t, p) == (topic, partition) and start <= offset < end for t, p, start, end in self.losses)
+        return recorded or offset < min(self.logs[topic].low[partition], self.unknowable.get((topic, partition), 0))
 
     def _note_losses(self, before: View) -> None:
         now = self.view(TABLE)
         known = {s.snapshot_id for s in ancestors(before, head_of(before))}  # type: ignore[arg-type]
-        was = read_state(before).position  # type: ignore[arg-type]
-        # A position that is rebuilt knows the partitions that have rows.
-        at = was.offsets if was else {record.partition for record in before.content()}
+        was = read_state(before).positions  # type: ignore[arg-type]
         for snapshot in ancestors(now, head_of(now)):  # type: ignore[arg-type]
             if snapshot.snapshot_id in known:
                 break
             for loss in losses_from_json(summary_of(snapshot).get(LOSSES, "[]")):
-                if loss.reason == "truncated" and loss.start in self.cuts.get(loss.partition, ()):
+                log, where = self.logs[loss.topic], (loss.topic, loss.partition)
+                if loss.reason == "truncated" and loss.start in log.cuts.get(loss.partition, ()):
                     self.told["recorded cuts"] += 1
-                elif loss.reason == "replaced" and loss.start in self.restored.get(loss.partition, ()):
+                elif loss.reason == "replaced" and loss.start in log.restored.get(loss.partition, ()):
                     self.told["recorded replacements"] += 1
-                    self.losses.add((loss.partition, self.restored[loss.partition].start, loss.end or 0))
-                elif loss.reason != "retention" or loss.end is None or loss.end > self.low[loss.partition]:
-                    self.violations.append(f"{loss} was recorded, the log begins at {self.low}")
+                    self.losses.add((*where, log.restored[loss.partition].start, loss.end or 0))
+                elif loss.reason != "retention" or loss.end is None or loss.end > log.low[loss.partition]:
+                    self.violations.append(f"{loss} was recorded, the log begins at {log.low}")
                 else:
-                    self.losses.add((loss.partition, loss.start, loss.end))
-            # A table without a position in a partition begins at what there is: no run can know what there was.
-            if read_state(now).position is not None:  # type: ignore[arg-type]
-                for partition in set(self.low) - set(at):
-                    self.unknowable[partition] = max(self.unknowable.get(partition, 0), self.low[partition])
+                    self.losses.add((*where, loss.start, loss.end))
+        for topic in read_state(now).positions:  # type: ignore[arg-type]
+            # A table without a position in a partition begins at what there is: no run can know what there was. A
+            # position that is rebuilt knows the partitions that have rows.
+            rows = {record.partition for record in before.content() if record.topic == topic}
+            for partition in set(self.logs[topic].low) - set(was[topic].offsets if topic in was else rows):
+                low, where = self.logs[topic].low[partition], (topic, partition)
+                self.unknowable[where] = max(self.unknowable.get(where, 0), low)
 
 
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
