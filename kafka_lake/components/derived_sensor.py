@@ -4,10 +4,9 @@ It reads metadata of tables only, and looks again at every tick: so it can't for
 it has asked last, so that a table which fails again and again waits longer each time.
 """
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -49,22 +48,15 @@ class Asked:
         return min(self.at, now) + pause - now
 
 
-@dataclass(frozen=True)
-class Cursor:
-    """What a tick leaves to the next one. Nothing is lost with it."""
-
-    asked: dict[str, Asked] = field(default_factory=dict)
-
-    @staticmethod
-    def of(text: str | None) -> "Cursor":
-        """Return what a text tells; nothing, if it is of another version."""
-        try:
-            return _AS_JSON.validate_json(text or "{}")
-        except ValidationError:
-            return Cursor()
+_AS_JSON = TypeAdapter(dict[str, Asked])
 
 
-_AS_JSON = TypeAdapter(Cursor)
+def asked_before(cursor: str | None) -> dict[str, Asked]:
+    """Return what the tick before has left, by table; nothing if it is something else. Nothing is lost with it."""
+    try:
+        return _AS_JSON.validate_json(cursor or "{}")
+    except ValidationError:
+        return {}
 
 
 def build_derived_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
@@ -110,7 +102,7 @@ def evaluate(
     """
     in_flight = end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT)))
     making = {key for run in in_flight for key in run.asset_selection or ()}
-    now, before = clock(), Cursor.of(context.cursor).asked
+    now, before = clock(), asked_before(context.cursor)
     requests, notes, asked = [], [], dict[str, Asked]()
     for spec in specs:
         last = before.get(spec.name)
@@ -146,7 +138,7 @@ def evaluate(
     return dg.SensorResult(
         run_requests=requests,
         skip_reason=None if requests else "; ".join(notes) or "No derived tables.",
-        cursor=json.dumps(asdict(Cursor(asked))),
+        cursor=_AS_JSON.dump_json(asked).decode(),
     )
 
 

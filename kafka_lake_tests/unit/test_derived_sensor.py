@@ -8,9 +8,9 @@ import dagster as dg
 import pytest
 from pyiceberg.table import Table
 
-from kafka_lake.components.derived_sensor import Asked, Cursor, evaluate
+from kafka_lake.components.derived_sensor import Asked, asked_before, evaluate
 from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.record import read_of
+from kafka_lake.derive.upstream import read_of
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.unit.test_derived_detect import SPEC, Upstream, derived, upstream_table
 
@@ -120,8 +120,8 @@ def test_one_table_that_can_not_be_planned_keeps_no_other_from_its_run(instance:
     assert "other: the query" in ticks.tick([replace(SPEC, table="other")])[1]
 
 
-def test_a_cursor_of_another_version_is_none() -> None:
-    assert Cursor.of('{"asked": 3}') == Cursor.of(None) == Cursor.of("no json") == Cursor()
+def test_cursor_that_is_something_else_counts_as_none() -> None:
+    assert asked_before('{"asked": 3}') == asked_before(None) == asked_before("no json") == {}
 
 
 def test_a_clock_that_was_set_back_is_no_reason_to_wait_long() -> None:
