@@ -17,7 +17,7 @@ from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.rule_checks import rule_check_spec, with_all_rules
 from kafka_lake.components.run_choices import run_choices
 from kafka_lake.components.table_page import about_table, settings_in, settings_table
-from kafka_lake.derive.derived_table import CLASSES, DerivedTable, Identifier
+from kafka_lake.derive.derived_table import DerivedTable, Identifier, Write
 from kafka_lake.derive.engine import DeriveReport, Engine
 from kafka_lake.derive.run import derive
 from kafka_lake.derive.window import Unit, Window
@@ -35,6 +35,13 @@ They name one all the same, since Dagster fails a run without a partition if bot
 partitions. Dagster's pages don't show tags with this prefix.
 """
 AUDIT = "audit"
+_ROW_WISE = "row-wise: each new row of the table under from: is read once"
+_CLASSES: Mapping[Write, str] = {
+    "append": _ROW_WISE,
+    "upsert": _ROW_WISE,
+    "aggregate": "keyed: keys of new rows are computed again, from all of their rows",
+    "replace": "full: everything is read and computed again each time",
+}
 _AS_JSON = TypeAdapter(DerivedTable)
 
 
@@ -75,7 +82,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
     asset = shown.asset(
         key,
         f"{shown.description or 'Made of ' + ', '.join(spec.sources) + '.'}\n\n"
-        f"Written with `{spec.write}`, {CLASSES[spec.write]}.",
+        f"Written with `{spec.write}`, {_CLASSES[spec.write]}.",
         {"iceberg", "spark"},
         deps=[_dependency(spec, each) for each in (*spec.upstream.values(), *spec.joined.values())],
         tags={DERIVED_TAG: ""},
@@ -203,22 +210,19 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
     metadata: dict[str, Any] = {
         "dagster/table_name": f"{catalog.name}.{spec.name}",
         **(about_table(table, catalog, spec.identifier) if table is not None else {}),
-        "class": CLASSES[spec.write],
+        "class": _CLASSES[spec.write],
         "rows_added": report.rows,
         "seconds": round(report.seconds, 1),
     }
-    if report.snapshot is not None:
-        metadata |= {"snapshot_id": str(report.snapshot), "commit": report.kind}
-    if report.full:
-        metadata["everything_computed"] = report.full
-    if report.keys is not None:
-        metadata["keys_computed"] = report.keys
-    if report.verified:
-        metadata["verified"] = report.verified
-    if report.rederived:
-        metadata["offsets_derived_again"] = report.rederived
-    if report.outside is not None:
-        metadata["rows_of_no_partition"] = report.outside
+    told = {
+        "snapshot_id": report.snapshot and str(report.snapshot),
+        "commit": report.kind,
+        "everything_computed": report.full,
+        "keys_computed": report.keys,
+        "verified": report.verified or None,
+        "offsets_derived_again": report.rederived or None,
+    }
+    metadata |= {name: value for name, value in told.items() if value not in (None, "")}
     for name, each in report.upstream.items():
         metadata |= {
             f"upstream_{name}_new_rows": each.new,

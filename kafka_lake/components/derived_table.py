@@ -6,7 +6,7 @@ import dagster as dg
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.derived_assets import build_derived_asset
-from kafka_lake.components.derived_graph import Project, check_derived
+from kafka_lake.components.derived_problems import Project, check_derived
 from kafka_lake.components.derived_settings import DerivedSettings
 from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.has_topics import HasTopics

@@ -19,7 +19,7 @@ from kafka_lake.demo.many import NAMESPACES, many
 from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
 from kafka_lake.demo.up import check_project
 from kafka_lake.demo.watch import TIMEOUT_S, Watch, made
-from kafka_lake.derive.record import record_of
+from kafka_lake.derive.upstream import record_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import head_of
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run, RunReport

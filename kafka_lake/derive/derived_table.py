@@ -20,28 +20,17 @@ NEWS = "news"
 """What ``every`` is for tables that follow their upstream tables as those change."""
 Identifier = tuple[str, str]
 
-CLASSES: Mapping[Write, str] = {
-    "append": "row-wise: each new row of an upstream table is read once",
-    "upsert": "row-wise: each new row of an upstream table is read once",
-    "aggregate": "keyed: keys of new rows are computed again, from all of their rows",
-    "replace": "full: everything is read and computed again each time",
-}
-"""What a run reads of the upstream tables, by how the table is written."""
-
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """A table made of other tables by a query.
-
-    Raises:
-        ValidationError: If a value is not of its type. What can't go together is for `query_problems` to find.
-    """
+    """A table made of other tables by a query. Settings that can't go together are refused when definitions load."""
 
     table: TableName = Field(description="Name of the table.")
     sources: tuple[str, ...] = Field(
         serialization_alias="from",
         min_length=1,
-        description="The upstream tables, as `table` or `namespace.table`. The query knows them by the last part.",
+        description="The table that new rows come from, as `table` or `namespace.table`; several with "
+        "`write: replace`. The query knows it by the last part.",
         examples=[["orders"]],
     )
     write: Write = Field(
@@ -51,8 +40,8 @@ class DerivedTable:
     namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
     join: tuple[str, ...] = Field(
         default=(),
-        description="Tables that the query reads as they are now. New rows of theirs change no row that is there, "
-        "except with `write: replace`.",
+        description="Tables that the query reads as they are now. If they change, old rows stay, except with "
+        "`write: replace`.",
         examples=[["stores"]],
     )
     sql: str | None = Field(
@@ -60,27 +49,25 @@ class DerivedTable:
     )
     transform: str | None = Field(
         default=None,
-        description="Instead of `sql`: `module:function`, from a dict of DataFrames by table name to one DataFrame. "
-        "Nobody can tell what it does: it must fit `write`.",
+        description="Instead of `sql`: `module:function`, from a dict of DataFrames by table name to one DataFrame.",
         examples=["my_project.tables:revenue"],
     )
     key: Mapping[str, str] = Field(
         default_factory=dict,
-        description="What tells rows apart. For `upsert` columns of the result, as a list. For `aggregate` also an "
-        "expression over the upstream tables' columns for each.",
+        description="Columns of the result that identify a row (`upsert`) or a group of rows (`aggregate`). For "
+        "`aggregate`, a mapping gives for each the expression over the columns of `from`.",
         examples=[{"hour": "date_trunc('hour', ordered_at)", "store_id": "store_id"}],
     )
     order_by: tuple[str, ...] = Field(
         default=(),
-        description="For `upsert`: columns of the result by which the newest row of a key is told. Rows that are equal "
-        "in them follow Kafka's offsets, as all do by default.",
+        description="For `upsert`: columns of the result that decide which row of a key is the newest; then Kafka's "
+        "offset.",
         examples=[["updated_at"]],
     )
     on_change: OnChange = Field(
         default="fail",
-        description="If the query has changed, or rows of an upstream table have and nobody can tell which: `fail`; "
-        "`rebuild`, to compute everything again in one commit; or, for a changed query, `forward`, to go on from where "
-        "the table is.",
+        description="If the query has changed, or upstream rows in a way that snapshots don't show: `fail`; "
+        "`rebuild`, to compute everything again in one commit; or, for a changed query, `forward`, to keep old rows.",
     )
     every: str = Field(
         default=NEWS,
@@ -111,8 +98,8 @@ class DerivedTable:
 
     rules: tuple[RuleEntry, ...] = Field(
         default=(),
-        description="What rows must keep, asked of each commit before anyone can read it, as with [topics](rules.md): "
-        "with `on_failure: fail`, which is the default here, or `warn`.",
+        description="[Rules](rules.md) that each commit is checked by before anyone can read it; `on_failure: fail` is "
+        "the default here, and `warn` the other choice.",
         examples=[[{"not_null": ["store_id"]}, {"range": {"column": "revenue", "min": 0}, "on_failure": "warn"}]],
     )
     maintenance: Maintenance = Field(
@@ -157,11 +144,7 @@ class DerivedTable:
 
     @property
     def time_partitions(self) -> TimePartitions | None:
-        """Return the partitions of its asset; None if it has none.
-
-        Raises:
-            ConfigurationError: If the setting can't be read.
-        """
+        """Return the partitions of its asset; None if it has none. What is something else is a ConfigurationError."""
         return TimePartitions.of(self.partitions) if self.partitions is not None else None
 
     @property

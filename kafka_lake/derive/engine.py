@@ -14,13 +14,7 @@ from kafka_lake.spark.commit_slots import CommitSlots
 
 @dataclass(frozen=True)
 class UpstreamRead:
-    """An upstream table as a run read it.
-
-    Args:
-        snapshot: The snapshot.
-        rows: How many rows that has.
-        new: How many came since the table was read last; all, if it was read for the first time.
-    """
+    """An upstream table as a run read it: the snapshot, its rows, and how many of these are new."""
 
     snapshot: int
     rows: int
@@ -32,19 +26,14 @@ class DeriveReport:
     """What a run did.
 
     Args:
-        table: The derived table.
         snapshot: The one that was published; None if there was nothing to do.
-        kind: Kind of the commit; empty without one.
         full: Why everything was computed; empty if only what is new was.
         rows: Rows that came.
         keys: Keys that were computed again; None if rows aren't written by key.
         verified: Keys or records that were also computed from all upstream rows, and compared.
         rederived: Offsets whose rows were derived again.
-        upstream: The upstream tables, by name.
         findings: Results of the table's rules.
-        seconds: How long the run took.
         partitions: Keys of the asset's partitions of which rows came, a thousand at most of each commit.
-        outside: Rows that came and are of no partition; None if the asset has none.
     """
 
     table: str
@@ -59,7 +48,6 @@ class DeriveReport:
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
     partitions: tuple[str, ...] = ()
-    outside: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,11 +55,8 @@ class Engine:
     """A catalog, a Spark session, and the callbacks of a run.
 
     Args:
-        catalog: Where the tables are.
         spark: Returns the session; called only when there is work.
         run_id: Goes into branch names and snapshot summaries.
-        observer: Progress callbacks.
-        retry: How temporary errors are retried.
         commit_slots: Limit commits at a time; None for no limit.
         clock: Seconds since 1970.
         sleep: Pauses between attempts, for that many seconds.

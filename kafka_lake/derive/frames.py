@@ -1,5 +1,6 @@
 """The rows that a query reads, as Spark's frames: of pinned snapshots, whole, new, or of some offsets."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from uuid import uuid4
@@ -7,7 +8,6 @@ from uuid import uuid4
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity, joined_ranges
@@ -17,11 +17,14 @@ from kafka_lake.derive.plan import DerivePlan, Pinned
 from kafka_lake.derive.query import ORIGIN, over_views, with_origin
 from kafka_lake.ingest.decode.rows import load_transform
 from kafka_lake.ingest.record_keys import added_between, at_version
+from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.lake.catalog import literal, quoted
 from kafka_lake.spark.kept import kept
 
 # Each is a condition on rows.
 _MOST_RANGES = 1000
+# Spark's type of a NULL without a type is void. In the text of a struct, a colon follows the names of fields.
+_NOT_STORED = re.compile(r"(?:^|[<,:])((?:void|variant|interval|time\()[^,:<>]*)(?=[,>]|$)")
 
 
 def of_topic(identity: TopicIdentity) -> str:
@@ -44,14 +47,7 @@ def place(field: str) -> Column:
 
 
 class Frames:
-    """What a commit reads and computes.
-
-    Args:
-        engine: Of the run.
-        spec: The derived table.
-        plan: Of the commit.
-        held: Removes views and cached frames when it is closed.
-    """
+    """What a commit reads and computes; views and cached frames are removed when ``held`` is closed."""
 
     def __init__(self, engine: Engine, spec: DerivedTable, plan: DerivePlan, held: ExitStack) -> None:
         self._engine = engine
@@ -59,59 +55,49 @@ class Frames:
         self._plan = plan
         self._held = held
 
-    def whole(self, name: str, snapshot: int | None = None) -> DataFrame:
-        """Return the rows of an upstream table, of the pinned snapshot unless another one is given."""
-        each = self._plan.upstream[name]
-        return self._rows(each, each.read.snapshot if snapshot is None else snapshot)
+    @property
+    def _fact(self) -> Pinned:
+        (fact,) = self._plan.upstream.values()
+        return fact
 
-    def every(self) -> dict[str, DataFrame]:
-        """Return the rows of all upstream tables."""
-        return {name: self.whole(name) for name in self._plan.upstream}
+    def whole(self, snapshot: int | None = None) -> DataFrame:
+        """Return the rows of the table of ``from``, of the pinned snapshot unless another one is given."""
+        return self._rows(self._fact, self._fact.read.snapshot if snapshot is None else snapshot)
 
-    def new(self, name: str, ranges: Sequence[OffsetRange] = ()) -> DataFrame:
-        """Return the rows of an upstream table that are new, and those of some offsets."""
-        each = self._plan.upstream[name]
-        since = each.changes.new_since if each.changes else {}
+    def new(self, ranges: Sequence[OffsetRange] = ()) -> DataFrame:
+        """Return the rows of the table of ``from`` that are new, and those of some offsets."""
+        fact = self._fact
+        since = fact.changes.new_since if fact.changes else {}
         found = F.lit(True)
         if since:
             found = place("partition") > max(since)
             for partition, offset in since.items():
                 found = found | ((place("partition") == partition) & (place("offset") >= offset))
-        found = found & F.expr(of_topic(each.identity))
-        return self.whole(name).filter(found | F.expr(within(each.identity, ranges)) if ranges else found)
+        found = found & F.expr(of_topic(fact.identity))
+        return self.whole().filter(found | F.expr(within(fact.identity, ranges)) if ranges else found)
 
-    def before(self, name: str, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def before(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the rows of some offsets as they were when the table was read last."""
-        each = self._plan.upstream[name]
-        if each.before is None or each.before.snapshot is None or not ranges:
-            return self.whole(name).limit(0)
-        rows = self.whole(name, each.before.snapshot).filter(within(each.identity, ranges))
-        # As it is read now: columns that have come since are null there.
-        there = {field.name for field in rows.schema}
-        more = [field for field in self.whole(name).schema if field.name not in there]
-        return rows.select("*", *[F.lit(None).cast(field.dataType).alias(field.name) for field in more])
+        fact = self._fact
+        if fact.before is None or fact.before.snapshot is None:
+            return self.whole().limit(0)
+        # Columns that have come since are null there.
+        return shaped(self.whole(fact.before.snapshot).filter(within(fact.identity, ranges)), self.whole().schema)
 
-    def ranges(self, name: str) -> tuple[OffsetRange, ...]:
-        """Return the offsets before the position whose rows may have changed; asks Spark where snapshots don't say.
-
-        Raises:
-            TableError: If rows have come that name no record of the topic.
-        """
-        each = self._plan.upstream[name]
-        found = list(each.changes.ranges) if each.changes else []
-        for before, after in each.changes.added if each.changes else ():
-            table = self._engine.catalog.spark_name(each.identifier)
-            rows = _renamed(added_between(self._engine.spark(), table, before, after), each)
-            at = [F.col(ORIGIN).getField(one).alias(one) for one in ("partition", "topic_id", "offset")]
-            places = rows.select(*at).distinct()
-            topics = places.select("partition", "topic_id").distinct().collect()
-            if any(partition is None or (topic_id or "") != each.identity.topic_id for partition, topic_id in topics):
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """Return the offsets before the position whose rows may have changed; asks Spark where snapshots don't say."""
+        fact = self._fact
+        found = list(fact.changes.ranges) if fact.changes else []
+        for before, after in fact.changes.added if fact.changes else ():
+            table = self._engine.catalog.spark_name(fact.identifier)
+            rows = _renamed(added_between(self._engine.spark(), table, before, after), fact)
+            if (places := places_of(rows, fact.identity)) is None:
                 raise TableError(
-                    f"Table {self._spec.name}: snapshot {after} of {'.'.join(each.identifier)} adds rows that are "
+                    f"Table {self._spec.name}: snapshot {after} of {'.'.join(fact.identifier)} adds rows that are "
                     "no records of its topic.",
                     f"Run `kafka-lake rebuild {self._spec.name}` to compute everything again once.",
                 )
-            found += _islands(places)
+            found += places
         exact = tuple(joined_ranges((one for one in found if len(one)), 1))
         return exact if len(exact) <= _MOST_RANGES else tuple(joined_ranges(exact, None))
 
@@ -121,52 +107,40 @@ class Frames:
         assert version is not None, "the table has a first snapshot"
         return at_version(self._engine.spark(), self._engine.catalog.spark_name(self._spec.identifier), version)
 
-    def made_of(self, name: str, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def made_of(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the rows that the derived table has of some offsets."""
-        return self.made().filter(within(self._plan.upstream[name].identity, ranges))
+        return self.made().filter(within(self._fact.identity, ranges))
 
-    def query(self, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """Return the result of the query.
-
-        Raises:
-            ConfigurationError: If the query doesn't go with the tables' columns, or its columns with a table.
-        """
+    def query(self, rows: DataFrame | None = None) -> DataFrame:
+        """Return the result of the query over these rows of the table of ``from``; over everything by default."""
         spec = self._spec
+        read = {name: self._rows(each, each.read.snapshot) for name, each in self._plan.upstream.items()}
+        if rows is not None:
+            read = dict.fromkeys(read, rows)
+        for name, each in self._plan.joined.items():
+            dimension = self._rows(each, each.read.snapshot)
+            read[name] = dimension.drop(ORIGIN) if each.origin else dimension
         with self.explained():
-            result = self._computed(self._with_joined(frames))
+            result = self._computed(read)
             names = [each.lower() for each in result.columns]
         if twice := sorted({each for each in names if names.count(each) > 1}):
             raise ConfigurationError(
                 f"Table {spec.name}: the query gives column {twice[0]} twice; no two names may differ in case alone.",
                 "Give one of them another name by AS.",
             )
-        if spec.is_row_wise and ORIGIN not in result.columns:
+        needed = [*spec.key, *spec.order_by, *([ORIGIN] if spec.is_row_wise else [])]
+        if missing := [each for each in needed if each.lower() not in names]:
             raise ConfigurationError(
-                f"Table {spec.name}: the query's result has no column {ORIGIN}, which tells the record of a row.",
-                f"Select {ORIGIN} in the query and its subqueries, or keep it in the transform's result.",
-            )
-        if missing := [each for each in (*spec.key, *spec.order_by) if each.lower() not in names]:
-            setting = "key" if missing[0] in spec.key else "order_by"
-            raise ConfigurationError(
-                f"Table {spec.name}: {setting}: {missing[0]} is no column of the query's result, which has "
-                f"{', '.join(result.columns)}.",
-                "Select it under that name.",
+                f"Table {spec.name}: the query gives no column {missing[0]}, only {', '.join(result.columns)}.",
+                f"Select it under that name, or correct key: or order_by:. {ORIGIN} tells the record of a row.",
             )
         for field in result.schema:
-            if kind := _not_stored(field.dataType):
-                why = "is always null, and has no type" if kind == "void" else f"has type {kind}, which no table has"
-                inside = "" if field.dataType.simpleString() == kind else "something in "
+            if no_table_has := _NOT_STORED.search(field.dataType.simpleString()):
                 raise ConfigurationError(
-                    f"Table {spec.name}: {inside}column {field.name} {why}.", "Give it another type by CAST."
+                    f"Table {spec.name}: column {field.name} has type {no_table_has[1]}, which no table has.",
+                    "Give it another type by CAST.",
                 )
         return result
-
-    def _with_joined(self, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-        read = dict(frames)
-        for name, each in self._plan.joined.items():
-            rows = self._rows(each, each.read.snapshot)
-            read[name] = rows.drop(ORIGIN) if each.origin else rows
-        return read
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -195,7 +169,7 @@ class Frames:
                 )
             return result
         assert spec.sql is not None, "there is a query or a transform"
-        sql = with_origin(spec.sql, spec.upstream) if spec.is_row_wise else spec.sql
+        sql = with_origin(spec.sql, next(iter(spec.upstream))) if spec.is_row_wise else spec.sql
         spark = self._engine.spark()
         views = {name: f"kafka_lake_{uuid4().hex}" for name in read}
         for name, view in views.items():
@@ -211,32 +185,15 @@ class Frames:
         )
 
 
-def _islands(places: DataFrame) -> list[OffsetRange]:
-    """Return exactly the offsets of records: rows between them may have expired, and what was made of them stays.
-
-    If these are more than some thousand ranges, one range covers all of a partition.
-    """
+def places_of(rows: DataFrame, identity: TopicIdentity) -> list[OffsetRange] | None:
+    """Return exactly the offsets of rows; None if some are no records of the topic."""
+    if not rows.filter(f"NOT coalesce({of_topic(identity)}, false)").isEmpty():
+        return None
+    places = rows.select(place("partition"), place("offset")).distinct()
     number = F.row_number().over(Window.partitionBy("partition").orderBy("offset"))
     grouped = places.select("partition", "offset", (F.col("offset") - number).alias("island"))
-    first, end = F.min("offset"), F.max("offset") + 1
-    found = grouped.groupBy("partition", "island").agg(first, end).drop("island").limit(_MOST_RANGES + 1).collect()
-    if len(found) > _MOST_RANGES:
-        found = places.groupBy("partition").agg(first, end).collect()
-    return [OffsetRange(*each) for each in found]
-
-
-def _not_stored(kind: T.DataType) -> str:
-    """Return the type, within a type, that derived tables can't have; empty if there is none."""
-    inner: list[T.DataType] = []
-    if isinstance(kind, T.StructType):
-        inner = [field.dataType for field in kind]
-    elif isinstance(kind, T.ArrayType):
-        inner = [kind.elementType]
-    elif isinstance(kind, T.MapType):
-        inner = [kind.keyType, kind.valueType]
-    name = kind.simpleString()
-    own = name if name in ("void", "variant", "interval") or name.startswith(("interval ", "time(")) else ""
-    return next(filter(None, (own, *map(_not_stored, inner))), "")
+    found = grouped.groupBy("partition", "island").agg(F.min("offset"), F.max("offset") + 1).drop("island")
+    return [OffsetRange(*each) for each in found.collect()]
 
 
 def _renamed(rows: DataFrame, each: Pinned) -> DataFrame:

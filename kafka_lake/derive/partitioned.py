@@ -1,93 +1,61 @@
 """Rows of a derived table by the time partitions that they are of."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import AuditFailedError
-from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.common.errors import AuditFailedError, ConfigurationError
+from kafka_lake.common.offsets import joined_ranges
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
-from kafka_lake.derive.frames import Frames, of_topic
-from kafka_lake.derive.plan import DerivePlan, Pinned
+from kafka_lake.derive.frames import Frames, places_of
+from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
-from kafka_lake.derive.record import REWRITE
-from kafka_lake.derive.window import Window
+from kafka_lake.derive.upstream import REWRITE
 from kafka_lake.lake.author import author_summary
 from kafka_lake.lake.catalog import quoted
 
 _MOST_KEYS = 1000
+_DAYS_AHEAD = 31
 _TIME, _OWNER = "kafka_lake_time", "kafka_lake_owner_"
-
-
-@dataclass(frozen=True)
-class Brought:
-    """Of which partitions of the asset rows came."""
-
-    keys: tuple[str, ...] = ()
-    more: int = 0
-    early: int = 0
-    future: int = 0
-    timeless: int = 0
-
-    @property
-    def outside(self) -> int:
-        """Return the rows that are of no partition."""
-        return self.early + self.future + self.timeless
 
 
 def time_type(spec: DerivedTable, columns: T.StructType) -> str:
     """Return the type of the partitions' column; empty if the asset has no partitions.
 
     Raises:
-        ConfigurationError: If the column tells no time.
+        ConfigurationError: If a row's partition doesn't follow from the column.
     """
     cut = spec.time_partitions
     if cut is None:
         return ""
-    found = (each.dataType.simpleString() for each in columns if each.name.lower() == cut.column.lower())
-    return cut.checked(next(found, None), spec.name)
+    kinds = {each.name.lower(): each.dataType.simpleString() for each in columns}
+    kind: str = kinds.get(cut.column.lower(), "")
+    if not cut.has(kind):
+        why = f"has type {kind}" if kind else "is no column of the table"
+        raise ConfigurationError(
+            f"Table {spec.name}: partitions: {cut.column} {why}.",
+            "Name a column of the query's result, of type timestamp, or of type date for daily and monthly.",
+        )
+    return kind
 
 
-def brought(spec: DerivedTable, rows: DataFrame, kind: str, *, now: float) -> Brought:
-    """Return of which partitions rows are."""
+def partitions_of(spec: DerivedTable, rows: DataFrame, kind: str, *, now: float) -> tuple[str, ...]:
+    """Return the keys of the partitions that rows are of, the newest thousand, without those of a distant future."""
     cut = spec.time_partitions
     if cut is None:
-        return Brought()
-    first, end = cut.shown(now)
-    hours = F.expr(cut.hours(kind)).cast("bigint")
-    # All times that are of no partition are one.
-    within = F.greatest(F.lit(first - 1), F.least(F.lit(end), hours))
+        return ()
     step = 1 if cut.unit == "hourly" else 24
-    start = F.when(within.between(first, end - 1), F.floor(within / step) * step).otherwise(within)
-    found = rows.select(F.when(hours.isNotNull(), start).cast("bigint").alias("hours")).groupBy("hours").count()
-    counts: dict[int | None, int] = {row["hours"]: row["count"] for row in found.collect()}
-    early, future, timeless = (counts.pop(each, 0) for each in (first - 1, end, None))
-    newest_first = (cut.key(each) for each in sorted((each for each in counts if each is not None), reverse=True))
-    keys = tuple(dict.fromkeys(key for key in newest_first if key is not None))
-    return Brought(keys[:_MOST_KEYS], len(keys[_MOST_KEYS:]), early=early, future=future, timeless=timeless)
+    hours = F.floor(F.expr(cut.hours(kind)) / step).cast("bigint") * step
+    shown = hours.between(cut.first_hour, int(now // 3600) + 24 * _DAYS_AHEAD)
+    found = rows.select(hours.alias("hours")).filter(shown).distinct().orderBy(F.desc("hours"))
+    days = 31 if cut.unit == "monthly" else 1
+    return tuple(dict.fromkeys(cut.key(each.hours) for each in found.limit(days * _MOST_KEYS).collect()))
 
 
-def warn_of(spec: DerivedTable, found: Brought, warn: Callable[[str], None]) -> None:
-    """Tell of rows whose partitions Dagster doesn't show, although somebody would look for them."""
-    cut = spec.time_partitions
-    if cut is not None and found.future:
-        warn(
-            f"Table {spec.name}: by {cut.column}, {found.future:,} of the rows that came are in the future. They are "
-            "in the table, and Dagster has no partition for them."
-        )
-    if found.more:
-        warn(
-            f"Table {spec.name}: rows of {len(found.keys) + found.more:,} partitions came. Dagster shows the newest "
-            f"{len(found.keys):,} of these; materialize the others as a backfill, if it shall show them, too."
-        )
-
-
-def audit_window(frames: Frames, spec: DerivedTable, window: Window, whole: DataFrame, *, cut: str) -> None:
+def audit_window(frames: Frames, spec: DerivedTable, whole: DataFrame, *, cut: str) -> None:
     """Make sure that no row of a record, or of a key, has changed its partition: it would be there twice, or be lost.
 
     That happens where the time comes from a table under ``join``, or from a query that has changed.
@@ -95,15 +63,15 @@ def audit_window(frames: Frames, spec: DerivedTable, window: Window, whole: Data
     Raises:
         AuditFailedError: If one has.
     """
-    at, time = F.col(quoted(ORIGIN)), F.col(quoted(window.partitions.column)).alias(_TIME)
+    assert spec.time_partitions is not None, "only tables with partitions are computed by them"
+    at, time = F.col(quoted(ORIGIN)), F.col(quoted(spec.time_partitions.column)).alias(_TIME)
     owners = (
         [at[name].alias(f"{_OWNER}{name}") for name in ("topic_id", "partition", "offset")]
         if spec.write == "append"
         else [F.col(quoted(name)).alias(f"{_OWNER}{number}") for number, name in enumerate(spec.key)]
     )
-    there = frames.made()
     within = F.coalesce(F.expr(cut), F.lit(False))
-    goes, stays = (there.filter(each).select(*owners, time) for each in (within, ~within))
+    goes, stays = (frames.made().filter(each).select(*owners, time) for each in (within, ~within))
     comes, others = (whole.filter(each).select(*owners, time) for each in (within, ~within))
     moved = 0
     # A row comes here and goes from another partition, or the other way round. Most often nothing of the kind is there,
@@ -136,31 +104,15 @@ def window_summary(
 ) -> dict[str, str]:
     """Return snapshot properties of partitions that are computed again; warns if upstream rows are missing."""
     there = frames.made().filter(cut)
-    expected, before = rows.count(), there.count()
-    if expected < before:
+    after, before = rows.count(), there.count()
+    if after < before or (spec.write == "aggregate" and any(each.read.expired for each in todo.upstream.values())):
         engine.observer.warn(
-            f"Table {spec.name}: the query gives {expected} rows where {cut}; {before} were there. If rows of "
+            f"Table {spec.name}: where {cut}, there were {before} rows, and there are {after} now. If rows of "
             f"{', '.join(spec.sources)} have expired, what was made of them has gone."
         )
-    elif expired := [name for name, each in todo.upstream.items() if spec.write == "aggregate" and each.read.expired]:
-        engine.observer.warn(
-            f"Table {spec.name}: rows of {', '.join(expired)} have expired. What is computed again, where {cut}, is "
-            "made of the rows that are left."
-        )
-    if spec.write != "append" or len(todo.upstream) > 1:
+    if spec.write != "append":
         return {}
-    # For tables that are made of this one: at which offsets rows may be others now. If it isn't told, they find out
-    # that nobody can tell.
-    (upstream,) = todo.upstream.values()
-    ranges = _places(rows.select(ORIGIN).unionByName(there.select(ORIGIN)), upstream)
-    return author_summary(engine.run_id, REWRITE, ranges) if ranges is not None else {}
-
-
-def _places(rows: DataFrame, upstream: Pinned) -> list[OffsetRange] | None:
-    """Return the offsets between which rows are, of each Kafka partition; None if some are no records of the topic."""
-    at = F.col(quoted(ORIGIN))
-    known = F.coalesce(F.expr(of_topic(upstream.identity)), F.lit(False)) & at["offset"].isNotNull()
-    first, last, every = F.min(at["offset"]), F.max(at["offset"]), F.min(known)
-    found = rows.groupBy(at["partition"].alias("p")).agg(first.alias("a"), last.alias("b"), every.alias("known"))
-    told = sorted(found.collect(), key=lambda row: (row.p is not None, row.p))
-    return [OffsetRange(row.p, row.a, row.b + 1) for row in told] if all(row.known for row in told) else None
+    # Tables that are made of this one derive these offsets again. Without them they refuse to go on.
+    (fact,) = todo.upstream.values()
+    ranges = places_of(rows.select(ORIGIN).unionByName(there.select(ORIGIN)), fact.identity)
+    return author_summary(engine.run_id, REWRITE, joined_ranges(ranges, None)) if ranges is not None else {}

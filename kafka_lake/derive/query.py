@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
+from sqlglot.optimizer.scope import traverse_scope
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kafka_lake.common.errors import ConfigurationError
@@ -17,10 +18,6 @@ from kafka_lake.derive.derived_table import DerivedTable
 ORIGIN = "_kafka"
 """The metadata column, which names the record of a row. Queries know it by this name, whatever the topic calls it."""
 _DIALECT = "spark"
-_UNSTABLE = frozenset(
-    "rand random randn randstr uniform uuid shuffle now curdate monotonically_increasing_id".split()  # noqa: SIM905
-)
-_BARE = frozenset({"current_date", "current_time", "current_timestamp", "localtimestamp"})
 
 
 def parsed(sql: str) -> exp.Query:
@@ -57,30 +54,22 @@ def _parsed(what: str, sql: str) -> list[Any]:
         raise ConfigurationError(f"{what} can't be understood: {reason}.", "Write Spark SQL.") from error
 
 
-def tables_read(query: exp.Expr) -> set[str]:
-    """Return the names of the tables that a query reads, without its own common table expressions.
+def tables_read(query: exp.Query) -> set[str]:
+    """Return the names of the tables that a query reads, in lower case, without its own common table expressions.
 
-    >>> sorted(tables_read(parsed("WITH a AS (SELECT * FROM b) SELECT * FROM a JOIN c.d USING (id)")))
+    Raises:
+        ConfigurationError: If two tables have the same name in the query.
+
+    >>> sorted(tables_read(parsed("WITH a AS (SELECT * FROM B) SELECT * FROM A JOIN c.d USING (id)")))
     ['b', 'c.d']
     """
-    return set(_tables(query, frozenset()))
-
-
-def _tables(node: exp.Expr, known: frozenset[str]) -> Iterator[str]:
-    if isinstance(node, exp.Query):
-        for each in _with_of(node):
-            name = each.alias.lower()
-            # Inside an expression, its own name still means the table of that name, unless it is recursive.
-            is_recursive = isinstance(each.parent, exp.With) and each.parent.args.get("recursive")
-            yield from _tables(each.this, known | {name} if is_recursive else known)
-            known |= {name}
-    for child in node.iter_expressions():
-        if isinstance(child, exp.Table) and isinstance(child.this, exp.Identifier):
-            name = ".".join(part.name for part in child.parts)
-            if name.lower() not in known:
-                yield name
-        if not isinstance(child, exp.With):
-            yield from _tables(child, known)
+    try:
+        scopes = traverse_scope(normalize_identifiers(query.copy(), dialect=_DIALECT))
+    except SqlglotError as error:
+        raise ConfigurationError(f"sql: {error}.", "Give one of them another name by AS.") from error
+    sources = (each for scope in scopes for each in scope.sources.values())
+    tables = (each for each in sources if isinstance(each, exp.Table) and isinstance(each.this, exp.Identifier))
+    return {".".join(part.name for part in each.parts) for each in tables}
 
 
 def result_columns(query: exp.Query) -> set[str] | None:
@@ -93,20 +82,6 @@ def result_columns(query: exp.Query) -> set[str] | None:
     if not selected or any(each.is_star or not each.alias_or_name for each in selected):
         return None
     return {each.alias_or_name.lower() for each in selected}
-
-
-def unstable_in(sql: str) -> str:
-    """Return a function of a query whose value differs from run to run; empty if there is none.
-
-    >>> unstable_in("SELECT id, current_date AS day FROM orders"), unstable_in("SELECT now FROM orders")
-    ('current_date()', '')
-    """
-    for token, following in pairwise([*_tokens(sql), Token(TokenType.SEMICOLON, "")]):
-        name = token.text.lower()
-        is_called = following.token_type == TokenType.L_PAREN and name in _UNSTABLE
-        if is_called or (name in _BARE and token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)):
-            return f"{name}()"
-    return ""
 
 
 def fingerprint(spec: DerivedTable) -> str:
@@ -139,51 +114,29 @@ def _tokens(sql: str) -> list[Token]:
         raise ConfigurationError(f"sql: can't be understood: {error}.", "Write one SELECT in Spark SQL.") from error
 
 
-def with_origin(sql: str, upstream: Collection[str]) -> str:
+def with_origin(sql: str, upstream: str) -> str:
     """Return a query whose result has the metadata column.
 
-    A SELECT from an upstream table gets it added; the rest of the text stays as it is. Queries of other shapes must
+    A SELECT from the upstream table gets it added; the rest of the text stays as it is. Queries of other shapes must
     select it themselves: Spark's columns show whether they do.
-
-    >>> with_origin("SELECT id FROM orders o", ["orders"])
-    'SELECT `o`._kafka AS _kafka,  id FROM orders o'
     """
     query = parsed(sql)
-    if not isinstance(query, exp.Select) or _may_select_origin(query):
+    if not isinstance(query, exp.Select) or any(query.args.get(each) for each in ("distinct", "hint")):
         return sql
-    begins = query.args.get("from_")
-    tables = [begins.this, *(join.this for join in query.args.get("joins") or ())] if begins is not None else []
-    names = {each.lower() for each in upstream} - {each.alias.lower() for each in _with_of(query)}
-    read = [each for each in tables if isinstance(each, exp.Table) and each.name.lower() in names and not each.db]
-    at = _select_at(sql)
-    return f"{sql[:at]} `{read[0].alias_or_name}`.{ORIGIN} AS {ORIGIN}, {sql[at:]}" if read and at else sql
-
-
-def _may_select_origin(select: exp.Select) -> bool:
-    for each in select.expressions:
-        if each.is_star:
-            star = each.this if isinstance(each, exp.Column) else each
-            if not any(one.name.lower() == ORIGIN for one in star.args.get("except_") or ()):
-                return True
-        elif each.alias_or_name.lower() == ORIGIN:
-            return True
-    return False
-
-
-def _select_at(sql: str) -> int:
-    """Return where the list of the outermost SELECT begins; 0 if nothing can be added there."""
-    depth, tokens = 0, _tokens(sql)
-    for token, following in pairwise(tokens):
+    if any(each.is_star or each.alias_or_name.lower() == ORIGIN for each in query.expressions):
+        return sql
+    joins = [join.this for join in query.args.get("joins") or ()]
+    tables = [each for each in (getattr(query.args.get("from_"), "this", None), *joins) if isinstance(each, exp.Table)]
+    read = next((each for each in tables if each.name.lower() == upstream.lower() and not each.db), None)
+    if read is None or upstream.lower() in {each.alias.lower() for each in query.ctes}:
+        return sql
+    depth = 0
+    for token in _tokens(sql):
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
         if token.token_type == TokenType.SELECT and not depth:
-            is_special = following.token_type in (TokenType.HINT, TokenType.DISTINCT, TokenType.ALL)
-            return 0 if is_special else token.end + 1
-    return 0
-
-
-def _with_of(query: exp.Expr) -> list[exp.Expr]:
-    with_ = query.args.get("with_")
-    return list(with_.expressions) if with_ is not None else []
+            at = token.end + 1
+            return f"{sql[:at]} `{read.alias_or_name}`.{ORIGIN} AS {ORIGIN}, {sql[at:]}"
+    return sql
 
 
 def over_views(sql: str, views: Mapping[str, str]) -> str:

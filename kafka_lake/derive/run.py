@@ -1,21 +1,22 @@
 """A run of a derived table: plan, compute, stage, audit, publish; again if another commit was faster."""
 
 import time
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from functools import reduce
 
+from pyiceberg.schema import Schema
+from pyspark.sql import types as T
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from kafka_lake.common.errors import PublishRefusedError
-from kafka_lake.derive.create import created, evolved
+from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import DeriveReport, Engine, UpstreamRead
 from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.lineage import DeriveLineage
 from kafka_lake.derive.plan import DerivePlan, Pinned, load, plan, plan_window
-from kafka_lake.derive.record import APPEND
 from kafka_lake.derive.stage import StagedRows, stage
+from kafka_lake.derive.upstream import APPEND
 from kafka_lake.derive.window import Window
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
@@ -24,9 +25,15 @@ from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.report import merged
 from kafka_lake.ingest.retry import call, short_pauses
 from kafka_lake.ingest.run_log import RunLog
+from kafka_lake.ingest.stage.table_schema import arrow_columns
+from kafka_lake.ingest.stage.variant_table import append_nothing
+from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
 from kafka_lake.lake.positions import row_count
-from kafka_lake.lake.tables.create import drop_if_unused
+from kafka_lake.lake.schema import needed_changes
+from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
+from kafka_lake.lake.tables.layout_update import evolve_layout
+from kafka_lake.lake.tables.schema_update import apply_changes
 from kafka_lake.lake.totals import Totals, added
 from kafka_lake.spark.shuffles import shuffles
 
@@ -34,6 +41,7 @@ _ATTEMPTS = 5
 _ROWS_WORTH_A_PARTITION = 250_000
 # Spark's own default.
 _MOST_PARTITIONS = 200
+_MERGED = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update", "delete")}
 
 
 def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Window | None = None) -> DeriveReport:
@@ -45,9 +53,6 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Wi
         rebuild: Compute everything again, whatever there is.
         window: Partitions that are computed again, in a commit of their own, once the table is up to date. A table
             with ``write: replace`` is computed as a whole, as in each of its runs.
-
-    Returns:
-        What the last commit did; partitions and findings are those of all commits.
 
     Raises:
         ConfigurationError: If the settings don't go with the tables, or the query has changed and ``on_change`` is
@@ -67,8 +72,8 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Wi
 
 def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | None) -> DeriveReport:
     began = time.monotonic()
-    if window is not None and not spec.is_incremental:
-        rebuild, window = True, None
+    if not spec.is_incremental:
+        rebuild, window = rebuild or window is not None, None
     made: list[DeriveReport] = []
     retrying = Retrying(
         stop=stop_after_attempt(_ATTEMPTS),
@@ -78,81 +83,62 @@ def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | 
         reraise=True,
     )
 
-    def attempt() -> DeriveReport:
-        made.append(retrying(lambda: _attempt(spec, engine, rebuild, began)))
+    def attempt() -> None:
+        made.append(_attempt(spec, engine, rebuild, None, began=began))
         if window is not None:
-            made.append(retrying(lambda: _again(spec, engine, window, began, made=made)))
-        return reduce(_joined, [each for each in made if each.snapshot is not None] or made[-1:])
+            made.append(_attempt(spec, engine, False, window, began=began))
 
     with DeriveLineage(spec, engine.catalog, engine.run_id) as lineage:
-        report = call(
+        call(
             engine.retry,
             engine.observer.warn,
             f"Table {spec.name}",
-            attempt,
+            lambda: retrying(attempt),
             sleep=engine.sleep,
             passes=lambda error: is_transient(error) and not isinstance(error, PublishRefusedError),
         )
+        report = _joined(made)
         lineage.derived(report)
-    _sweep(spec, engine)
-    if report.snapshot is not None:
-        maintained(spec, engine)
+    cleaned(spec, engine, committed=report.snapshot is not None)
     return report
 
 
-def _joined(before: DeriveReport, report: DeriveReport) -> DeriveReport:
-    """Return the report of a commit, with findings and partitions of one before it in the same run."""
-    findings = [*before.findings, *report.findings]
+def _joined(made: Sequence[DeriveReport]) -> DeriveReport:
+    """Return the report of the last commit, with findings and partitions of all."""
+    done = [each for each in made if each.snapshot is not None]
+    if len(done) < 2:
+        return (done or made)[-1]
+    findings = [finding for each in done for finding in each.findings]
     checks = {each.check for each in findings}
     return replace(
-        report,
+        done[-1],
         findings=tuple(each for each in merged(findings) if each.check in checks),
-        outside=None if report.outside is None else report.outside + (before.outside or 0),
-        partitions=tuple(dict.fromkeys([*report.partitions, *before.partitions])),
+        partitions=tuple(dict.fromkeys(key for each in reversed(done) for key in each.partitions)),
     )
 
 
-def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) -> DeriveReport:
+def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | None, *, began: float) -> DeriveReport:
     state = load(spec, engine.catalog)
-    todo = plan(spec, state, rebuild)
+    # Spark isn't asked for its time zone if there is nothing to do.
+    todo = plan_window(spec, state, window, _zone(engine)) if window else plan(spec, state, rebuild)
     engine.observer.step_done("planned")
-    if todo is None:
-        return DeriveReport(spec.name, seconds=time.monotonic() - began)
-    zone = _zone(engine)
-    todo = plan(spec, state, rebuild, zone) or todo
-    with _commit_slot(engine), ExitStack() as held:
-        if todo.table is None or todo.head is None:
-            created(spec, engine, Frames(engine, spec, todo, held))
-            held.callback(_drop_unused, spec, engine)
-            engine.observer.step_done("table created")
-            # Others may have committed to it meanwhile.
-            todo = plan(spec, load(spec, engine.catalog), rebuild, zone)
-            assert todo is not None, "no snapshot says yet what the table was made of"
-        if todo.of_others:
-            engine.observer.warn(
-                f"Table {spec.name}: others have changed its rows, by snapshot {', '.join(map(str, todo.of_others))}. "
-                f"What they did stays, but for what is computed again: `kafka-lake rebuild {spec.name}` does all."
-            )
-        return _committed(spec, engine, todo, held, began=began)
-
-
-def _again(
-    spec: DerivedTable, engine: Engine, window: Window, began: float, *, made: list[DeriveReport]
-) -> DeriveReport:
-    """Compute partitions again, of a table that is up to date; commits that bring it there go to ``made``."""
-    zone = _zone(engine)
-    todo = plan_window(spec, load(spec, engine.catalog), window, zone)
-    if todo is None:
-        # Upstream tables have got rows meanwhile.
-        made.append(_attempt(spec, engine, False, began))
-        todo = plan_window(spec, load(spec, engine.catalog), window, zone)
-    if todo is None:
+    if todo is None and window:
         raise PublishRefusedError(
             f"Table {spec.name}: upstream tables get rows faster than it can be brought up to date.",
             "Ask for the partitions again.",
         )
-    engine.observer.step_done("planned")
-    with _commit_slot(engine), ExitStack() as held:
+    if todo is None:
+        return DeriveReport(spec.name, seconds=time.monotonic() - began)
+    if not window:
+        todo = plan(spec, state, rebuild, _zone(engine)) or todo
+    with engine.commit_slots.take(engine.sleep) if engine.commit_slots else nullcontext(), ExitStack() as held:
+        if todo.head is None:
+            _created(spec, engine, Frames(engine, spec, todo, held))
+            held.callback(_drop_unused, spec, engine)
+            engine.observer.step_done("table created")
+            # Others may have committed to it meanwhile.
+            todo = plan(spec, load(spec, engine.catalog), rebuild, _zone(engine))
+            assert todo is not None, "no snapshot says yet what the table was made of"
         return _committed(spec, engine, todo, held, began=began)
 
 
@@ -160,14 +146,46 @@ def _zone(engine: Engine) -> str:
     return engine.spark().conf.get("spark.sql.session.timeZone") or ""
 
 
-def _commit_slot(engine: Engine) -> AbstractContextManager[object]:
-    return engine.commit_slots.take(engine.sleep) if engine.commit_slots else nullcontext()
-
-
 def _partitions(todo: DerivePlan) -> int:
     """Return how many Spark partitions suit the rows that a commit may read or write."""
     tables = [each.read.rows for each in (*todo.upstream.values(), *todo.joined.values())]
     return min(_MOST_PARTITIONS, 2 + (sum(tables) + row_count(todo.table)) // _ROWS_WORTH_A_PARTITION)
+
+
+def _created(spec: DerivedTable, engine: Engine, frames: Frames) -> None:
+    """Create the table with the columns that the query gives; leaves one that is there as it is."""
+    version = spec.table_properties.get("format-version")
+    table = ensure_table(
+        engine.catalog,
+        spec.identifier,
+        schema=_schema(frames),
+        partition_by=spec.partition_by,
+        sort_by=spec.sort_by,
+        # Format version 1 has no deletes beside the data.
+        properties={**(_MERGED if spec.key and version != "1" else {}), **spec.table_properties},
+        begin=lambda: append_nothing(engine, spec.identifier),
+    )
+    require_assertions(engine.catalog, table)
+
+
+def _evolved(spec: DerivedTable, frames: Frames, todo: DerivePlan) -> None:
+    """Give the table the columns that the query gives and it lacks; ``main`` stays where it is."""
+    assert todo.table is not None, "it has been created"
+    schema = _schema(frames)
+    changes = needed_changes(todo.table.schema(), schema)
+    if refused := [each for each in changes if not each.safe]:
+        one = refused[0]
+        raise TableError(
+            f"Table {spec.name}: column {one.column} would change from {one.before or 'none'} to {one.after}, which "
+            "readers of older files can't follow.",
+            f"CAST it to {one.before} in the query, or give it another name. main is as it was.",
+        )
+    apply_changes(todo.table, schema, changes)
+    evolve_layout(todo.table, spec.partition_by, spec.sort_by, {})
+
+
+def _schema(frames: Frames) -> Schema:
+    return schema_of(arrow_columns(frames.query().schema, T.StructType()))
 
 
 def _drop_unused(spec: DerivedTable, engine: Engine) -> None:
@@ -183,7 +201,7 @@ def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, held: ExitS
     assert todo.head is not None, "ensure_table gives every table a first snapshot"
     frames = Frames(engine, spec, todo, held)
     held.enter_context(shuffles(engine.spark(), _partitions(todo)))
-    evolved(spec, frames, todo)
+    _evolved(spec, frames, todo)
     name = branch_name(engine.run_id, todo.head)
     branch = StagingBranch(engine.spark(), engine.catalog, spec.identifier, name, head=todo.head)
     branch.create()
@@ -214,8 +232,7 @@ def _report(spec: DerivedTable, todo: DerivePlan, staged: StagedRows, *, seconds
         upstream={name: _read(each) for name, each in todo.upstream.items()},
         findings=staged.findings,
         seconds=seconds,
-        partitions=staged.brought.keys,
-        outside=staged.brought.outside if spec.partitions is not None else None,
+        partitions=staged.partitions,
     )
 
 
@@ -225,22 +242,14 @@ def _read(each: Pinned) -> UpstreamRead:
     return UpstreamRead(each.read.snapshot, each.read.rows, new)
 
 
-def maintained(spec: DerivedTable, engine: Engine) -> None:
-    """Compact a derived table and expire its old snapshots, where that is due; the next run retries what fails."""
-    if spec.maintenance.enabled is False or not spec.maintenance.may_begin(time.time()):
-        return
-    try:
-        if maintain(spec, Tables(engine.catalog, engine.spark, engine.run_id)):
-            engine.observer.step_done("maintained")
-    except Exception as error:
-        engine.observer.warn(f"Table {spec.name} is up to date, but its maintenance failed: {error}")
-
-
-def _sweep(spec: DerivedTable, engine: Engine) -> None:
-    """Drop the branches of dead runs; the next run retries what fails."""
+def cleaned(spec: DerivedTable, engine: Engine, committed: bool) -> None:
+    """Drop the branches of dead runs, and maintain the table where that is due; the next run retries what fails."""
     try:
         table = engine.catalog.table(spec.identifier)
         if table is not None and staging_branches(table):
             sweep(spec, engine)
+        due = spec.maintenance.enabled is not False and spec.maintenance.may_begin(time.time())
+        if committed and due and maintain(spec, Tables(engine.catalog, engine.spark, engine.run_id)):
+            engine.observer.step_done("maintained")
     except Exception as error:
-        engine.observer.warn(f"Table {spec.name}: branches of dead runs are left behind: {error}")
+        engine.observer.warn(f"Table {spec.name} is up to date, but its maintenance failed: {error}")

@@ -26,7 +26,7 @@ from kafka_lake.derive.compute import Computed, having, keys_of, newest, not_old
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames, place, within
-from kafka_lake.derive.plan import DerivePlan, ranges_by_topic, topic_of
+from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.lake.catalog import quoted
@@ -35,13 +35,8 @@ _MOST_ROWS = 50_000
 _LONGEST = 400
 _TIMES = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _AS_JSON = {"ignoreNullFields": "false", "timestampFormat": f"{_TIMES}XXX", "timestampNTZFormat": _TIMES}
-_TOLERANCE = {T.DoubleType: 1e-9, T.FloatType: 1e-6}
-
-_REMEDIES = {
-    "append": "Each row of the result must come from one row of from:, whatever other rows there are.",
-    "upsert": "Each row of the result must come from one row of from:, whatever other rows there are.",
-    "aggregate": "Let the rows of a key depend on rows of from: with that key alone, and correct key: or sql:.",
-}
+_TOLERANCE = 1e-6
+"""Of floats, whose sums depend on the order of rows: as a share, or absolutely."""
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -57,30 +52,24 @@ class _Sample:
     expected: DataFrame
 
 
-class _TooManyRowsError(Exception):
-    """A sample has more rows than are compared."""
-
-
 def verify(
     engine: Engine, spec: DerivedTable, plan: DerivePlan, frames: Frames, *, computed: Computed, staged: DataFrame
 ) -> int:
     """Compute a sample of a commit from all upstream rows, and compare it.
 
-    Raises:
-        AuditFailedError: If a row differs. The caller discards the branch.
+    Returns:
+        How many keys or records were compared; an AuditFailedError is raised if a row differs.
     """
     if not spec.verify or not spec.is_incremental or plan.window is not None:
         return 0
-    sizes = dict.fromkeys((spec.verify, 1))
-    for size in sizes:
-        samples = _keys if spec.write == "aggregate" else _records
-        try:
-            return sum(
-                _compared(spec, each, staged.schema)
-                for each in samples(spec, plan, frames, computed, staged=staged, size=size)
-            )
-        except _TooManyRowsError:
-            continue
+    samples = _keys if spec.write == "aggregate" else _records
+    for size in dict.fromkeys((spec.verify, 1)):
+        found = [
+            _compared(spec, each, staged.schema)
+            for each in samples(spec, plan, frames, computed, staged=staged, size=size)
+        ]
+        if None not in found:
+            return sum(filter(None, found))
     engine.observer.warn(
         f"Table {spec.name}: verify: a key, or record, has more than {_MOST_ROWS:,} rows, so nothing was compared. Set "
         "verify: 0 if that is always so."
@@ -97,48 +86,44 @@ def _keys(
         changed = own.limit(0)
     else:
         changed = frames.kept(_some(computed.keys, size - size // 2, plan))
-        same = [F.col(f"a.{each}").eqNullSafe(F.col(f"b.{each}")) for each in every.columns]
-        untouched = every.alias("a").join(computed.keys.alias("b"), reduce(lambda a, b: a & b, same), "left_anti")
-        own = frames.kept(_some(untouched, size // 2, plan))
-    expected = shaped(having(frames.query(frames.every()), changed.union(own), spec), staged.schema)
+        own = frames.kept(_some(every.exceptAll(computed.keys), size // 2, plan))
+    expected = shaped(having(frames.query(), changed.union(own), spec), staged.schema)
     alone = shaped(having(of_keys(frames, spec, own), own, spec), staged.schema)
     number = changed.count() + own.count()
-    yield _Sample(number, _columns(spec.key, staged), [having(staged, changed, spec), alone], expected)
+    yield _Sample(number, list(spec.key), [having(staged, changed, spec), alone], expected)
 
 
 def _records(
     spec: DerivedTable, plan: DerivePlan, frames: Frames, computed: Computed, staged: DataFrame, size: int
 ) -> Iterator[_Sample]:
-    came, own = dict[str, Sequence[OffsetRange]](), dict[str, tuple[OffsetRange, ...]]()
-    for name, each in plan.upstream.items():
-        if plan.full:
-            own[name] = _places(frames.whole(name), _half(size, each.read.rows), plan)
-            continue
-        again = computed.again.get(name, ())
-        rows = [frames.new(name, again), *([frames.made_of(name, again)] if again else [])]
-        came[name] = _places(reduce(DataFrame.union, [one.select(ORIGIN) for one in rows]), size - size // 2, plan)
-        since = {p: start for p, start in (each.changes.since if each.changes else {}).items() if start}
+    (fact,) = plan.upstream.values()
+    whole = frames.query()
+    if plan.full:
+        own, came = _places(frames.whole(), _half(size, fact.read.rows), plan), []
+    else:
+        since = {p: start for p, start in (fact.changes.since if fact.changes else {}).items() if start}
         # The records just before the new ones: these are changed most easily, and no scan is needed to find them.
         count = -(-(size // 2) // max(1, len(since)))
-        own[name] = tuple(OffsetRange(p, max(0, start - count), start) for p, start in since.items())
-    whole = frames.query(frames.every())
-    by_topic = ranges_by_topic(own, plan.upstream)
-    if by_topic:
-        own = {name: by_topic.get(topic_of(each.identity), ()) for name, each in plan.upstream.items()}
-        alone = {name: rows.filter(_within(plan, {name: own[name]})) for name, rows in frames.every().items()}
-        rows_alone = shaped(frames.query(alone).filter(_within(plan, own)), staged.schema)
-        yield _Sample(_count(by_topic), [ORIGIN], [rows_alone], shaped(whole.filter(_within(plan, own)), staged.schema))
-    if not any(came.values()):
+        own = [OffsetRange(p, max(0, start - count), start) for p, start in since.items()]
+        rows = frames.new(computed.again).select(ORIGIN)
+        if computed.again:
+            rows = rows.union(frames.made_of(computed.again).select(ORIGIN))
+        came = _places(rows, size - size // 2, plan)
+    if own:
+        condition = within(fact.identity, own)
+        alone = shaped(frames.query(frames.whole().filter(condition)).filter(condition), staged.schema)
+        yield _Sample(sum(map(len, own)), [ORIGIN], [alone], shaped(whole.filter(condition), staged.schema))
+    if not came:
         return
-    condition = _within(plan, came)
+    condition = within(fact.identity, came)
     expected = shaped(whole.filter(condition), staged.schema)
     if spec.write == "append":
-        yield _Sample(_count(came), [ORIGIN], [staged.filter(condition)], expected)
+        yield _Sample(len(came), [ORIGIN], [staged.filter(condition)], expected)
         return
     # The row of a key may be that of another record, if that is newer.
     expected = not_older(newest(expected, spec), staged, spec)
     others = having(staged, keys_of(expected, spec), spec).filter(f"NOT coalesce({condition}, false)")
-    yield _Sample(_count(came), _columns(spec.key, staged), [staged.filter(condition), others], expected)
+    yield _Sample(len(came), list(spec.key), [staged.filter(condition), others], expected)
 
 
 def _half(size: int, available: int) -> int:
@@ -152,39 +137,23 @@ def _some(keys: DataFrame, number: int, plan: DerivePlan) -> DataFrame:
     return keys.orderBy(F.xxhash64(*columns, F.lit(plan.head or 0)), *columns).limit(number)
 
 
-def _places(rows: DataFrame, number: int, plan: DerivePlan) -> tuple[OffsetRange, ...]:
+def _places(rows: DataFrame, number: int, plan: DerivePlan) -> list[OffsetRange]:
     places = rows.select(place("partition").alias("p"), place("offset").alias("o")).filter("o IS NOT NULL").distinct()
-    return tuple(OffsetRange(each.p, each.o, each.o + 1) for each in _some(places, number, plan).collect())
+    return [OffsetRange(each.p, each.o, each.o + 1) for each in _some(places, number, plan).collect()]
 
 
-def _within(plan: DerivePlan, records: Mapping[str, Sequence[OffsetRange]]) -> str:
-    return f"({' OR '.join(within(plan.upstream[name].identity, ranges) for name, ranges in records.items())})"
-
-
-def _count(records: Mapping[str, Sequence[OffsetRange]]) -> int:
-    return sum(len(each) for ranges in records.values() for each in ranges)
-
-
-def _columns(names: Iterable[str], rows: DataFrame) -> list[str]:
-    there = {each.lower(): each for each in rows.columns}
-    return [there[name.lower()] for name in names]
-
-
-def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int:
-    """Return how many keys or records were compared.
-
-    Raises:
-        AuditFailedError: If a row differs.
-        _TooManyRowsError: If there are too many rows.
-    """
+def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int | None:
+    """Return how many keys or records were compared; None if they have too many rows."""
     whole = F.to_json(F.struct(*[F.col(quoted(name)) for name in schema.names]), _AS_JSON)
     frames = [(True, sample.expected), *((False, each) for each in sample.actual)]
     texts = [each.select(F.lit(is_expected).alias("expected"), whole.alias("row")) for is_expected, each in frames]
     found = reduce(DataFrame.union, texts).limit(_MOST_ROWS + 1).collect()
     if len(found) > _MOST_ROWS:
-        raise _TooManyRowsError
+        return None
     actual, expected = ([json.loads(each.row) for each in found if each.expected is side] for side in (False, True))
-    differences = list(differing(actual, expected, sample.identity, schema))
+    identity = {each.lower() for each in sample.identity}
+    names = [name for name in schema.names if name.lower() in identity]
+    differences = list(differing(actual, expected, names, schema))
     if not differences:
         return sample.number
     key, one, other = differences[0]
@@ -192,10 +161,15 @@ def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int:
     shown = f"for {key}, the rows that a run reads give {_shown(one)}, and all rows give {_shown(other)}"
     if not environment.samples():
         shown = f"KAFKA_LAKE_SAMPLES is false, so no row is shown; they differ in {_names(one, other)}"
+    remedy = (
+        "Let the rows of a key depend on rows of from: with that key alone, and correct key: or sql:."
+        if spec.write == "aggregate"
+        else "Each row of the result must come from one row of from:, whatever other rows there are."
+    )
     raise AuditFailedError(
         f"Table {spec.name}: verify: rows depend on more than a run of write: {spec.write} reads of "
         f"{', '.join(spec.sources)}. {len(differences)} of {sample.number} {what} differ: {shown}.",
-        f"main is as it was. {_REMEDIES[spec.write]} Or use write: replace; or verify: 0, if the difference is meant.",
+        f"main is as it was. {remedy} Or use write: replace; or verify: 0, if the difference is meant.",
     )
 
 
@@ -217,14 +191,7 @@ def differing(
 ) -> Iterator[tuple[str, Row | None, Row | None]]:
     """Yield keys whose rows differ, each with one row of either side; None where a side has no more rows. Pure.
 
-    Floats are the same if they differ by less than a part in 1e9 (double) or 1e6 (float), or by less than that
-    absolutely: their sums depend on the order of rows. All other values must be equal.
-
-    >>> kind = T.StructType().add("id", "integer").add("total", "double")
-    >>> list(differing([{"id": 1, "total": 0.3}], [{"id": 1, "total": 0.1 + 0.2}], ["id"], kind))
-    []
-    >>> list(differing([{"id": 1, "total": 1}], [], ["id"], kind))
-    [('id = 1', {'id': 1, 'total': 1}, None)]
+    Floats are the same within a tolerance; all other values must be equal.
     """
     sides: dict[str, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
     for number, rows in enumerate((actual, expected)):
@@ -244,42 +211,36 @@ def _key(name: str, value: Any) -> str:
 
 def _unmatched(mine: Iterable[Row], theirs: Iterable[Row], schema: T.StructType) -> tuple[list[Row], list[Row]]:
     """Return the rows of either side that the other one lacks."""
-    there: dict[Any, list[tuple[list[tuple[Any, float]], Row]]] = defaultdict(list)
+    there: dict[Any, list[tuple[list[float], Row]]] = defaultdict(list)
     for row in theirs:
-        exact, floats = _parts(row, schema)
-        there[exact].append((floats, row))
+        there[_exact(row, schema, floats := list[float]())].append((floats, row))
     lacking = list[Row]()
     for row in mine:
-        exact, floats = _parts(row, schema)
-        same = (n for n, (others, _) in enumerate(there[exact]) if all(map(_is_close, floats, others)))
+        candidates = there[_exact(row, schema, floats := list[float]())]
+        same = (n for n, (others, _) in enumerate(candidates) if all(map(_is_close, floats, others)))
         if (number := next(same, None)) is None:
             lacking.append(row)
         else:
-            there[exact].pop(number)
+            candidates.pop(number)
     return lacking, [row for rows in there.values() for _, row in rows]
 
 
-def _parts(value: Any, kind: T.DataType) -> tuple[Any, list[tuple[Any, float]]]:
-    """Return what must be equal of a value, and its floats, each with its tolerance."""
-    if value is None:
-        return None, []
-    if tolerance := _TOLERANCE.get(type(kind)):
-        return "a float", [(value, tolerance)]
+def _exact(value: Any, kind: T.DataType, floats: list[float]) -> Any:
+    """Return what must be equal of a value, and append its floats to a list."""
+    # JSON has NaN and infinities as text.
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(kind, T.DoubleType | T.FloatType):
+        floats.append(value)
+        return float
     if isinstance(kind, T.StructType):
-        parts = [_parts(value.get(field.name), field.dataType) for field in kind]
-    elif isinstance(kind, T.ArrayType):
-        parts = [_parts(each, kind.elementType) for each in value]
-    elif isinstance(kind, T.MapType):
-        parts = [_parts(each, kind.valueType) for _, each in sorted(value.items())]
-        return (*sorted(value), *(exact for exact, _ in parts)), [one for _, floats in parts for one in floats]
-    else:
-        return value, []
-    return tuple(exact for exact, _ in parts), [one for _, floats in parts for one in floats]
+        return tuple(_exact(value.get(field.name), field.dataType, floats) for field in kind)
+    if isinstance(kind, T.ArrayType):
+        return tuple(_exact(each, kind.elementType, floats) for each in value)
+    if isinstance(kind, T.MapType):
+        return tuple((key, _exact(each, kind.valueType, floats)) for key, each in sorted(value.items()))
+    return value
 
 
-def _is_close(one: tuple[Any, float], other: tuple[Any, float]) -> bool:
-    (a, tolerance), (b, _) = one, other
-    if a == b or isinstance(a, str) or isinstance(b, str):
-        # JSON has NaN and infinities as text.
-        return bool(a == b)
-    return isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
+def _is_close(one: float, other: float) -> bool:
+    return isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)

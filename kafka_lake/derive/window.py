@@ -15,20 +15,9 @@ from kafka_lake.lake.catalog import quoted
 Unit = Literal["hourly", "daily", "monthly"]
 EXAMPLE = "daily(ordered_at, 2026-01-01)"
 _TEXT = re.compile(rf"({'|'.join(get_args(Unit))})\(\s*([^,()]*[^,()\s])\s*,\s*(\d{{4}}-\d\d-\d\d)\s*\)")
-_FORMATS = {"hourly": "%Y-%m-%d-%H:%M", "daily": "%Y-%m-%d", "monthly": "%Y-%m-%d"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LITERALS = {
-    "timestamp": "TIMESTAMP '{:%Y-%m-%d %H:%M:%S} UTC'",
-    "timestamp_ntz": "TIMESTAMP_NTZ '{:%Y-%m-%d %H:%M:%S}'",
-    "date": "DATE '{:%Y-%m-%d}'",
-}
-_MICROS = "timestampdiff(MICROSECOND, TIMESTAMP_NTZ '1970-01-01 00:00:00', {0})"
-_HOURS = {
-    "timestamp": "floor(unix_seconds({}) / 3600)",
-    # Whole microseconds, since Spark rounds seconds towards 1970.
-    "timestamp_ntz": f"floor(({_MICROS} - pmod({_MICROS}, 3600000000)) / 3600000000)",
-    "date": "24 * datediff({}, DATE '1970-01-01')",
-}
+_LITERALS = {"timestamp": "TIMESTAMP '{:%Y-%m-%d %H:%M:%S} UTC'", "date": "DATE '{:%Y-%m-%d}'"}
+_HOURS = {"timestamp": "floor(unix_seconds({}) / 3600)", "date": "24 * datediff({}, DATE '1970-01-01')"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +30,7 @@ class TimePartitions:
 
     @classmethod
     def of(cls, text: str) -> "TimePartitions":
-        """Parse what the setting has.
+        """Parse the setting.
 
         Raises:
             ConfigurationError: If it is something else.
@@ -62,57 +51,29 @@ class TimePartitions:
         unit: Unit = next(each for each in get_args(Unit) if each == found[1])
         return cls(unit, found[2], found[3])
 
-    def key(self, hours: int) -> str | None:
-        """Return the key of a partition, as Dagster has it; None outside the years 1 to 9999.
+    def key(self, hours: int) -> str:
+        """Return the key of the partition that an hour since 1970 is of, as Dagster has it.
 
         >>> TimePartitions("daily", "at", "2026-01-01").key(24 * 20_000 + 5)
         '2024-10-04'
-        >>> TimePartitions("daily", "at", "2026-01-01").key(100_000_000) is None
-        True
         """
-        try:
-            at = _EPOCH + timedelta(hours=hours)
-        except OverflowError:
-            return None
-        if self.unit != "hourly":
-            at = at.replace(hour=0)
-        return (at.replace(day=1) if self.unit == "monthly" else at).strftime(_FORMATS[self.unit])
+        at = _EPOCH + timedelta(hours=hours)
+        if self.unit == "hourly":
+            return f"{at:%Y-%m-%d-%H:%M}"
+        return f"{at.replace(day=1) if self.unit == 'monthly' else at:%Y-%m-%d}"
 
-    def shown(self, now: float) -> tuple[int, int]:
-        """Return when the first partition begins, and when the one ends that has begun, in hours since 1970.
-
-        >>> TimePartitions("monthly", "at", "1970-01-01").shown(31.5 * 86400)
-        (0, 1416)
-        """
-        first = datetime.fromisoformat(self.since).replace(tzinfo=UTC)
-        end = datetime.fromtimestamp(now, UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-        while self.unit != "hourly" and (end.hour or (self.unit == "monthly" and end.day != 1)):
-            end += timedelta(hours=1)
-        since, until = ((each - _EPOCH) // timedelta(hours=1) for each in (first, end))
-        return since, until
+    @property
+    def first_hour(self) -> int:
+        """Return when the first partition begins, in hours since 1970."""
+        return (datetime.fromisoformat(self.since).replace(tzinfo=UTC) - _EPOCH) // timedelta(hours=1)
 
     def hours(self, kind: str) -> str:
         """Return the expression that gives a row's hours since 1970, in Spark SQL."""
         return _HOURS[kind].format(quoted(self.column))
 
-    def checked(self, kind: str | None, table: str) -> str:
-        """Return the type of the column, which tells the time of rows.
-
-        Raises:
-            ConfigurationError: If it doesn't.
-        """
-        if kind is None or kind not in _LITERALS:
-            why = "is no column of the table" if kind is None else f"has type {kind}"
-            raise ConfigurationError(
-                f"Table {table}: partitions: {self.column} {why}.",
-                "Name a column of type timestamp or date of the query's result.",
-            )
-        if kind == "date" and self.unit == "hourly":
-            raise ConfigurationError(
-                f"Table {table}: partitions: {self.column} has type date, which tells no hours.",
-                "Write daily instead of hourly.",
-            )
-        return kind
+    def has(self, kind: str) -> bool:
+        """Return whether a row's partition follows from a value of a type."""
+        return kind in _HOURS and (kind != "date" or self.unit != "hourly")
 
 
 @dataclass(frozen=True)
@@ -133,7 +94,3 @@ class Window:
         column = quoted(self.partitions.column)
         start, end = (_LITERALS[kind].format(each.astimezone(UTC)) for each in (self.start, self.end))
         return f"{column} >= {start} AND {column} < {end}"
-
-    def __str__(self) -> str:
-        start, end = (each.astimezone(UTC) for each in (self.start, self.end))
-        return f"{self.partitions.column} from {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"

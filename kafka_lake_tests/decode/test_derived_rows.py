@@ -16,10 +16,9 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive import frames as frames_module
 from kafka_lake.derive.compute import Computed
 from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.detect import Changes
 from kafka_lake.derive.frames import Frames, within
 from kafka_lake.derive.plan import DerivePlan, Pinned
-from kafka_lake.derive.record import Read, Record
+from kafka_lake.derive.upstream import Changes, Read, Record
 from kafka_lake.derive.verify import verify
 from kafka_lake.ingest.observer import Observer
 from kafka_lake_tests.lanes import exhaustive
@@ -74,7 +73,7 @@ def test_rows_are_found_by_however_many_ranges_of_offsets(spark_resource: SparkR
             ranges = [OffsetRange(0, 3 * start, 3 * start + 2) for start in starts]
             inside = {offset for one in ranges for offset in range(one.start, one.end)}
             assert found(rows.filter(within(each.identity, ranges))) == [one for one in offsets if one in inside]
-            assert found(frames.new("orders", ranges)) == [one for one in offsets if one in inside or one >= 3900]
+            assert found(frames.new(ranges)) == [one for one in offsets if one in inside or one >= 3900]
 
 
 @pytest.mark.parametrize("most", [exhaustive(1000), 3])
@@ -93,7 +92,7 @@ def test_offsets_between_those_that_were_added_are_not_derived_again(
         frames = Here(session, plan, held)
         frames._engine.catalog = SimpleNamespace(spark_name=lambda _: "t")  # type: ignore[misc,assignment]
         exact = (OffsetRange(0, 3, 5), OffsetRange(0, 90, 91), OffsetRange(0, 700, 701), OffsetRange(0, 702, 703))
-        assert frames.ranges("orders") == (exact if most == 1000 else (OffsetRange(0, 3, 703),))
+        assert frames.ranges() == (exact if most == 1000 else (OffsetRange(0, 3, 703),))
 
 
 SUMS = DerivedTable(

@@ -52,7 +52,7 @@ def chain_of(topic: Topic) -> list[DerivedTable]:
     both = "SELECT id, 'order' AS kind, _kafka FROM {orders} UNION ALL SELECT id, type, _kafka FROM {clicks}"
     return [
         table("even", "append", "SELECT id, type FROM {orders} WHERE id % 2 = 0", "orders"),
-        table("both", "append", both, "orders", "clicks"),
+        table("both", "replace", both, "orders", "clicks"),
         table("newest", "upsert", "SELECT type, id FROM {clicks}", "clicks", key={"type": "type"}, order_by=("id",)),
         table(
             "tens", "aggregate", "SELECT id % 10 AS ten, count(*) AS n, sum(id) AS total FROM {even} GROUP BY ALL",

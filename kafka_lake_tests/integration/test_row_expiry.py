@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.common.errors import PublishRefusedError, TableError
-from kafka_lake.derive.detect import changes_since
-from kafka_lake.derive.record import read_of
+from kafka_lake.derive.upstream import changes_since, read_of
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.maintain import maintain

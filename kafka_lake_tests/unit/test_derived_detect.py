@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
@@ -17,10 +18,9 @@ from pyiceberg.types import LongType, NestedField, StructType
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.detect import Changes, changes_since
-from kafka_lake.derive.plan import DerivePlan, State, plan, ranges_by_topic
+from kafka_lake.derive.plan import DerivePlan, State, plan
 from kafka_lake.derive.query import fingerprint
-from kafka_lake.derive.record import Read, Record, read_of, record_of
+from kafka_lake.derive.upstream import Changes, Read, Record, changes_since, read_of, record_of
 from kafka_lake.lake.author import EXPIRE_ROWS, REMOVES, author_summary
 from kafka_lake.lake.positions import DERIVED, POSITION, summary_of
 from kafka_lake.lake.totals import TOTALS, Totals
@@ -316,7 +316,7 @@ def planned(
     spec: DerivedTable, table: Table | None, upstream: Upstream, zone: str = "", **properties: str
 ) -> DerivePlan | None:
     tables = {"orders": upstream_table(upstream, **properties)}
-    return plan(spec, State(table, tables, {}, {"orders": ("lake", "orders")}), zone=zone)
+    return plan(spec, State(table, tables), zone=zone)
 
 
 def test_what_is_read_is_what_the_next_commit_begins_at() -> None:
@@ -335,17 +335,20 @@ def test_what_is_read_is_what_the_next_commit_begins_at() -> None:
     changes = second.upstream["orders"].changes
     assert changes is not None
     assert (second.full, dict(changes.since), changes.ranges) == ("", {0: 3, 1: 0}, (OffsetRange(0, 1, 3),))
-    assert ranges_by_topic({"orders": changes.ranges}, second.upstream) == {"t": (OffsetRange(0, 1, 3),)}
 
 
-@pytest.mark.parametrize(("on_change", "expected"), [("forward", ""), ("rebuild", "the query has changed")])
+@pytest.mark.parametrize(
+    ("on_change", "expected"),
+    [("forward", ""), ("rebuild", "the query has changed, or a setting that the rows depend on")],
+)
 def test_a_changed_query_goes_forward_or_is_computed_again(on_change: Any, expected: str) -> None:
     upstream = Upstream()
     table = derived(SPEC, read_of(upstream.table()), query="other")
     upstream.append(0, 0)
     found = planned(replace(SPEC, on_change=on_change), table, upstream)
     assert found is not None
-    assert found.full == expected
+    assert found.full.startswith(expected)
+    assert bool(found.full) is bool(expected)
 
 
 def test_days_of_another_time_zone_are_other_keys() -> None:
@@ -355,9 +358,12 @@ def test_days_of_another_time_zone_are_other_keys() -> None:
     upstream.append(0, 0)
     for zone in ("UTC", ""):
         assert planned(SPEC, table, upstream, zone) is not None
-    with pytest.raises(ConfigurationError, match=r"time zone is Asia/Tokyo, and the rows were made in UTC.*rebuild"):
+    with pytest.raises(ConfigurationError, match=r"time zone has changed from UTC to Asia/Tokyo.*rebuild"):
         planned(SPEC, table, upstream, "Asia/Tokyo")
-    for on_change, why in (("rebuild", "Spark's session time zone has changed"), ("forward", "")):
+    for on_change, why in (
+        ("rebuild", "Spark's session time zone has changed from UTC to Asia/Tokyo"),
+        ("forward", ""),
+    ):
         found = planned(replace(SPEC, on_change=on_change), table, upstream, "Asia/Tokyo")
         assert found is not None
         assert (found.full, found.record.zone) == (why, "Asia/Tokyo")
@@ -387,28 +393,6 @@ def test_what_nobody_can_tell_fails_or_is_computed_again() -> None:
         assert found is not None
 
 
-def test_what_others_have_done_to_the_table_is_told() -> None:
-    upstream = Upstream()
-    table: Any = derived(SPEC, read_of(upstream.table()))
-    upstream.append(0, 0)
-    found = planned(SPEC, table, upstream)
-    assert found is not None
-    assert found.of_others == ()
-    snapshots = table.metadata.snapshots
-    theirs: Any = Summary(Operation.APPEND, **{"added-records": "1"})
-    compacted: Any = Summary(Operation.REPLACE, **{"added-records": "1", "deleted-records": "1"})
-    for number, summary in ((8, theirs), (9, compacted)):
-        snapshots.append(
-            snapshots[-1].model_copy(
-                update={"snapshot_id": number, "parent_snapshot_id": snapshots[-1].snapshot_id, "summary": summary}
-            )
-        )
-        table.metadata.refs["main"].snapshot_id = number
-    found = planned(SPEC, table, upstream)
-    assert found is not None
-    assert found.of_others == (8,)
-
-
 def test_a_log_whose_position_is_gone_needs_a_run_first() -> None:
     upstream = Upstream()
     upstream.commit(Operation.APPEND, {(0, 0): 0})
@@ -426,7 +410,7 @@ def test_a_table_of_somebody_else_is_left_alone() -> None:
 
 
 def test_a_keyed_table_is_not_read_by_offsets() -> None:
-    with pytest.raises(ConfigurationError, match=r"lake\.orders is a keyed table.*write: replace"):
+    with pytest.raises(ConfigurationError, match=r"lake\.orders isn't one of them.*write: replace"):
         planned(SPEC, None, Upstream(), **{"kafka-lake.keyed": "{}"})
     assert planned(replace(SPEC, write="replace"), None, Upstream(), **{"kafka-lake.keyed": "{}"}) is not None
 
@@ -436,7 +420,7 @@ def test_a_record_is_read_as_it_was_written(name: str, offsets: dict[int, int], 
     position = Position(TopicIdentity("c", name, "topic"), offsets) if number else None
     read = Read(f"lake.{name}", "uuid", number or None, position, number, 0, number, 1)
     record = Record("query", {name: read}, {"dim": read})
-    assert Record.from_json(record.to_json()) == record
+    assert TypeAdapter(Record).validate_json(record.to_json()) == record
 
 
 def test_a_record_that_can_not_be_read_is_an_error() -> None:

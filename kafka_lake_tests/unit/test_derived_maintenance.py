@@ -8,7 +8,7 @@ import pytest
 
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
-from kafka_lake.derive.run import maintained
+from kafka_lake.derive.run import cleaned
 from kafka_lake.ingest.maintenance.needed import due, preview
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.observer import Observer
@@ -46,7 +46,7 @@ def test_a_derived_table_is_maintained_where_it_is_due(
         raise RuntimeError("no Spark here")
 
     spec = replace(SPEC, maintenance=policy)
-    maintained(spec, Engine(catalog, spark, "run-1", Observer(warn=said.append)))
+    cleaned(spec, Engine(catalog, spark, "run-1", Observer(warn=said.append)), committed=True)
     assert len(calls) == asked
     told = "Table pizza.made is up to date, but its maintenance failed: no Spark here"
     assert said == [told] * asked, "what fails is for the next run"

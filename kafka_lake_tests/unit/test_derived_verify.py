@@ -64,6 +64,7 @@ def test_a_row_more_or_less_or_changed_is_found(rows: list[dict[str, Any]], othe
         ("x", 0.0, 5e-17, True),
         ("x", None, 0.0, False),
         ("x", "NaN", 0.0, False),
+        ("x", 1.0, 1.0000001, True),
         ("f", 1.0, 1.0000001, True),
         ("f", 1.0, 1.0001, False),
         ("n", 1e9, 1e9 + 0.01, False),

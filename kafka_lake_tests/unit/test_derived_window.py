@@ -6,11 +6,12 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.derived_assets import time_partitions_of
 from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.partitioned import Brought, warn_of
+from kafka_lake.derive.partitioned import time_type
 from kafka_lake.derive.window import TimePartitions, Unit
 
 HOUR = timedelta(hours=1)
@@ -26,37 +27,36 @@ def table(partitions: str) -> DerivedTable:
     since=st.dates(datetime(1900, 1, 1).date(), datetime(2026, 1, 1).date()),
     after=st.timedeltas(timedelta(), timedelta(days=70)),
 )
-def test_what_is_shown_is_what_dagster_has(unit: Unit, since: Any, after: timedelta) -> None:
+def test_keys_of_hours_are_those_that_dagster_has(unit: Unit, since: Any, after: timedelta) -> None:
     since = since.replace(day=1) if unit == "monthly" else since
     cut = TimePartitions(unit, "at", since.isoformat())
     known = time_partitions_of(table(f"{unit}(at, {since})"))
     assert known is not None
     now = datetime(since.year, since.month, since.day, tzinfo=UTC) + after
-    first, end = cut.shown(now.timestamp())
     keys = known.get_partition_keys(current_time=now)
-    assert list(dict.fromkeys(cut.key(each) for each in range(first, end))) == list(keys)
-    window = known.time_window_for_partition_key(keys[0])
-    assert EPOCH + first * HOUR == window.start
-    assert known.time_window_for_partition_key(keys[-1]).end == EPOCH + end * HOUR
+    assert EPOCH + cut.first_hour * HOUR == known.time_window_for_partition_key(keys[0]).start
+    end = (known.time_window_for_partition_key(keys[-1]).end - EPOCH) // HOUR
+    assert list(dict.fromkeys(cut.key(each) for each in range(cut.first_hour, end))) == list(keys)
 
 
 @pytest.mark.parametrize(
-    ("kind", "unit", "said"),
+    ("columns", "unit", "why"),
     [
-        (None, "daily", "Table lake.t: partitions: at is no column of the table"),
-        ("bigint", "daily", "Table lake.t: partitions: at has type bigint"),
-        ("date", "hourly", "Table lake.t: partitions: at has type date, which tells no hours"),
+        ("id int", "daily", "Table lake.t: partitions: at is no column of the table"),
+        ("at bigint", "daily", "Table lake.t: partitions: at has type bigint"),
+        ("at timestamp_ntz", "daily", "Table lake.t: partitions: at has type timestamp_ntz"),
+        ("at date", "hourly", "Table lake.t: partitions: at has type date"),
+        ("At timestamp", "hourly", ""),
+        ("at date", "monthly", ""),
     ],
 )
-def test_a_column_that_tells_no_time_is_told_with_its_table(kind: str | None, unit: Unit, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        TimePartitions(unit, "at", "2026-01-01").checked(kind, "lake.t")
-
-
-def test_it_is_told_which_rows_dagster_does_not_show() -> None:
-    said: list[str] = []
-    warn_of(table("daily(at, 2026-01-01)"), Brought(("2026-01-01",), early=5, timeless=3), said.append)
-    assert said == [], "they are a figure of the run"
-    warn_of(table("daily(at, 2026-01-01)"), Brought(("2026-01-01",), more=1200, future=1000), said.append)
-    assert "by at, 1,000 of the rows that came are in the future" in said[0]
-    assert "rows of 1,201 partitions came. Dagster shows the newest 1 of these" in said[1]
+def test_partition_column_without_its_time_is_refused(columns: str, unit: Unit, why: str) -> None:
+    name, kind = columns.split()
+    types = {"int": T.IntegerType(), "bigint": T.LongType(), "timestamp": T.TimestampType(), "date": T.DateType()}
+    there = T.StructType().add(name, types.get(kind, T.TimestampNTZType()))
+    spec = table(f"{unit}(at, 2026-01-01)")
+    if why:
+        with pytest.raises(ConfigurationError, match=why):
+            time_type(spec, there)
+    else:
+        assert time_type(spec, there) == kind

@@ -1,15 +1,23 @@
-"""Whether derived tables go with the tables that they are made from, as the documents of a project have them. Pure."""
+"""Whether settings of derived tables go together, with their queries, and with the tables of the project. Pure.
 
-from collections.abc import Iterable, Mapping, Sequence
+The text of a query shows whether it is one query, which tables it reads, and its columns. Whether rows of a key, or of
+a record, depend on other rows, the audit checks on data: see `derive.verify`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from sqlglot import exp
+
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.sql_text import unsafe_condition, unsafe_query
 from kafka_lake.components.rule_problems import derived_rule_problems
 from kafka_lake.derive.derived_table import DerivedTable, Identifier
-from kafka_lake.derive.problems import query_problems
+from kafka_lake.derive.query import parsed, parsed_key, result_columns, tables_read
 from kafka_lake.ingest.routes.by_value import may_name
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.maintenance.order_settings import order_problem
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,8 @@ class Project:
                 self._known[each] = f"a table beside {'.'.join(topic.identifier)}, and isn't a log of records"
             self._known[topic.identifier] = _why_not_a_log(topic)
         for table in self.derived:
-            self._known[table.identifier] = _why_no_log(table)
+            changes = f"a derived table with write: {table.write}, whose rows change"
+            self._known[table.identifier] = "" if table.write == "append" else changes
 
     def why_not_incremental(self, identifier: Identifier) -> str | None:
         """Return why a table can't be read by what is new in it, empty if it can; None if it isn't known."""
@@ -51,10 +60,79 @@ def _why_not_a_log(topic: TopicTable) -> str:
     return "" if topic.metadata_column else "a table without metadata_column, whose rows don't tell their records"
 
 
-def _why_no_log(table: DerivedTable) -> str:
-    if table.write != "append":
-        return f"a derived table with write: {table.write}, whose rows change"
-    return "" if len(table.sources) == 1 else "a derived table of several tables, which has no single order of records"
+def derived_problems(spec: DerivedTable) -> Iterator[str]:
+    """Yield what is wrong with a table's settings, a sentence each, with the setting and what to do."""
+    yield from _settings_problems(spec)
+    try:
+        _ = spec.time_partitions
+        yield from _key_problems(spec)
+        if spec.sql is not None:
+            yield from _text_problems(spec, spec.sql)
+    except ConfigurationError as error:
+        yield str(error)
+
+
+def _settings_problems(spec: DerivedTable) -> Iterator[str]:
+    if (spec.sql is None) == (spec.transform is None):
+        yield "sql: or transform: is needed, and one of them only."
+    names = [each.rpartition(".")[2].lower() for each in (*spec.sources, *spec.join)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"from: and join: have {twice[0]} twice, and the query would know both by that name. Leave one out."
+    if spec.write in ("upsert", "aggregate") and not spec.key:
+        yield f"write: {spec.write} needs key:, which tells rows apart."
+    if spec.write in ("append", "replace") and spec.key:
+        yield f"key: has no effect with write: {spec.write}. Leave it out."
+    if spec.order_by and spec.write != "upsert":
+        yield f"order_by: has no effect with write: {spec.write}. Leave it out."
+    if spec.write == "replace" and spec.on_change == "forward":
+        yield "on_change: forward has no effect with write: replace, which computes everything each time."
+    if spec.is_incremental and len(spec.sources) > 1:
+        yield (
+            f"write: {spec.write} takes one table under from:, and here are {len(spec.sources)}. Put tables that are "
+            "looked up under join:, or use write: replace."
+        )
+    for setting in ("keep_rows", "orphan_files", "statistics"):
+        if getattr(spec.maintenance, setting):
+            yield f"maintenance: {setting}: isn't for derived tables yet. Leave it out."
+    if problem := order_problem(spec.maintenance):
+        yield problem
+
+
+def _key_problems(spec: DerivedTable) -> Iterator[str]:
+    for name, text in spec.key.items():
+        if spec.write == "upsert" and text != name:
+            yield f"key: {name} has an expression. With write: upsert the key is of columns of the result; list them."
+        tree = parsed_key(name, text)
+        if unsafe := unsafe_condition(text):
+            yield f"key: {name}: {text}: {unsafe}."
+        elif tree.find(exp.Query, exp.AggFunc, exp.Window):
+            yield f"key: {name}: {text}: isn't an expression over the columns of one row."
+
+
+def _text_problems(spec: DerivedTable, sql: str) -> Iterator[str]:
+    query = parsed(sql)
+    if unsafe := unsafe_query(sql):
+        yield f"sql: {unsafe}."
+        return
+    yield from _names_problems(spec, query)
+    columns = result_columns(query)
+    if columns is not None and (
+        missing := [each for each in (*spec.key, *spec.order_by) if each.lower() not in columns]
+    ):
+        setting = "key" if missing[0] in spec.key else "order_by"
+        yield f"{setting}: {missing[0]} is no column of the result. Select it under that name."
+
+
+def _names_problems(spec: DerivedTable, query: exp.Query) -> Iterator[str]:
+    read = tables_read(query)
+    known = {name.lower(): name for name in (*spec.upstream, *spec.joined)}
+    for name in sorted(read - set(known)):
+        bare = known.get(name.rpartition(".")[2])
+        yield f"sql: reads {name}, which is neither in from: nor in join:. " + (
+            f"Write {bare}, as the query knows it." if bare else "Add it to one of them."
+        )
+    for name in sorted(set(known) - read):
+        yield f"sql: doesn't read {known[name]}. Take it out of from: and join:."
 
 
 def check_derived(spec: DerivedTable, project: Project) -> None:
@@ -63,7 +141,7 @@ def check_derived(spec: DerivedTable, project: Project) -> None:
     Raises:
         ConfigurationError: If not, naming the setting and what to do.
     """
-    for problem in (*query_problems(spec), *derived_rule_problems(spec.rules)):
+    for problem in (*derived_problems(spec), *derived_rule_problems(spec.rules)):
         raise ConfigurationError(f"Table {spec.name}: {problem}")
     same = [each for each in project.derived if each.identifier == spec.identifier]
     of_topics = [each for each in project.topics if spec.identifier in each.identifiers]

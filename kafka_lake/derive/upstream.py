@@ -1,19 +1,125 @@
-"""What has happened to an upstream table since it was read: rows came, rows changed, or nobody can tell. Pure.
+"""What a derived table was made of, and what has happened to its upstream tables since then. Pure.
 
-The snapshots in between tell. Where they have expired, the table's totals tell whether rows were added alone.
+A derived table is what its query gives for the upstream snapshots that its own snapshot names. Later ones show what has
+changed. Where they have expired, the table's totals show whether rows were only added.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 from pyiceberg.schema import index_by_name
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import OffsetRange, Position
-from kafka_lake.derive.record import APPEND, REWRITE, Read
 from kafka_lake.lake.author import EXPIRE_ROWS, KIND, OFFSETS, REMOVES, offsets_of
-from kafka_lake.lake.positions import POSITION, ancestors, summary_of
+from kafka_lake.lake.positions import DERIVED, POSITION, ancestors, head_of, read_state, summary_of
+from kafka_lake.lake.totals import Totals, totals_of
+
+REBUILD = "rebuild"
+"""The kind of a commit that replaces all rows."""
+REWRITE = "replace"
+"""The kind of a commit that replaces rows of offsets, as `Plan.kind` has it."""
+APPEND = "append"
+"""The kind of a commit that adds rows of offsets behind the position."""
+MERGE = "derive"
+"""The kind of a commit that replaces rows of keys."""
+_COUNTS = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
+_Position = Annotated[Position, PlainSerializer(Position.to_json), PlainValidator(Position.from_json)]
+
+
+@dataclass(frozen=True)
+class Read:
+    """An upstream table as it was read.
+
+    Args:
+        uuid: Its id: a table that is dropped and made again has another one.
+        snapshot: None if there was none.
+        rows: Rows of the snapshot, those that are deleted and still in files included.
+        deleted: Deletes in files of their own, that the snapshot has.
+        added: Rows that all commits up to then have added.
+        rewrites: Commits up to then that did something else than to add rows behind the position.
+        expired: Rows that had expired by then.
+        schema: Id of the schema by which its columns are known.
+    """
+
+    table: str
+    uuid: str
+    snapshot: int | None
+    position: _Position | None
+    rows: int
+    deleted: int
+    added: int
+    rewrites: int
+    expired: int = 0
+    schema: int | None = None
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """Return from which offset on rows are new, by partition."""
+        return dict(self.position.offsets) if self.position else {}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a derived table was made of: the query's fingerprint, and tables by the names that the query knows them by.
+
+    Args:
+        zone: Spark's session time zone, which decides the day of a timestamp; empty if Spark wasn't asked.
+    """
+
+    query: str
+    upstream: Mapping[str, Read]
+    joined: Mapping[str, Read]
+    zone: str = ""
+
+    def to_json(self) -> str:
+        """Return the text for a snapshot's summary."""
+        return _AS_JSON.dump_json(self).decode()
+
+
+_AS_JSON = TypeAdapter(Record)
+
+
+def read_of(table: Table) -> Read:
+    """Return what a derived table would record of an upstream table as it was loaded."""
+    state = read_state(table)
+    head = table.metadata.snapshot_by_id(state.head) if state.head is not None else None
+    summary, totals = summary_of(head) if head else {}, totals_of(table) or Totals()
+    return Read(
+        table=".".join(table.name()),
+        uuid=str(table.metadata.table_uuid),
+        snapshot=state.head,
+        position=state.position,
+        rows=int(summary.get("total-records", 0)),
+        deleted=int(summary.get("total-position-deletes", 0)) + int(summary.get("total-equality-deletes", 0)),
+        added=totals.rows,
+        rewrites=totals.rewrites,
+        expired=totals.expired,
+        schema=head.schema_id if head else None,
+    )
+
+
+def record_of(table: Table) -> Record | None:
+    """Return what a derived table was made of, by the newest ancestor of ``main`` that has it; None without one.
+
+    Raises:
+        TableError: If it is there but can't be read.
+    """
+    for snapshot in ancestors(table, head_of(table)):
+        if text := summary_of(snapshot).get(DERIVED):
+            try:
+                return _AS_JSON.validate_json(text)
+            except ValueError as error:
+                raise TableError(
+                    f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} carries a {DERIVED} that can't "
+                    "be read.",
+                    "Drop the table and run it again.",
+                ) from error
+    return None
 
 
 @dataclass(frozen=True)
@@ -21,11 +127,11 @@ class Changes:
     """What has happened to an upstream table between two snapshots.
 
     Args:
-        news: Whether its rows are others than before.
+        news: Whether rows have come, gone or changed.
         since: By partition, from which offset on rows are new.
-        ranges: Offsets before that whose rows may be others.
-        added: Pairs of snapshots between which rows of other offsets were added: they tell them.
-        unknown: Why nobody can tell which rows are others; empty if somebody can.
+        ranges: Offsets before that whose rows may have changed.
+        added: Pairs of snapshots between which rows of other offsets were added: these rows have the offsets.
+        unknown: Why the snapshots don't show which rows have changed; empty if they do.
     """
 
     news: bool
@@ -48,7 +154,7 @@ def changes_since(before: Read, now: Read, table: Table, whole: bool = False) ->
     if before.uuid != now.uuid:
         return _unknown(before, "it was dropped and created again")
     if before.snapshot == now.snapshot:
-        return Changes(False, dict(before.position.offsets) if before.position else {})
+        return Changes(False, before.offsets)
     if before.snapshot is None or now.snapshot is None:
         return Changes(True) if before.snapshot is None and not before.rows else _unknown(before, "it has no snapshot")
     if before.position and now.position and not before.position.identity.same_as(now.position.identity):
@@ -66,7 +172,7 @@ def changes_since(before: Read, now: Read, table: Table, whole: bool = False) ->
 def _another_column(before: Read, now: Read, table: Table) -> str:
     """Return a column that has the name of another one that was there before; empty if there is none."""
     names = {each.schema_id: index_by_name(each) for each in table.metadata.schemas}
-    # Who removes old schemas has them only kept from being compared.
+    # Columns of schemas that have been removed can't be compared.
     old, new = (names.get(-1 if each.schema is None else each.schema, {}) for each in (before, now))
     return next((name for name, number in old.items() if new.get(name, number) != number), "")
 
@@ -83,7 +189,7 @@ def _between(table: Table, before: int, now: int) -> list[Snapshot] | None:
 
 def _by_totals(before: Read, now: Read) -> Changes:
     """Compare the numbers of rows: what was added by commits that add alone is all that there is more."""
-    since = dict(before.position.offsets) if before.position else {}
+    since = before.offsets
     if now.rewrites != before.rewrites:
         return _unknown(before, "rows of it were replaced, moved or reset, and the snapshots that tell which are gone")
     expected = now.added - before.added - (now.expired - before.expired)
@@ -98,18 +204,13 @@ def _by_totals(before: Read, now: Read) -> Changes:
 
 def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
     """Return what snapshots tell that lead from one to another, newest first."""
-    since = dict(before.position.offsets) if before.position else {}
-    ranges: list[OffsetRange] = []
-    expiries = set[int | None]()
-    added: list[tuple[int, int]] = []
-    news, removes_for_it = False, set[str]()
+    since, ranges, added = before.offsets, list[OffsetRange](), list[tuple[int, int]]()
+    news, removes_for_it, expiries = False, set[str](), set[int | None]()
     for snapshot in between:
         summary = summary_of(snapshot)
-        operation = snapshot.summary.operation if snapshot.summary else None
-        kind = summary.get(KIND)
-        adds, removes = _count(summary, "added-records"), _count(summary, "deleted-records")
-        removes += _count(summary, "added-position-deletes") + _count(summary, "added-equality-deletes")
-        if operation == Operation.REPLACE or (not adds and not removes and kind not in ("reset", REWRITE)):
+        operation, kind = snapshot.summary.operation if snapshot.summary else None, summary.get(KIND)
+        adds, *deletes = (_count(summary, each) for each in _COUNTS)
+        if operation == Operation.REPLACE or (not adds and not any(deletes) and kind not in ("reset", REWRITE)):
             # Compaction; or a commit that holds a position, as the one behind rows that have expired.
             expiries |= {snapshot.parent_snapshot_id} if kind == EXPIRE_ROWS else set()
             continue
@@ -119,11 +220,8 @@ def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
         news = True
         if kind == APPEND and operation == Operation.APPEND:
             continue
-        if kind == REWRITE and OFFSETS in summary:
-            ranges += offsets_of(summary[OFFSETS])
-            removes_for_it.add(summary.get(REMOVES, ""))
-        elif kind == "reset":
-            ranges += _set_back(since, summary)
+        if kind == "reset" or (kind == REWRITE and OFFSETS in summary):
+            ranges += _set_back(since, summary) if kind == "reset" else offsets_of(summary[OFFSETS])
             removes_for_it.add(summary.get(REMOVES, ""))
         elif operation == Operation.APPEND and snapshot.parent_snapshot_id is not None:
             # Rows of dead letters, rows that a replay keeps, and rows of others: they tell their offsets.
