@@ -20,7 +20,7 @@ from kafka_lake.common.offsets import (
 )
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.plan.append import backlog, opening, plan
-from kafka_lake.ingest.plan.changes import replacement, resetting
+from kafka_lake.ingest.plan.changes import refuse_other_log, replacement, resetting
 from kafka_lake.ingest.plan.identity import unsure, untold
 from kafka_lake.ingest.plan.model import Plan, chunk, part, position_only
 from kafka_lake.ingest.plan.start import is_time, offsets_of, start_offsets, start_timestamp_ms
@@ -497,3 +497,16 @@ def test_start_times(text, expected, monkeypatch):
 def test_no_start_time(text):
     with pytest.raises(ConfigurationError, match=f"^start: '{text}' is neither.* ISO 8601"):
         start_timestamp_ms(text)
+
+
+def test_replay_of_a_log_that_was_cut_off_or_replaced_is_refused():
+    at = Position(ME, {0: 5, 1: 5, 2: 5, 3: 5, 4: 5, 5: 5})
+    low, end = dict.fromkeys(range(6), 0), {**dict.fromkeys(range(6), 9), 2: 3, 3: 3}
+    now = Watermarks(ME, {**low, 4: 7}, end, cut_off={0: 2, 5: None}, replaced={1: 4})
+    said = r"0 was cut off at 2.*1 was replaced: its record at offset 4.*2 was cut off at 3.*5 lost all"
+    with pytest.raises(DataLossError, match=said) as refused:
+        refuse_other_log(at, now, {0, 1, 2, 4, 5})
+    assert "partition 3" not in str(refused.value), "it isn't read again"
+    assert "partition 4" not in str(refused.value), "retention took its records"
+    refuse_other_log(at, Watermarks(ME, {**low, 4: 7}, end), {4})
+    refuse_other_log(Position(replace(ME, topic_id="other"), {0: 5}), now, {0})

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kafka_lake.common.errors import ConfigurationError, DataLossError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
+from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.plan.identity import another_topic, ways_on
 from kafka_lake.ingest.plan.model import Plan, chunk, position_only
 
@@ -51,12 +52,9 @@ def refuse_other_log(position: Position, now: Watermarks, partitions: Collection
     """
     if not position.identity.same_as(now.identity):
         return
-    at = position.offsets
-    losses = [Loss(p, at[p], None, "topic recreated") if cut is None else Loss(p, cut, at[p], "truncated")
-              for p, cut in sorted(now.cut_off.items())]  # fmt: skip
-    losses += [Loss(p, offset, at[p], "replaced") for p, offset in sorted(now.replaced.items())]
-    losses += [Loss(p, now.end[p], at[p], "truncated") for p in sorted({*partitions} & at.keys() & now.end.keys())
-               if now.end[p] < at[p] and p not in now.cut_off]  # fmt: skip
+    found = backlog(position, now, {}, partitions, accept_losses=True).losses
+    # What retention took can't be swapped; and rows of a partition that is gone aren't asked for.
+    losses = [each for each in found if each.reason not in ("retention", "partition gone")]
     if losses:
         topic = position.identity.topic
         raise DataLossError(
