@@ -7,9 +7,8 @@ from typing import Literal
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from kafka_lake.lake.evolution.ledger import Ledger
 from kafka_lake.lake.evolution.match import Column, by_source, claim_in_any_case, owners_of
-from kafka_lake.lake.evolution.model import Conflict, Evolution, Incoming, Policy
+from kafka_lake.lake.evolution.model import Conflict, Evolution, Incoming, Ledger, Policy
 from kafka_lake.lake.evolution.promote import widest_of
 from kafka_lake.lake.evolution.renames import Renames, old_names, refuse_taken
 from kafka_lake.lake.evolution.shapes import Part, Place, Shape, elements_of, fields_of, is_nothing, values_of

@@ -1,9 +1,28 @@
-"""Has PyIceberg's catalogs write metadata files by a function of ours."""
+"""Has PyIceberg's catalogs write metadata files by a function of this project.
+
+It writes what PyIceberg can't write, and nothing that Java couldn't load. All catalogs but REST write metadata files.
+
+PyIceberg reads format version 3 and can't write it yet. A change starts from the file before it: what hasn't changed
+stays byte for byte, even what PyIceberg doesn't know. The new metadata are parsed once before they are written, and
+must equal what was asked for.
+"""
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import Compressor, ToOutputFile
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, TableMetadataV3
+from pyiceberg.typedef import IcebergBaseModel
 
+from kafka_lake.common.errors import CatalogError, TableError
 from kafka_lake.common.tested_versions import is_tested
-from kafka_lake.lake.metadata_writer import write_metadata
+
+# Iceberg's Java allows as much, "commits can happen concurrently from different machines" (TableMetadata).
+_SKEW_MS = 60_000
 
 
 def take_over_writing(catalog: Catalog) -> None:
@@ -20,3 +39,76 @@ def take_over_writing(catalog: Catalog) -> None:
     if isinstance(catalog, MetastoreCatalog) and hasattr(catalog, "_write_metadata") and is_tested("pyiceberg"):
         # Looked up there by PyIceberg at the time of a commit. It is a static method, so no self comes along.
         catalog._write_metadata = write_metadata  # type: ignore[method-assign]
+
+
+def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+    """Write a metadata file.
+
+    Args:
+        metadata: What shall be in it.
+        io: Reads the file before it, and writes this one.
+        metadata_path: Where; a file there is an error.
+
+    Raises:
+        CatalogError: If this machine's clock is behind that of an earlier commit by more than a minute.
+        TableError: If version 3 has something that would not be the same when it is read. Nothing is written then, nor
+            in the first case.
+    """
+    _refuse_early(metadata)
+    if metadata.format_version < 3:
+        ToOutputFile.table_metadata(metadata, io.new_output(metadata_path))
+        return
+    if isinstance(metadata, TableMetadataV3) and metadata.next_row_id is None:
+        # Of a new table: https://iceberg.apache.org/spec/#row-lineage
+        metadata = metadata.model_copy(update={"next_row_id": 0})
+    document = _document(metadata, io)
+    if TableMetadataUtil.parse_obj(document) != metadata:
+        raise TableError(
+            f"The metadata of the table at {metadata.location} can't be written unchanged in format version 3.",
+            "Change the table with Spark SQL, use a REST catalog, or keep to format version 2.",
+        )
+    packed = Compressor.get_compressor(metadata_path).bytes_compressor()
+    with io.new_output(metadata_path).create() as stream:
+        stream.write(packed(json.dumps(document).encode()))
+
+
+def _refuse_early(metadata: TableMetadata) -> None:
+    # PyIceberg doesn't look, and Java refuses to load such a table, for ever.
+    moments = [entry.timestamp_ms for entry in metadata.snapshot_log[-2:]] + [metadata.last_updated_ms]
+    if (behind := max(one - next_ for one, next_ in pairwise([0, *moments]))) > _SKEW_MS:
+        raise CatalogError(
+            f"The newest commit of the table at {metadata.location} is {behind / 1000:.0f} s in the future by this "
+            "machine's clock: after another commit, Iceberg would refuse to load the table.",
+            "Set the clocks of all machines that write to it; the commit works once the time has come.",
+        )
+
+
+def _document(metadata: TableMetadata, io: FileIO) -> dict[str, Any]:
+    now = _dumped(metadata)
+    if not metadata.metadata_log:
+        return now
+    before = metadata.metadata_log[-1].metadata_file
+    with Compressor.get_compressor(before).stream_decompressor(io.new_input(before).open()) as stream:
+        written: dict[str, Any] = json.loads(stream.read())
+    document: dict[str, Any] = _changed(written, _dumped(TableMetadataUtil.parse_obj(written)), now)
+    return document
+
+
+def _dumped(metadata: TableMetadata) -> dict[str, Any]:
+    # The class's own method only says that it isn't supported.
+    text = IcebergBaseModel.model_dump_json(metadata, exclude_none=True, by_alias=True)
+    dumped: dict[str, Any] = json.loads(text)
+    return dumped
+
+
+def _changed(written: Any, was: Any, now: Any) -> Any:
+    """Return what is written, where PyIceberg takes it for the same as before; else what it would write now."""
+    if was == now:
+        return written
+    if isinstance(written, Mapping) and isinstance(was, Mapping) and isinstance(now, Mapping):
+        unknown = {key: each for key, each in written.items() if key not in was and key not in now}
+        return {key: _changed(written.get(key), was.get(key), each) for key, each in now.items()} | unknown
+    if isinstance(written, list) and isinstance(was, list) and isinstance(now, list) and len(written) == len(was):
+        known = {json.dumps(each): kept for each, kept in zip(was, written, strict=True)}
+        return [known.get(json.dumps(each), each) for each in now]
+    return now
