@@ -154,11 +154,6 @@ class View:
         table = self.catalog.table(self.spec.dead_letter_table)
         return _rows(table) if table else []
 
-    def history(self) -> list[dict[str, Any]]:
-        table = self.catalog.table(self.spec.history_table)
-        assert table is not None, f"no table {self.spec.history_table}"
-        return _rows(table)
-
     def ids(self) -> list[Any]:
         return sorted(row["id"] for row in self.rows())
 
@@ -169,7 +164,7 @@ class View:
     def fingerprint(self) -> tuple[Any, ...]:
         """Return all that a run which publishes nothing must leave as it was: refs, snapshots, data files."""
         prints: list[Any] = []
-        for name in (*self.spec.identifiers[:2], self.spec.deletes_table, self.spec.history_table):
+        for name in (*self.spec.identifiers[:2], self.spec.deletes_table):
             if table := self.catalog.table(name):
                 refs = {key: ref.snapshot_id for key, ref in table.metadata.refs.items()}
                 prints.append((refs, {s.snapshot_id for s in table.metadata.snapshots}, data_files(table)))

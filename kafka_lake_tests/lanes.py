@@ -68,15 +68,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_rules.py::test_a_replay_of_dead_letters_compares_by_the_columns_of_today": (
         "integration/test_rules.py::test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed"
     ),
-    "integration/test_history_closings.py::test_a_history_may_be_ahead_of_its_table_by_a_truncate_whatever_commits_come_next"
-    "[killed]": (
-        "integration/test_history_closings.py::"
-        "test_a_truncate_that_was_applied_counts_whatever_the_settings_are_by_then"
-    ),
-    "integration/test_keyed_snapshot.py::test_versions_of_rows_that_a_snapshot_lacks_end_at_its_time": (
-        "integration/test_history_closings.py::"
-        "test_rows_that_a_snapshot_lacked_before_the_history_began_end_at_its_time"
-    ),
     # A kill between two publications, of a keyed table with values that its source doesn't send.
     "integration/test_keyed.py::"
     "test_a_change_that_finds_what_it_lacked_once_a_run_has_died_is_no_dead_letter_any_more[False]": (
@@ -88,9 +79,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     "integration/test_keyed.py::test_what_is_read_again_from_before_a_tombstone_stays_gone[False-0:4-left0]": (
         "integration/test_keyed.py::test_the_order_is_the_columns_and_a_delete_is_remembered"
-    ),
-    "integration/test_history.py::test_a_history_can_have_the_name_of_the_table": (
-        "integration/test_history.py::test_a_late_change_splits_the_interval_that_it_falls_in"
     ),
     # A rule that fails a run, and where rules are asked.
     "integration/test_rules.py::test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing": (
@@ -227,9 +215,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_row_expiry.py::test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry"
     ),
     # What a run of Dagster's tells is shown by one case each.
-    "integration/test_dagster.py::test_a_history_is_an_asset_of_which_the_run_tells": (
-        "integration/test_dagster.py::test_dead_letters_are_a_warning_and_if_asked_for_an_asset"
-    ),
     **dict.fromkeys(
         (
             "integration/test_dagster.py::test_how_long_records_waited_shows",
@@ -391,9 +376,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "test_a_run_killed_at_a_step_leaves_the_table_as_it_was_and_the_next_one_empties_it[deletes published]": (
         "integration/test_keyed.py::test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be"
     ),
-    "integration/test_history.py::test_another_track_is_refused_only_by_a_history_that_has_rows": (
-        "integration/test_keyed.py::test_settings_that_do_not_go_with_the_rows_are_refused"
-    ),
     "integration/test_history.py::test_a_history_widens_with_its_table": (
         "integration/test_history.py::test_a_late_change_splits_the_interval_that_it_falls_in"
     ),
@@ -468,7 +450,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "integration/test_history.py::test_a_history_begins_with_the_rows_that_are_there_and_goes_with_their_columns",
+            "integration/test_history.py::test_a_history_goes_with_the_columns_of_its_records",
             "integration/test_history.py::test_deletes_end_versions_unless_they_are_ignored",
             "integration/test_history_of_sources.py::test_an_interval_has_the_type_of_the_order",
         ),
@@ -510,9 +492,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     "integration/test_history_intervals.py::test_the_rows_are_those_of_all_events_sorted_at_once": (
         "integration/test_history.py::test_a_late_change_splits_the_interval_that_it_falls_in"
-    ),
-    "integration/test_history_of_sources.py::test_a_truncate_ends_the_versions_of_all_rows_whatever_comes_when": (
-        "integration/test_history_closings.py::test_a_tombstone_behind_a_late_truncate_deletes_what_its_key_told"
     ),
     # What the contract of each catalog runs in any case (`make contract`).
     "integration/test_evolution.py::test_new_fields_at_every_depth_are_found_in_the_pass_that_writes": (

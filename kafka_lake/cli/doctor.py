@@ -73,7 +73,7 @@ def examine(
         named = {name: cluster for name, cluster in found.items() if name}
         kafka, registry = found.get(None) or (KafkaResource(), RegistryResource())
         lake = catalog()
-        keyed = [each for spec in tables() for each in spec.tables if each.write == "upsert"]
+        keyed = [each for spec in tables() for each in spec.tables if each.is_keyed]
     except Exception as error:
         ill = _ill("Project", error, "Correct the project's definitions; `dg check defs` loads them too.")
         return [ill, *examine(brokers_at_hand, tell_user)]
@@ -191,11 +191,10 @@ def _warehouse(resource: CatalogResource) -> str:
 
 def _readers(resource: CatalogResource, keyed: Sequence[TopicTable]) -> str:
     catalog = resource.open()
-    merged = [each for spec in keyed for each in (spec.identifier, *([spec.history_table] if spec.history else []))]
     found = [
-        ".".join(identifier)
-        for identifier in merged
-        if (table := catalog.table(identifier)) is not None and table.format_version >= _FORMAT_WITH_VECTORS
+        ".".join(spec.identifier)
+        for spec in keyed
+        if (table := catalog.table(spec.identifier)) is not None and table.format_version >= _FORMAT_WITH_VECTORS
     ]
     if not found:
         return "no keyed table has deletion vectors"

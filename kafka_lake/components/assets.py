@@ -13,7 +13,6 @@ from kafka_lake.components.alive import alive
 from kafka_lake.components.dead_letters import build_dead_letters
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.freshness import build_freshness_check
-from kafka_lake.components.history import build_history_assets
 from kafka_lake.components.ingest_config import IngestConfig, Mode
 from kafka_lake.components.keys import TABLE_TAG, of_cluster, op_name, pool_name, table_key, topic_key, work_name
 from kafka_lake.components.maintenance import build_health_check
@@ -49,9 +48,8 @@ def build_topic_assets(
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
 
-    The history is an external asset beside it, and so is the dead-letter table where the settings ask for it. Checks
-    of the table warn of dead letters, and of a lack of maintenance. The tables of routes are assets like it, which the
-    same run makes.
+    The dead-letter table is an external asset beside it where the settings ask for it. Checks of the table warn of dead
+    letters, and of a lack of maintenance. The tables of routes are assets like it, which the same run makes.
 
     Args:
         spec: The topic's settings.
@@ -67,7 +65,7 @@ def build_topic_assets(
         )
         for each in spec.each_topic
     ]
-    source, keys = sources[0], [each.key for each in sources]
+    keys = [each.key for each in sources]
     told = f"The records of {spec.told}{' that no route takes' if spec.has_routes else ''}."
     settings = settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
     table = _table(spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings})
@@ -111,7 +109,7 @@ def build_topic_assets(
             else:
                 yield from materialize(context, config, spec, connections)
 
-    beside = [*build_history_assets(spec, source.key, shown), *build_freshness_check(spec)]
+    beside: list[dg.AssetSpec | dg.AssetChecksDefinition] = [*build_freshness_check(spec)]
     for each in spec.tables:
         if each.dead_letters == "table":
             beside += build_dead_letters(each, keys, shown)

@@ -53,8 +53,8 @@ class Project:
 
 
 def _why_not_a_log(topic: TopicTable) -> str:
-    if topic.write == "upsert":
-        return "a keyed table (write: upsert), whose rows change"
+    if topic.is_keyed:
+        return f"a keyed table (write: {topic.write}), whose rows change"
     if topic.topics:
         return "a table of several topics, which has no single order of records"
     return "" if topic.metadata_column else "a table without metadata_column, whose rows don't tell their records"

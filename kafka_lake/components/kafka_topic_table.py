@@ -200,7 +200,7 @@ def partitions_apart_from_the_key(spec: TopicTable) -> str:
 
     A key that the records' keys tell isn't known before they are read: nothing is said of it.
     """
-    if spec.write != "upsert" or not spec.key:
+    if not spec.is_keyed or not spec.key:
         return ""
     columns = [parse_partition_field(each)[0] for each in spec.partition_by]
     others = [each for each in columns if not {each, each.partition(".")[0], column_name(each, ())} & set(spec.key)]

@@ -72,11 +72,6 @@ def dead_letter_key(spec: TopicTable) -> dg.AssetKey:
     return key_of(spec.dead_letter_table)
 
 
-def history_key(spec: TopicTable) -> dg.AssetKey:
-    """Return the asset key of the history."""
-    return key_of(spec.history_table)
-
-
 def op_name(spec: TopicTable) -> str:
     """Return the name of the op that fills the table, by which a run's config names it."""
     return _joined(spec, "__")
@@ -99,7 +94,7 @@ def maintenance_op_name(spec: TopicTable) -> str:
 
 def maintenance_pool(spec: TopicTable, topic: TopicTable) -> str:
     """Return the pool of maintenance: that of the topic's runs where both change rows, for they would be in the way."""
-    return pool_name(topic) if spec.write == "upsert" else f"maintenance_{pool_name(spec)}"
+    return pool_name(topic) if spec.is_keyed else f"maintenance_{pool_name(spec)}"
 
 
 def pool_name(spec: TopicTable) -> str:

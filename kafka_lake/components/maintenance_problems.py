@@ -41,10 +41,10 @@ def maintenance_problems(topic: Any, policy: Maintenance, complete: bool) -> Ite
 def _row_problems(topic: Any, policy: Maintenance) -> Iterator[str]:
     if not policy.keep_rows_seconds:
         yield f"maintenance: keep_rows: {policy.keep_rows} would delete every row. Write null to keep all rows."
-    if topic.write == "upsert":
+    if topic.write != "append":
         yield (
-            f"maintenance: keep_rows: {policy.keep_rows} isn't for write: upsert, where a key that expired would look "
-            "like one that never was. Set keep_rows: null for this topic, or delete rows at the source."
+            f"maintenance: keep_rows: {policy.keep_rows} isn't for write: {topic.write}, where a key that expired "
+            "would look like one that never was. Set keep_rows: null for this topic, or delete rows at the source."
         )
     for setting in ("routes", "route_by", "topics"):
         if getattr(topic, setting):

@@ -186,9 +186,9 @@ class _Needy:
 def _together(needy: list[_Needy]) -> list[_Needy]:
     """Return what one run does: several tables, unless the first is keyed and may have to wait for its topic's run."""
     needy = sorted(needy, key=lambda each: each.turn)
-    if not needy or needy[0].spec.write == "upsert":
+    if not needy or needy[0].spec.is_keyed:
         return needy[:1]
-    return [each for each in needy if each.spec.write != "upsert"][:_TABLES_OF_A_RUN]
+    return [each for each in needy if not each.spec.is_keyed][:_TABLES_OF_A_RUN]
 
 
 def _request(chosen: list[_Needy], now: float) -> dg.RunRequest:

@@ -112,8 +112,6 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
         "lag": sum(lags.values()),
         **({f"lag_of_{topic}": each for topic, each in lags.items()} if spec.topics else {}),
     }
-    if spec.history:
-        metadata["history_table"] = f"{catalog.name}.{'.'.join(spec.history_table)}"
     if classes := report.classes():
         lines = [(c.name, str(c.count), c.place, code(c.message), code(c.value)) for c in classes]
         head = ("class", "records", "sample", "reason", "value")

@@ -22,7 +22,6 @@ from kafka_lake.common.markdown import code
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
 from kafka_lake.components.dead_letters import dead_letter_evaluation
-from kafka_lake.components.history import report_history
 from kafka_lake.components.keys import partition_key, partitions_in, table_key, topic_key, work_name
 from kafka_lake.components.maintenance import health_check, health_check_key
 from kafka_lake.components.metadata import (
@@ -218,11 +217,9 @@ class Reporter:
             patiently: Whether to try again what fails; a later report makes up for it else.
         """
         self.so_far = self.so_far.plus(report)
-        instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
+        spec, catalog = self.spec, self.connections.catalog
         if not self.is_side:
             self._tell_of_topics(report, patiently)
-        if report.commits and spec.history:
-            self._told("its history", lambda: report_history(instance, spec, catalog), patiently)
         return self._told("its table", lambda: catalog.table(spec.identifier), patiently)
 
     def _tell_again(self, report: RunReport) -> Iterator[dg.AssetCheckEvaluation]:

@@ -57,7 +57,7 @@ OF_TOPIC = (
 )
 """Settings that a topic has once, whatever its tables are."""
 
-NOT_YET = ("history", "track", "snapshot", "max_removed")
+NOT_YET = ("snapshot", "max_removed")
 """Settings that a topic with routes, and their tables, can't have yet."""
 
 _KINDS = ("field", "header", "schema", "sql")
@@ -229,8 +229,8 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
     """Give what of a topic's routes can't be, or can't be together."""
     if not spec.has_routes:
         return
-    if spec.history or spec.snapshot != "upsert":
-        yield f"{'history' if spec.history else 'snapshot'}: can't be combined with routes yet."
+    if spec.snapshot != "upsert":
+        yield "snapshot: can't be combined with routes yet."
     by = spec.route_by
     others = [*(route.to for route in spec.routes), *([by.table_of("", "made by route_by")] if by else [])]
     for each in (spec, *others):

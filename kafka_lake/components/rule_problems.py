@@ -50,24 +50,24 @@ def rule_problems(settings: Any, declared: Sequence[str] | None) -> Iterator[str
         if settings.rules_fail_above != pydantic_fields(TopicTable)["rules_fail_above"].default:
             yield "rules_fail_above: has no effect without rules:. Leave it out."
         return
-    if settings.write == "upsert":
-        yield from _keyed_problems(entries)
+    if settings.write != "append":
+        yield from _keyed_problems(entries, settings.write)
     if settings.metadata_column is None:
         yield "metadata_column: rules need it to tell which record a row came from."
     yield from _together(rules_of(entries, settings.rules_fail_above), settings, declared)
 
 
-def _keyed_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
+def _keyed_problems(entries: Sequence[RuleEntry], write: str) -> Iterator[str]:
     """Give what is wrong with rules of a keyed table."""
     for number, entry in enumerate(entries):
         if entry.unique:
             yield (
-                f"rules: {_where(entry, number)}: isn't there for write: upsert, where each change of a key has the "
-                "same values once more. The table has one row for each key without it."
+                f"rules: {_where(entry, number)}: isn't there for write: {write}, where each change of a key has the "
+                "same values once more."
             )
         if entry.volume is not None:
             yield (
-                f"rules: {_where(entry, number)}: isn't there for write: upsert, whose rows don't tell how many "
+                f"rules: {_where(entry, number)}: isn't there for write: {write}, whose rows don't tell how many "
                 "records came."
             )
 

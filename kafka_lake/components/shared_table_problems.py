@@ -35,10 +35,10 @@ def topics_problems(settings: Any) -> Iterator[str]:
         yield "table: is missing. Name the table that the topics fill."
     if settings.metadata_column is None:
         yield "metadata_column: topics: needs it, since it tells which topic a row came from. Leave it out."
-    if settings.write == "upsert":
+    if settings.write != "append":
         yield (
-            "write: upsert can't be combined with topics: yet, since the offsets of two topics don't tell which change "
-            "of a key is the newer one. Give each topic a table of its own."
+            f"write: {settings.write} can't be combined with topics: yet, since the offsets of two topics don't tell "
+            "which change of a key is the newer one. Give each topic a table of its own."
         )
     if settings.compatibility != "none":
         yield "compatibility: can't be combined with topics: yet, since each topic has schema versions of its own."

@@ -58,7 +58,6 @@ from kafka_lake.ingest.topic_table import (
 )
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.names import shortened
-from kafka_lake.lake.tables.create import LOCATION
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
 
 # What YAML has for a type of `TopicTable`: text is taken as it is written, and templates work.
@@ -88,7 +87,6 @@ _OF_KEYED_TABLES = (
     "keep_deletes",
     "ignore_null_updates",
     "on_truncate",
-    "history",
     "track",
     "snapshot",
     "max_removed",
@@ -313,12 +311,13 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                     default,
                     list(default) if isinstance(default, tuple) else None,
                 ):
-                    yield f"{name}: {given} has no effect with write: append. Set write: upsert, or leave it out."
+                    yield f"{name}: {given} has no effect with write: append. Set another write:, or leave it out."
             return
         if self.metadata_column is None:
-            yield "metadata_column: write: upsert needs it to tell which change a row came from."
+            yield f"metadata_column: write: {self.write} needs it to tell which change a row came from."
         if self.transform is not None:
-            yield "transform: can't be combined with write: upsert yet. Use a view, or a table made from this one."
+            instead = "Use a view, or a table made from this one."
+            yield f"transform: can't be combined with write: {self.write} yet. {instead}"
         formats = ENVELOPES[self.envelope]
         if formats and self.format not in formats:
             yield f"envelope: {self.envelope} is supported in format {' or '.join(formats)}, not in {self.format}."
@@ -375,19 +374,25 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
 
     def _history_problems(self) -> Iterator[str]:
         """Give what is set of a history and can't be."""
-        if not self.history:
+        if self.write != "history":
             if self.track:
-                yield f"track: {', '.join(self.track)} has no effect without history: true. Leave one out, or set both."
+                yield f"track: {', '.join(self.track)} has no effect without write: history. Leave it out."
             return
+        for setting, declined, why in (
+            ("deletes", self.deletes == "soft", "a history keeps deleted rows, and apply ends their versions"),
+            ("on_truncate", self.on_truncate == "apply", "versions end by the deletes of their own key"),
+            ("snapshot", self.snapshot == "reconcile", "versions end by the deletes of their own key"),
+            ("keep_deletes", self.keep_deletes != "7d", "a history keeps deletes for ever"),
+        ):
+            if declined:
+                yield f"{setting}: {getattr(self, setting)} isn't there for write: history: {why}. Leave it out."
         if always := [name for name in self.track if name in self.key]:
             yield f"track: {', '.join(always)} is of key:, which tells rows apart. It never changes."
-        if self.history == "only" and LOCATION in self.table_properties:
-            yield "history: only with table_properties: location, which says where the current rows are. Leave one out."
         if self.columns is None:
             return
         declared = check_ddl(self.columns)
         if own := [name for name in declared if name.lower() in ("valid_from", "valid_to", "_event", "_is_deleted")]:
-            yield f"history: has columns {', '.join(own)} of its own. Give those of schema: other names."
+            yield f"write: history has columns {', '.join(own)} of its own. Give those of schema: other names."
         if unknown := [name for name in self.track if name not in declared]:
             yield f"track: {', '.join(unknown)} isn't in schema:, whose columns are {', '.join(declared)}."
 

@@ -23,7 +23,7 @@ from kafka_lake.demo import topics
 from kafka_lake.demo.compare import Comparison, compare
 from kafka_lake.demo.shop import KEYS, OWNER, Shop
 from kafka_lake.demo.watch import Watch
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, WriteMode
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.local_stack.debezium import IVY_FILE, Debezium
 from kafka_lake.local_stack.postgres import EmbeddedPostgres, find_programs
@@ -31,11 +31,10 @@ from kafka_lake.local_stack.stack import Stack
 from kafka_lake.spark.jars import retrieve_jars
 
 NAMESPACE = "shop"
+WRITES: Mapping[str, WriteMode] = {name: "history" if name == "customers" else "upsert" for name in KEYS}
 TABLES = {
-    name: TopicTable(
-        f"{NAMESPACE}.public.{name}", NAMESPACE, name, write="upsert", envelope="debezium", history=name == "customers"
-    )
-    for name in KEYS
+    name: TopicTable(f"{NAMESPACE}.public.{name}", NAMESPACE, name, write=write, envelope="debezium")
+    for name, write in WRITES.items()
 }
 _PARTITIONS = 3
 _PER_SECOND = 10.0
@@ -82,7 +81,7 @@ class Captured:
         found = compare_all(self.shop, catalog)
         console.print(_changes(self.shop))
         console.print(_compared(found))
-        console.print(_longest_history(catalog, TABLES["customers"].history_table))
+        console.print(_longest_history(catalog, TABLES["customers"].identifier))
         if wrong := [_told(name, each) for name, each in found.items() if each.differences]:
             raise KafkaLakeError("\n".join(wrong), "Please report this.")
         console.print("[bold green]Every row is the same in PostgreSQL and in Iceberg.[/]")
@@ -128,7 +127,7 @@ def captured(stack: Stack, bootstrap: str, console: Console) -> Iterator[Capture
 
 
 def compare_all(shop: Shop, catalog: LakeCatalog) -> dict[str, Comparison]:
-    """Compare each table with the database's, and the current versions of the history.
+    """Compare each table with the database's, of a history its current versions.
 
     Args:
         shop: Nobody may change it meanwhile.
@@ -139,11 +138,9 @@ def compare_all(shop: Shop, catalog: LakeCatalog) -> dict[str, Comparison]:
     """
     found = {}
     for name, spec in TABLES.items():
-        wanted = shop.rows(name)
-        found[".".join(spec.identifier)] = compare(KEYS[name], wanted, _rows(catalog, spec.identifier))
-        if spec.history:
-            current = [row for row in _rows(catalog, spec.history_table) if row["valid_to"] is None]
-            found[".".join(spec.history_table)] = compare(KEYS[name], wanted, current)
+        rows = _rows(catalog, spec.identifier)
+        current = [row for row in rows if spec.write != "history" or row["valid_to"] is None]
+        found[".".join(spec.identifier)] = compare(KEYS[name], shop.rows(name), current)
     return found
 
 
@@ -185,7 +182,7 @@ def _compared(found: Mapping[str, Comparison]) -> Table:
     for heading in ("rows in PostgreSQL", "rows in Iceberg", "rows that differ"):
         shown.add_column(heading, justify="right")
     for name, each in found.items():
-        label = f"{name}, current" if name.endswith("__history") else name
+        label = f"{name}, current" if WRITES[name.rpartition(".")[2]] == "history" else name
         shown.add_row(label, f"{each.wanted:,}", f"{each.found:,}", f"{each.differences:,}")
     return shown
 

@@ -14,6 +14,7 @@ from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.finding import NOT_KEPT, ColumnNote, Finding
 from kafka_lake.ingest.keyed.check import KeyedBatch
+from kafka_lake.ingest.keyed.history.check import HistoryBatch
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rule_finding import rule_finding
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
@@ -127,33 +128,20 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
     return Finding("row_count", tuple(problems), facts)
 
 
-def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedBatch) -> Finding:
-    """Check that changes and dead letters make up the records, and that each key is as its newest change left it."""
-    parts = (batch.check, batch.emptied, batch.history.check if batch.history else None)
-    problems = [problem for part in parts if part is not None for problem in part.problems]
+def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedBatch | HistoryBatch) -> Finding:
+    """Check that changes and dead letters make up the records, and that each key is as its changes left it."""
+    problems = [*batch.problems]
     if batch.changes + staged.failed != staged.records:
         problems.append(
             f"{staged.records} records were read, but {batch.changes} changes + {staged.failed} dead letters make "
             f"{batch.changes + staged.failed}"
         )
-    if batch.check.brought != batch.inserted + batch.updated:
-        problems.append(
-            f"{batch.inserted} rows were inserted and {batch.updated} updated, but {batch.check.brought} are as the "
-            "batch left them"
-        )
     facts = {
         "records_read": staged.records,
         "changes": batch.changes,
-        "keys": batch.keys,
-        "rows_inserted": batch.inserted,
-        "rows_updated": batch.updated,
-        "rows_deleted": batch.deleted,
-        "keys_ignored": batch.ignored,
-        "keys_later_deleted": batch.late,
-        **(batch.history.facts if batch.history else {}),
+        **batch.facts,
         "dead_letters": staged.failed,
         "invisible_offsets": max(0, plan.records_at_most - staged.records - plan.elsewhere),
-        **(batch.emptied.facts if batch.emptied else {}),
     }
     return Finding("row_count", (*problems, *_others(plan, staged), *_dead_letters_missing(spec, plan, staged)), facts)
 

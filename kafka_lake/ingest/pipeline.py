@@ -29,7 +29,6 @@ from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.by_value import as_properties
 from kafka_lake.ingest.routes.new_tables import telling
 from kafka_lake.ingest.routes.shares import TableShare
-from kafka_lake.ingest.stage.history_table import refuse_no_history
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
@@ -178,8 +177,6 @@ def _refuse_other_tables(context: Context, state: TableState | None) -> None:
     if state is not None:
         refuse_other_keys(context.spec, state.table)
         refuse_excepted(context.spec, state.table)
-    elif context.spec.history:
-        refuse_no_history(context.spec, context.connections.catalog.table(context.spec.history_table))
 
 
 def _plan(attempt: Attempt, found: Tables) -> Plan | None:

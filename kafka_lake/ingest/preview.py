@@ -149,7 +149,7 @@ def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan) -> dict[str,
 def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> list[Change]:
     if has_variant(rows):
         return []
-    schema = schema_of(arrow_columns(rows, plan.target.columns))
+    schema = schema_of(arrow_columns(rows, plan.target.columns, write=spec.write))
     if state is None:
         return [Change(f.name, "added", "", str(f.field_type)) for f in schema.fields if f.name != spec.metadata_column]
     renamed = {c.after for c in plan.renamed}
@@ -160,9 +160,8 @@ def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, plan
     if has_variant(rows):
         return ""
     try:
-        refuse_too_many(
-            spec, state.table.schema() if state else None, schema_of(arrow_columns(rows, plan.target.columns))
-        )
+        schema = schema_of(arrow_columns(rows, plan.target.columns, write=spec.write))
+        refuse_too_many(spec, state.table.schema() if state else None, schema)
     except KafkaLakeError as error:
         return str(error)
     return ""

@@ -13,7 +13,6 @@ _STEPS = {
     "primary": "primary published",
     "dead_letters": "dead letters published",
     "deletes": "deletes published",
-    "history": "history published",
 }
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})

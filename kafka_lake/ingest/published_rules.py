@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.decode.rows import DELETED
+from kafka_lake.ingest.decode.rows import DELETED, change_columns
 from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.record_keys import metadata_column_of
 from kafka_lake.ingest.rule import Rule
@@ -42,7 +42,7 @@ def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Ru
     found = [Finding(rule.check, (), {"rule": rule.said, "asked": "of each commit only"}) for rule in of_commits]
     if alone:
         rows = connections.spark().table(connections.catalog.spark_name(spec.identifier))
-        if spec.write == "upsert" and spec.deletes == "soft":
+        if DELETED in {field.name for field in change_columns(spec)}:
             rows = rows.filter(~F.coalesce(F.col(DELETED), F.lit(False)))
         # What is in the table already, no rule takes out: that it is there is the problem.
         strict = tuple(rule if rule.on_failure == "warn" else replace(rule, on_failure="fail") for rule in alone)

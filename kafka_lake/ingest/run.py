@@ -237,7 +237,7 @@ def replay_dead_letters(
         report = Runner(context, DeadLetterReplay(context, where)).run()
     remaining = report.total("dead_letters")
     # A keyed table has fewer rows than changes, and none of those that are older than its rows.
-    moved = report.total("records") - remaining if spec.write == "upsert" else report.total("rows")
+    moved = report.total("records") - remaining if spec.is_keyed else report.total("rows")
     return Replayed(report, moved, remaining)
 
 

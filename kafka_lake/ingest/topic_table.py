@@ -33,7 +33,7 @@ REGISTERED: tuple[Format, ...] = (*BY_SCHEMA, "confluent")
 TimestampUnit = Literal["s", "ms", "us", "ns"]
 TimestampPrecision = Literal["micros", "exact"]
 Compatibility = Literal["none", "backward", "forward", "full"]
-WriteMode = Literal["append", "upsert"]
+WriteMode = Literal["append", "upsert", "history"]
 Envelope = Literal["none", "debezium", "maxwell", "canal"]
 ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType(
     {"none": (), "debezium": ("json", "avro"), "maxwell": ("json",), "canal": ("json",)}
@@ -239,7 +239,7 @@ class TopicTable:
     except_columns: tuple[str, ...] = Field(
         default=(),
         serialization_alias="except",
-        description="Fields of records that the table has no column for. With write upsert and schema:, columns that "
+        description="Fields of records that the table has no column for. With schema: and a key, columns that "
         "only delete_when needs.",
         examples=[["search_vector"]],
     )
@@ -271,33 +271,35 @@ class TopicTable:
     write: WriteMode = Field(
         default="append",
         description="append: a row for each record. upsert: a row for each key, as its newest change left it; a record "
-        "without a value takes its key's row away.",
+        "without a value takes its key's row away. history: the versions of each key (SCD 2), from `valid_from` to "
+        "`valid_to`, which is null for the current version.",
     )
     key: tuple[str, ...] = Field(
         default=(),
-        description="With write upsert: columns that tell rows apart; the record's key by default.",
+        description="With write upsert or history: columns that tell rows apart; the record's key by default.",
         examples=[["order_id"]],
     )
     order_by: tuple[str, ...] = Field(
         default=(),
-        description="With write upsert: columns that tell which of two changes of a key is the newer one. Equal ones "
-        "are told apart by Kafka partition and offset. Without them, and without an envelope, Kafka's offset alone "
-        "counts.",
+        description="With write upsert or history: columns that tell which of two changes of a key is the newer one. "
+        "Equal ones are told apart by Kafka partition and offset. Without them, and without an envelope, Kafka's "
+        "offset alone counts.",
         examples=[["updated_at"]],
     )
     envelope: Envelope = Field(
         default="none",
-        description="With write upsert: what values are wrapped in: none; debezium (before, after, op, source; in "
-        "format json or avro); maxwell or canal (their JSON, a topic for each table).",
+        description="With write upsert or history: what values are wrapped in: none; debezium (before, after, op, "
+        "source; in format json or avro); maxwell or canal (their JSON, a topic for each table).",
     )
     deletes: DeleteMode = Field(
         default="apply",
         description="With write upsert, what becomes of a deleted row: it goes (apply), it stays and `_is_deleted` is "
-        "true (soft), it stays as it is (ignore), or the run fails before it publishes (fail).",
+        "true (soft), it stays as it is (ignore), or the run fails before it publishes (fail). With write history, "
+        "apply ends the key's version.",
     )
     delete_when: str | None = Field(
         default=None,
-        description="With write upsert: SQL condition on a row's columns that makes a delete of it.",
+        description="With write upsert or history: SQL condition on a row's columns that makes a delete of it.",
         examples=["status = 'removed'"],
     )
     keep_deletes: str = Field(
@@ -329,21 +331,15 @@ class TopicTable:
     )
     ignore_null_updates: bool | tuple[str, ...] = Field(
         default=False,
-        description="With write upsert and without an envelope: columns that a change leaves as they are by a null; "
-        "true for all but those of key and order. A row that isn't there yet gets the null.",
+        description="With write upsert or history, without an envelope: columns that a change leaves as they are by a "
+        "null; true for all but those of key and order. A row that isn't there yet gets the null.",
         examples=[["email", "phone"]],
     )
 
-    history: bool | Literal["only"] = Field(
-        default=False,
-        description="With write upsert: every version of each row (SCD 2), from valid_from to valid_to, which is null "
-        "for the current version. true: in a second table `<table>__history`. only: in `<table>` itself; the current "
-        "rows, by which each commit is merged and audited, are in `<table>__current`.",
-    )
     track: tuple[str, ...] = Field(
         default=(),
-        description="With history: the columns whose changes make a version. A change of other columns updates the "
-        "version that is there. By default all columns.",
+        description="With write history: the columns whose changes make a version. A change of other columns updates "
+        "the version that is there. By default all columns.",
         examples=[["status", "address"]],
     )
     maintenance: Maintenance = Field(
@@ -399,6 +395,11 @@ class TopicTable:
         return named if isinstance(named, bool) else column in named
 
     @property
+    def is_keyed(self) -> bool:
+        """Return whether records are changes of rows that have a key."""
+        return self.write != "append"
+
+    @property
     def has_source_order(self) -> bool:
         """Return whether the envelope tells where a change is in its source's order."""
         return self.envelope == "debezium"
@@ -426,8 +427,8 @@ class TopicTable:
 
     @property
     def identifier(self) -> tuple[str, str]:
-        """Return namespace and name of the table that a row, or a key's current row, is in; it has the position."""
-        return self.namespace, shortened(self.table, "__current") if self.history == "only" else self.table
+        """Return namespace and name of the table."""
+        return self.namespace, self.table
 
     @property
     def dead_letter_table(self) -> tuple[str, str]:
@@ -440,16 +441,10 @@ class TopicTable:
         return self.namespace, shortened(self.table, "__deletes")
 
     @property
-    def history_table(self) -> tuple[str, str]:
-        """Return namespace and name of the history's table."""
-        return self.namespace, self.table if self.history == "only" else shortened(self.table, "__history")
-
-    @property
     def identifiers(self) -> tuple[tuple[str, str], ...]:
         """Return namespace and name of each of the topic's tables, the one with its rows first."""
         deletes = (self.deletes_table,) if self.write == "upsert" else ()
-        history = (self.history_table,) if self.history else ()
-        return (self.identifier, self.dead_letter_table, *deletes, *history)
+        return (self.identifier, self.dead_letter_table, *deletes)
 
     @property
     def tables(self) -> tuple["TopicTable", ...]:

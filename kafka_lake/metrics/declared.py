@@ -89,7 +89,7 @@ LOSSES = _gauge(
     "skipped.",
 )
 
-# The label `table` is each of the topic's tables here: that with its rows, the dead letters, deletes, the history.
+# The label `table` is each of the topic's tables here: that with its rows, the dead letters, deletes.
 TABLE_ROWS = _gauge("table_rows", "topic table", "Rows in the table's data files; deleted ones count until compaction.")
 TABLE_DELETED_ROWS = _gauge("table_deleted_rows", "topic table", "Rows of them that are deleted.")
 TABLE_DELETED_SHARE = _gauge("table_deleted_ratio", "topic table", "Share of them that is deleted, from 0 to 1.")

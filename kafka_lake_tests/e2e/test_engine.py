@@ -43,7 +43,7 @@ from kafka_lake.spark.settings import PARALLELISM, SNAPSHOT_PROPERTY, local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
-from kafka_lake_tests.integration import test_history, test_history_closings, test_rules
+from kafka_lake_tests.integration import test_history, test_rules
 from kafka_lake_tests.integration.test_names import all_that_can_be_done
 from kafka_lake_tests.lanes import exhaustive
 
@@ -396,24 +396,6 @@ def test_a_history_and_a_delete_without_an_order(
 ) -> None:
     """A batch is joined with itself there, which PySpark's Connect client refuses of one that is observed."""
     test_history.test_a_late_change_splits_the_interval_that_it_falls_in(new_topic, lambda: connect_connections, view)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "test",
-    [
-        test_history_closings.test_rows_that_a_snapshot_lacked_before_the_history_began_end_at_its_time,
-        test_history_closings.test_a_tombstone_behind_a_late_truncate_deletes_what_its_key_told,
-        test_history.test_a_history_can_have_the_name_of_the_table,
-    ],
-)
-def test_histories_end_and_begin_there_as_elsewhere(
-    test: Callable[..., None],
-    connect_connections: Connections,
-    new_topic: Callable[..., Topic],
-    view: Callable[[TopicTable], View],
-) -> None:
-    test(new_topic, lambda: connect_connections, view)
 
 
 RUN = """

@@ -49,16 +49,14 @@ class Row:
     own: Any = None
 
 
-def history(
-    events: Iterable[Event], track: Sequence[str] = (), is_soft: bool = False
-) -> dict[tuple[Any, int, int], Row]:
+def history(events: Iterable[Event], track: Sequence[str] = ()) -> dict[tuple[Any, int, int], Row]:
     """Return the rows of a history by key and place."""
     by_key: dict[Any, dict[tuple[int, int], Event]] = defaultdict(dict)
     for each in events:
         by_key[each.key][each.place] = each
     rows: dict[tuple[Any, int, int], Row] = {}
     for key, of_key in by_key.items():
-        rows |= {(key, *place): row for place, row in _of_key(list(of_key.values()), track, is_soft).items()}
+        rows |= {(key, *place): row for place, row in _of_key(list(of_key.values()), track).items()}
     return rows
 
 
@@ -78,7 +76,7 @@ def assert_tiles(rows: Mapping[tuple[Any, int, int], Row]) -> None:
             assert begins is None or row.valid_to <= begins
 
 
-def _of_key(events: list[Event], track: Sequence[str], is_soft: bool) -> dict[tuple[int, int], Row]:
+def _of_key(events: list[Event], track: Sequence[str]) -> dict[tuple[int, int], Row]:
     placed = []
     for each in events:
         order, time = each.order, each.time
@@ -86,17 +84,23 @@ def _of_key(events: list[Event], track: Sequence[str], is_soft: bool) -> dict[tu
             before = [e for e in events if e.partition == each.partition and e.offset < each.offset]
             told = [e for e in before if e.order is not None]
             last = max(told, key=lambda e: (e.order, e.offset), default=None)
-            if last is None or last.is_delete:
+            if last is not None and last.is_delete:
                 continue
-            order, time = last.order, each.time if each.time is not None else last.time
+            if last is not None:
+                order, time = last.order, each.time if each.time is not None else last.time
         placed.append((order, *each.place, time, each))
-    placed.sort(key=lambda each: each[:3])
+    # With nothing before it in its partition, a delete without an order is older than all the rest.
+    placed.sort(key=lambda each: ((0,) if each[0] is None else (1, each[0]), *each[1:3]))
     times: list[Any] = []
-    for _, _, _, time, _ in placed:
-        times.append(time if not times else max(times[-1], time))
+    for order, _, _, time, _ in placed:
+        before = [each for each in times if each is not None]
+        times.append(None if order is None else max([*before, time]))
     for number, (_, _, _, _, each) in enumerate(placed):
+        following = [time for time in times[number + 1 : number + 2] if time is not None]
         if each.order is None and each.stamp is not None:
-            times[number] = max(times[number], min([each.stamp, *times[number + 1 : number + 2]]))
+            times[number] = max([min([each.stamp, *following]), *([] if times[number] is None else [times[number]])])
+        elif times[number] is None:
+            times[number] = following[0] if following else 0
     rows: dict[tuple[int, int], Row] = {}
     known: dict[str, Any] = {}
     began: Any = None
@@ -109,7 +113,7 @@ def _of_key(events: list[Event], track: Sequence[str], is_soft: bool) -> dict[tu
             if open_ is not None:
                 open_.valid_to = now
             open_ = None
-            known = {**known, **values} if is_soft else {}
+            known = {}
             continue
         known = {**known, **values}
         if open_ is None:

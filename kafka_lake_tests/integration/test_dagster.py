@@ -24,7 +24,7 @@ from kafka_lake.components import reporting
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.automation import follow_sources
 from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
-from kafka_lake.components.keys import TOPIC_TAG, dead_letter_key, history_key, table_key, topic_key
+from kafka_lake.components.keys import TOPIC_TAG, dead_letter_key, table_key, topic_key
 from kafka_lake.components.maintenance import health_check_key
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
@@ -223,24 +223,6 @@ def test_a_run_of_a_backfill_tells_of_partitions_alone(new_topic: NewTopic, runn
     newest = {name: value.value for name, value in told[-1].materialization.metadata.items()}
     assert (newest["dagster/row_count"], newest["records_read"]) == (3, 3)
     assert (newest["end_offset"], newest["rows_added"], newest["lag_after"]) == (1, 1, 0)
-
-
-def test_a_history_is_an_asset_of_which_the_run_tells(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
-    topic = new_topic()
-    for number in (1, 2):
-        topic.send({"id": 1, "n": number}, key=b"1")
-    know_partitions(runner, topic)
-    spec = topic.spec("id int, n int", write="upsert", history=True)
-    result = runner.run(spec, 0)
-    assert result.success
-    name = f"{view(spec).catalog.name}.{'.'.join(spec.history_table)}"
-    assert whole(runner, result, spec)["history_table"] == name
-    told = {key: value.value for key, value in checks(result)["row_count"].metadata.items()}
-    assert (told["history_events"], told["history_versions_added"], told["history_versions_closed"]) == (2, 2, 1)
-    (event,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, history_key(spec))
-    assert event.asset_materialization is not None
-    metadata = event.asset_materialization.metadata
-    assert (metadata["dagster/row_count"].value, metadata["dagster/table_name"].value) == (2, name)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import pytest
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.run import ingest, replay
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.route import When
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
+from kafka_lake.ingest.topic_table import Route, TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.history_model import Event, assert_tiles, history
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
@@ -29,7 +30,7 @@ NewView = Callable[[TopicTable], View]
 
 def versions(view: View, *names: str) -> list[tuple[Any, ...]]:
     """Return what is seen by whoever asks for a time, or for what is current."""
-    seen = [row for row in view.history() if row["valid_to"] is None or row["valid_from"] < row["valid_to"]]
+    seen = [row for row in view.rows() if row["valid_to"] is None or row["valid_from"] < row["valid_to"]]
     found = [(row["id"], row["valid_from"], row["valid_to"], *(row[name] for name in names)) for row in seen]
     return sorted(found, key=lambda each: each[:2])
 
@@ -38,14 +39,14 @@ def test_a_late_change_splits_the_interval_that_it_falls_in(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
-    spec = topic.spec("id int, at bigint, v string", write="upsert", key=("id",), order_by=("at",), history=True)
+    spec = topic.spec("id int, at bigint, v string", write="history", key=("id",), order_by=("at",))
     for at, value in ((10, "a"), (30, "c")):
         topic.send({"id": 1, "at": at, "v": value}, 0)
     topic.send({"id": 2, "at": 10, "v": "x"}, 0)
     report = ingest(spec, connections(), "run-1")
     assert versions(view(spec), "v") == [(1, 10, 30, "a"), (1, 30, None, "c"), (2, 10, None, "x")]
     told = facts(report)
-    assert (told["history_events"], told["history_versions_added"], told["history_versions_closed"]) == (3, 3, 1)
+    assert (told["rows_added"], told["versions_added"], told["versions_closed"]) == (3, 3, 1)
 
     topic.send({"id": 1, "at": 20, "v": "b"}, 1)
     topic.send({"id": 1, "at": 5, "v": "z"}, 1)
@@ -57,18 +58,19 @@ def test_a_late_change_splits_the_interval_that_it_falls_in(
     assert versions(view(spec), "v") == [
         (1, 5, 10, "z"), (1, 10, 20, "a"), (1, 20, 30, "b"), (1, 30, None, "c"), (2, 40, None, "x"),
     ]  # fmt: skip
-    assert facts(report)["history_rows_rewritten"] == 2
+    assert facts(report)["rows_rewritten"] == 2
     view(spec).assert_no_branches()
 
 
 class Source:
     """Random changes of a few keys, and the events that they are."""
 
-    def __init__(self, seed: int, topic: Topic) -> None:
+    def __init__(self, seed: int, topic: Topic, is_partial: bool = True) -> None:
         self.events: list[Event] = []
+        self._is_partial = is_partial
         self._chance, self._topic = random.Random(seed), topic
 
-    def send(self, count: int) -> None:
+    def send(self, count: int, long: bool = False) -> None:
         for _ in range(count):
             key = self._chance.randrange(8)
             # A tombstone has an order among the changes of its partition only: a run stops where its row is of another.
@@ -79,6 +81,8 @@ class Source:
                 continue
             row = {"id": key, "at": (BEGIN + timedelta(minutes=self._chance.randrange(60))).isoformat()}
             row |= {"a": self._chance.choice((None, 1, 2)), "b": self._chance.choice(("x", "x", "y", "gone"))}
+            if long and self._chance.random() < 0.5:
+                row["b"] = "long" * 30
             self._sent(row, key, partition, stamp)
             if self._chance.random() < 0.2:
                 self._sent(row, key, partition, stamp)
@@ -95,7 +99,8 @@ class Source:
         at = datetime.fromisoformat(row["at"])
         values = {"at": at, "a": row["a"], "b": row["b"]}
         is_delete = row["b"] == "gone"
-        keeps = frozenset(name for name in ("a",) if row[name] is None and not is_delete)
+        is_kept = self._is_partial and not is_delete
+        keeps = frozenset(name for name in ("a",) if row[name] is None and is_kept)
         told = {name: value for name, value in values.items() if name not in keeps}
         self.events.append(Event(*place, at, at, told, keeps, is_delete))
 
@@ -107,7 +112,7 @@ def as_modelled(view: View) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     names = ("valid_from", "valid_to", "_is_deleted", "at", "a", "b")
     return {
         (row["id"], row["_kafka"]["partition"], row["_kafka"]["offset"]): tuple(row[name] for name in names)
-        for row in view.history()
+        for row in view.rows()
     }
 
 
@@ -129,19 +134,19 @@ def test_a_history_is_that_of_all_events_whatever_dies_in_between(
     killed_at: Callable[..., None],  # noqa: F811
 ) -> None:
     topic = new_topic(2)
-    spec = topic.spec("id int, at timestamp, a int, b string", write="upsert", key=("id",), order_by=("at",),
-                      ignore_null_updates=("a",), delete_when="b = 'gone'", history=True)  # fmt: skip
+    spec = topic.spec("id int, at timestamp, a int, b string", write="history", key=("id",), order_by=("at",),
+                      ignore_null_updates=("a",), delete_when="b = 'gone'")  # fmt: skip
     source = Source(seed, topic)
-    for number, step in enumerate((None, "history published", "primary staged")):
+    for number, step in enumerate((None, "primary published", "primary staged")):
         source.send(30)
         if step is not None:
             killed_at(spec, step)
             source.send(10)
         ingest(spec, connections(), f"run-{number}")
         assert as_modelled(view(spec)) == model(source.events)
-    before = view(spec).history()
+    before = view(spec).rows()
     replay(spec, connections(), "again", Extent("earliest", "latest"))
-    assert sorted(map(str, view(spec).history())) == sorted(map(str, before))
+    assert sorted(map(str, view(spec).rows())) == sorted(map(str, before))
     view(spec).assert_no_branches()
 
 
@@ -158,8 +163,8 @@ def test_versions_of_debezium_count_from_the_time_of_their_change_on(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, missing = new_topic(2), "__debezium_unavailable_value"
-    spec = topic.spec("id int, state string, visits int, big string, doc variant", write="upsert", envelope="debezium",
-                      history=True, track=("state", "big"))  # fmt: skip
+    spec = topic.spec("id int, state string, visits int, big string, doc variant", write="history", envelope="debezium",
+                      track=("state", "big"))  # fmt: skip
 
     def send(op: str, lsn: int, at: int, after: dict[str, Any] | None = None, number: int = 1, to: int = 0) -> None:
         row = after and {"id": number, "doc": {"n": lsn}, **after}
@@ -189,79 +194,72 @@ def test_versions_of_debezium_count_from_the_time_of_their_change_on(
         (1, second(200), second(500), "new", 2, "y"), (1, second(500), None, "older", 6, "y"),
         (2, second(100), second(200), "new", 1, "x"), (2, second(300), None, "new", 1, "x"),
     ]  # fmt: skip
-    name = connections().catalog.spark_name(spec.history_table)
+    name = view(spec).sql_name()
     current = (
         connections().spark().sql(f"SELECT id, to_json(doc) AS doc FROM {name} WHERE valid_to IS NULL ORDER BY id")
     )
     assert [tuple(row) for row in current.collect()] == [(1, '{"n":70}'), (2, '{"n":30}')]
     # Debezium's tombstone says what the delete before it has said.
-    assert sum(row["_is_deleted"] for row in view(spec).history()) == 1
+    assert sum(row["_is_deleted"] for row in view(spec).rows()) == 1
 
 
-def test_a_history_begins_with_the_rows_that_are_there_and_goes_with_their_columns(
+def test_a_history_goes_with_the_columns_of_its_records(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
-    before = topic.spec(None, write="upsert", key_format="string")
+    spec = topic.spec(None, write="history", key_format="string")
 
     def send(key: str, at: int, row: dict[str, Any] | None) -> None:
         topic.send(row and {"id": key, **row}, 0, key=key.encode(), timestamp_ms=at * 1000)
 
     send("a", 100, {"n": 1})
     send("b", 100, {"n": 1})
-    send("c", 100, {"n": 1})
-    send("c", 200, None)
-    ingest(before, connections(), "run-1")
-    spec = replace(before, history=True)
+    ingest(spec, connections(), "run-1")
     # A record without a time of its own order counts from the latest one before it on.
     send("a", 50, {"n": 2**40, "valid_from": "of its own"})
     send("b", 300, None)
-    send("c", 400, {"n": 3})
-    send("d", 400, {"n": 4})
+    send("c", 400, {"n": 4})
     ingest(spec, connections(), "run-2")
     assert versions(view(spec), "n") == [
-        ("a", second(100), None, 2**40), ("b", second(100), second(300), 1), ("c", second(400), None, 3),
-        ("d", second(400), None, 4),
+        ("a", second(100), None, 2**40), ("b", second(100), second(300), 1), ("c", second(400), None, 4),
     ]  # fmt: skip
     # The names of a history's own columns are taken.
-    others = {name for name in view(spec).table.schema().column_names if name.startswith("valid_from")}
+    others = {name for name in view(spec).table.schema().column_names if name.startswith("valid_from_")}
     assert others
-    assert "valid_from" not in others
-    tables = view(spec).catalog
     renamed = replace(spec, renames={"n": "number"}, evolution="evolve")
-    send("d", 500, {"n": 5, "more": "x"})
+    send("c", 500, {"n": 5, "more": "x"})
     ingest(renamed, connections(), "run-3")
     assert versions(view(spec), "number", "more")[-2:] == [
-        ("d", second(400), second(500), 4, None), ("d", second(500), None, 5, "x"),
+        ("c", second(400), second(500), 4, None), ("c", second(500), None, 5, "x"),
     ]  # fmt: skip
-    send("a", 600, {"n": 6})
-    with pytest.raises(KafkaLakeError, match=r"track was \(all columns\) and is number"):
-        ingest(replace(renamed, track=("number",)), connections(), "run-4")
-    with pytest.raises(KafkaLakeError, match="track: nothing isn't a column"):
-        ingest(replace(renamed, track=("nothing",)), connections(), "run-5")
-    # A run without it would leave it behind.
-    with pytest.raises(KafkaLakeError, match=r"has a history, .*__history, and history: is false"):
-        ingest(replace(renamed, history=False), connections(), "run-6")
-    # Another way to leave it behind: the table goes on under another name, and comes back.
-    aside = (spec.history_table[0], f"{spec.table}_aside")
-    tables.pyiceberg.rename_table(spec.history_table, aside)
-    ingest(replace(renamed, history=False), connections(), "run-7")
-    tables.pyiceberg.rename_table(aside, spec.history_table)
-    send("a", 700, {"n": 7})
-    with pytest.raises(KafkaLakeError, match="lacks changes: it has partition 0 up to offset 9, the table up to 10"):
-        ingest(renamed, connections(), "run-8")
-    tables.pyiceberg.drop_table(spec.history_table)
-    ingest(renamed, connections(), "run-9")
-    assert [each for each in versions(view(spec), "number") if each[0] == "a"] == [
-        ("a", second(600), second(700), 6), ("a", second(700), None, 7),
-    ]  # fmt: skip
+    before = view(spec).fingerprint()
+    for other, said in (
+        ({"track": ("number",)}, r"track was \(none\) and is number"),
+        ({"write": "upsert"}, "write was history and is upsert; track was"),
+        (
+            {"write": "append"},
+            "was written with write: history, and its topic is set to append",
+        ),
+    ):
+        with pytest.raises(KafkaLakeError, match=said):
+            ingest(replace(renamed, **other), connections(), "run-4")
+    assert view(spec).fingerprint() == before
     view(spec).assert_no_branches()
+
+
+def test_a_column_to_track_that_rows_lack_is_an_error(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    topic.send({"id": 1}, key=b"1")
+    with pytest.raises(KafkaLakeError, match="track: nothing isn't a column of the rows"):
+        ingest(topic.spec(None, write="history", key_format="string", track=("nothing",)), connections(), "run-1")
 
 
 @pytest.mark.parametrize(
     ("deletes", "wanted"),
     [
-        ("soft", [("1", second(1), second(2)), ("2", second(1), second(2)), ("2", second(3), None)]),
+        ("apply", [("1", second(1), second(2)), ("2", second(1), second(2)), ("2", second(3), None)]),
         exhaustive("ignore", [("1", second(1), None), ("2", second(1), None)]),
     ],
 )
@@ -269,19 +267,19 @@ def test_deletes_end_versions_unless_they_are_ignored(
     deletes: Any, wanted: list[Any], new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
-    spec = topic.spec("id string, v string", write="upsert", deletes=deletes, history=True)
+    spec = topic.spec("id string, v string", write="history", deletes=deletes)
     for key, at, value in (("1", 1, "a"), ("2", 1, "a"), ("1", 2, None), ("2", 2, None), ("2", 3, "a"), ("3", 3, None)):
         topic.send(value and {"id": key, "v": value}, key=key.encode(), timestamp_ms=at * 1000)
     ingest(spec, connections(), "run-1")
     assert versions(view(spec)) == wanted
     topic.send(None, key=b"2", timestamp_ms=4000)
     ingest(spec, connections(), "run-2")
-    assert sum(row["valid_to"] is None for row in view(spec).history()) == (0 if deletes == "soft" else 2)
+    assert sum(row["valid_to"] is None for row in view(spec).rows()) == (0 if deletes == "apply" else 2)
 
 
 def test_a_history_widens_with_its_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(1)
-    spec = topic.spec("id int, at int, v string", write="upsert", key=("id",), order_by=("at",), history=True)
+    spec = topic.spec("id int, at int, v string", write="history", key=("id",), order_by=("at",))
     for number in (1, 2):
         topic.send({"id": number, "at": 1, "v": "a"})
     ingest(spec, connections(), "run-1")
@@ -292,11 +290,11 @@ def test_a_history_widens_with_its_table(new_topic: NewTopic, connections: NewCo
 
 
 @pytest.mark.exhaustive
-def test_columns_beside_a_variant_evolve_in_the_table_and_its_history(
+def test_columns_beside_a_variant_evolve_in_a_history(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
-    spec = topic.spec("id int, at int, doc variant", write="upsert", key=("id",), order_by=("at",), history=True,
+    spec = topic.spec("id int, at int, doc variant", write="history", key=("id",), order_by=("at",),
                       track=("doc",))  # fmt: skip
     for at, doc in ((1, {"a": 1, "b": 2}), (3, {"a": 1}), (2, {"b": 2, "a": 1})):
         topic.send({"id": 1, "at": at, "doc": doc})
@@ -305,7 +303,6 @@ def test_columns_beside_a_variant_evolve_in_the_table_and_its_history(
     more = replace(spec, schema="id int, at bigint, doc variant, more string")
     topic.send({"id": 1, "at": 2**40, "doc": {"a": 2}, "more": "x"})
     ingest(more, connections(), "run-2")
-    assert [(row["at"], row["more"]) for row in view(more).rows()] == [(2**40, "x")]
     assert versions(view(more), "more")[-1] == (1, 2**40, None, "x")
     other = replace(more, schema="id int, at bigint, doc variant, more string, other variant")
     topic.send({"id": 1, "at": 2**41, "other": 1})
@@ -317,10 +314,10 @@ def test_nothing_is_published_if_the_intervals_of_a_key_do_not_tile(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
-    spec = topic.spec("id int, at int, v string", write="upsert", key=("id",), order_by=("at",), history=True)
+    spec = topic.spec("id int, at int, v string", write="history", key=("id",), order_by=("at",))
     topic.send({"id": 1, "at": 1, "v": "a"})
     ingest(spec, connections(), "run-1")
-    name = connections().catalog.spark_name(spec.history_table)
+    name = view(spec).sql_name()
     wrong = "(id, at, v, _kafka, valid_from, valid_to, _is_deleted)"
     # As if another writer had been there.
     connections().spark().sql(
@@ -328,67 +325,50 @@ def test_nothing_is_published_if_the_intervals_of_a_key_do_not_tile(
     ).collect()
     topic.send({"id": 1, "at": 9, "v": "c"})
     before = view(spec).fingerprint()
-    with pytest.raises(KafkaLakeError, match="history: "):
+    with pytest.raises(KafkaLakeError, match=r"row_count: .* versions overlap the next one, or leave a gap before it"):
         ingest(spec, connections(), "run-2")
     assert view(spec).fingerprint()[:1] == before[:1]
     view(spec).assert_no_branches()
 
 
-def test_another_track_is_refused_only_by_a_history_that_has_rows(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
+@pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3)])
+def test_current_rows_and_history_of_a_topic_agree(
+    seed: int,
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    killed_at: Callable[..., None],  # noqa: F811
 ) -> None:
-    topic = new_topic(1)
-    spec = topic.spec("id int, at int, v string, w string", write="upsert", key=("id",), order_by=("at",), history=True)
-    topic.send(None, key=b'{"id": 1}')
-    ingest(replace(spec, track=("v",)), connections(), "run-1")
-    assert view(spec).history() == []
-    for at, value in ((1, "a"), (2, "a"), (3, "b")):
-        topic.send({"id": 1, "at": at, "v": "x", "w": value})
-    ingest(replace(spec, track=("w",)), connections(), "run-2")
-    assert versions(view(spec), "at", "w") == [(1, 1, 3, 2, "a"), (1, 3, None, 3, "b")]
-    topic.send({"id": 1, "at": 4, "v": "x", "w": "b"})
-    with pytest.raises(KafkaLakeError, match=r"track was w and is \(all columns\)"):
-        ingest(spec, connections(), "run-3")
-    view(spec).assert_no_branches()
+    topic = new_topic(2)
+    state = topic.spec("id int, at timestamp, a int, b string", write="upsert", key=("id",), order_by=("at",),
+                       delete_when="b = 'gone'", max_record_bytes=100)  # fmt: skip
+    past = replace(state, table=f"{state.table}_history", write="history")
+    every = When(sql="true")
+    spec = replace(state, where=every, routes=(Route(every, past),))
+    source = Source(seed, topic, is_partial=False)
+    names = ("id", "at", "a", "b", "_kafka")
 
+    def assert_agree(events: list[Event]) -> None:
+        rows = sorted((str([row[name] for name in names])) for row in view(state).rows())
+        current = [row for row in view(past).rows() if row["valid_to"] is None]
+        assert rows == sorted(str([row[name] for name in names]) for row in current)
+        assert as_modelled(view(past)) == model(events)
 
-def test_a_history_can_have_the_name_of_the_table(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
-    topic = new_topic(1)
-    spec = topic.spec("id int, at int, v string", write="upsert", key=("id",), order_by=("at",), history="only")
-    beside = replace(spec, history=True)
-    for at, value in ((1, "a"), (3, "c"), (2, "b")):
-        topic.send({"id": 1, "at": at, "v": value})
-    topic.send(b"no JSON")
-    ingest(spec, connections(), "run-1")
-    assert versions(view(spec), "v") == [(1, 1, 2, "a"), (1, 2, 3, "b"), (1, 3, None, "c")]
-    assert view(spec).table.name()[-1] == f"{spec.table}__current"
-    assert [(row["id"], row["v"]) for row in view(spec).rows()] == [(1, "c")]
-    assert len(view(spec).dead_letters()) == 1
-    assert spec.history_table == beside.identifier
-    # Its rows are versions: to whom they would be current rows, or rows of records, they are refused.
-    before = view(spec).fingerprint()
-    for other in (beside, replace(spec, history=False), replace(spec, history=False, write="append", order_by=())):
-        with pytest.raises(KafkaLakeError, match=r"is a history, and the topic's settings ask for its rows there"):
-            ingest(other, connections(), "run-2")
-    assert view(spec).fingerprint() == before
-    topic.send({"id": 1, "at": 4, "v": "d"})
-    ingest(spec, connections(), "run-3")
-    assert versions(view(spec), "v")[-2:] == [(1, 3, 4, "c"), (1, 4, None, "d")]
-    view(spec).assert_no_branches()
-
-
-def test_a_table_with_rows_does_not_become_a_history(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
-    topic = new_topic(1)
-    spec = topic.spec("id int, at int, v string", write="upsert", key=("id",), order_by=("at",))
-    topic.send({"id": 1, "at": 1, "v": "a"})
-    ingest(spec, connections(), "run-1")
-    before = view(spec).fingerprint()
-    only = replace(spec, history="only")
-    with pytest.raises(KafkaLakeError, match=r"is no history, and topic .* Or set history: true"):
-        ingest(only, connections(), "run-2")
-    assert view(spec).fingerprint() == before
-    assert view(spec).catalog.table(only.identifier) is None
+    for number, step in enumerate((None, "primary published", "primary staged")):
+        source.send(30)
+        if step is not None:
+            killed_at(spec, step)
+            source.send(10)
+        ingest(spec, connections(), f"run-{number}")
+        assert_agree(source.events)
+    # Records that were too long come late: behind newer changes and deletes of their keys.
+    in_time = list(source.events)
+    source.send(15, long=True)
+    too_long = [each for each in source.events if len(str(each.values.get("b"))) > 100]
+    source.send(15)
+    ingest(spec, connections(), "too long")
+    assert too_long
+    assert_agree([each for each in source.events if each not in too_long or each in in_time])
+    for each in (state, past):
+        assert replay_dead_letters(replace(each, max_record_bytes=None), connections(), each.table).remaining == 0
+    assert_agree(source.events)

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import types as T
 
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.decode.rows import DELETED, METADATA
+from kafka_lake.ingest.decode.rows import DELETED, EVENT, EVENT_TYPE, METADATA, VALID_FROM, VALID_TO
 from kafka_lake.ingest.keyed.history.events import events_of, joined
-from kafka_lake.ingest.keyed.history.intervals import NEWEST, with_intervals
+from kafka_lake.ingest.keyed.history.intervals import with_intervals
 from kafka_lake.ingest.keyed.history.merge import is_changed
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, Keys
@@ -26,10 +26,12 @@ VALUES = T.StructType(
         T.StructField("m", T.MapType(T.StringType(), T.LongType())),
     ]
 )
-TABLE = T.StructType([*VALUES.fields, T.StructField("_kafka", METADATA)])
+ROWS = T.StructType([*VALUES.fields, T.StructField("_kafka", METADATA)])
+OWN = {VALID_FROM: T.LongType(), VALID_TO: T.LongType(), DELETED: T.BooleanType(), EVENT: EVENT_TYPE}
+TABLE = T.StructType([*ROWS.fields, *(T.StructField(name, kind) for name, kind in OWN.items())])
 CHANGES = T.StructType(
     [
-        *TABLE.fields,
+        *ROWS.fields,
         T.StructField(DOES, T.StringType()),
         T.StructField(KEPT, T.ArrayType(T.StringType())),
         T.StructField(AT, T.TimestampType()),
@@ -39,12 +41,12 @@ IDS = {name: number for number, name in enumerate(VALUES.names)}
 BATCHES = 3
 
 
-def shape_of(track: tuple[str, ...] = (), is_soft: bool = False) -> Shape:
-    keys = Keys("_kafka", columns=("id",), order_by=("at",), has_envelope=False, topic_id="today", is_soft=is_soft)
+def shape_of(track: tuple[str, ...] = ()) -> Shape:
+    keys = Keys("_kafka", columns=("id",), order_by=("at",), has_envelope=False, topic_id="today")
     return Shape(keys, TABLE, track, may_lack=("a", "b", "m"), ids=IDS)
 
 
-def random_events(chance: random.Random, keys: int, is_soft: bool) -> list[tuple[int, Event]]:
+def random_events(chance: random.Random, keys: int) -> list[tuple[int, Event]]:
     """Return events with the batch that each comes in: those of a Kafka partition in the order of their offsets."""
     found = []
     offsets: dict[int, int] = defaultdict(int)
@@ -58,7 +60,7 @@ def random_events(chance: random.Random, keys: int, is_soft: bool) -> list[tuple
             values = {"a": chance.randrange(2), "b": chance.choice("xy"), "m": {"x": chance.randrange(2)}}
             keeps = frozenset(name for name in values if chance.random() < 0.3)
             if is_delete:
-                values, keeps = dict.fromkeys(values), frozenset(values if is_soft else ())
+                values, keeps = dict.fromkeys(values), frozenset()
             told = {name: value for name, value in values.items() if name not in keeps}
             event = Event(key, partition, offsets[partition], at, at, {**told, "at": at}, keeps, is_delete)
             offsets[partition] += 1
@@ -79,23 +81,19 @@ def as_told(row: Any) -> tuple[Any, ...]:
     return (row["valid_from"], row["valid_to"], row[DELETED], row["a"], row["b"], row["m"])
 
 
-@pytest.mark.parametrize(("track", "is_soft"), [(("a", "m"), False), exhaustive((), False), exhaustive(("b",), True)])
-def test_the_rows_are_those_of_all_events_sorted_at_once(
-    track: tuple[str, ...], is_soft: bool, spark_resource: SparkResource
-) -> None:
-    spark, shape = spark_resource.spark_session, shape_of(track, is_soft)
-    events = random_events(random.Random(len(track)), 150, is_soft)
+@pytest.mark.parametrize("track", [("a", "m"), exhaustive(()), exhaustive(("b",))])
+def test_the_rows_are_those_of_all_events_sorted_at_once(track: tuple[str, ...], spark_resource: SparkResource) -> None:
+    spark, shape = spark_resource.spark_session, shape_of(track)
+    events = random_events(random.Random(len(track)), 150)
     stored: list[Any] = []
     for number in range(BATCHES):
         batch = {event: None for in_batch, event in events if in_batch == number}
         changes = spark.createDataFrame([change(each) for each in batch], CHANGES)
-        told = joined(spark.createDataFrame(stored, shape.columns), None, events_of(changes, shape), shape)
+        told = joined(spark.createDataFrame(stored, shape.columns), events_of(changes, shape), shape)
         rows = with_intervals(told, shape).cache()
         stored = rows.select(*shape.columns.names).collect()
-        newest = rows.filter(NEWEST).select("id").collect()
-        assert len(newest) == len(set(newest)) == len({row["id"] for row in stored})
         arrived = [event for in_batch, event in events if in_batch <= number]
-        modelled = history(arrived, track, is_soft)
+        modelled = history(arrived, track)
         assert_tiles(modelled)
         wanted = {
             place: (row.valid_from, row.valid_to, row.is_delete, *(row.values.get(name) for name in ("a", "b", "m")))
@@ -104,7 +102,7 @@ def test_the_rows_are_those_of_all_events_sorted_at_once(
         found = {(r["id"], r["_kafka"]["partition"], r["_kafka"]["offset"]): as_told(r) for r in stored}
         assert found == wanted
     # What is told once more changes nothing.
-    again = joined(spark.createDataFrame(stored, shape.columns), None, events_of(changes, shape), shape)
+    again = joined(spark.createDataFrame(stored, shape.columns), events_of(changes, shape), shape)
     assert with_intervals(again, shape).filter(is_changed(shape)).count() == 0
 
 

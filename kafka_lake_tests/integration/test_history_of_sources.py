@@ -49,9 +49,8 @@ class Database:
     keys: int
     columns: tuple[str, ...] = ("n", "state", "big")
     changes: dict[int, list[Told]] = field(default_factory=lambda: defaultdict(list))
-    truncates: list[Told] = field(default_factory=list)
     _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _unsent: list[tuple[int | None, Told, list[Any]]] = field(default_factory=list)
+    _unsent: list[tuple[int, Told, list[Any]]] = field(default_factory=list)
     _lsn: int = 100
     _clock: int = 0
 
@@ -63,12 +62,6 @@ class Database:
             # Clocks go back at times, and several changes have one time.
             self._clock += self.chance.choice((-3, 0, 0, 1, 1, 5, 60))
             self._change(key, (commit, self._lsn, 1))
-
-    def truncate(self) -> None:
-        """Empty the table."""
-        self._lsn += 5
-        self._rows.clear()
-        self._tell(None, "t", (self._lsn, self._lsn, 1), None)
 
     def snapshot(self) -> None:
         """Let Debezium read all rows once more."""
@@ -112,7 +105,7 @@ class Database:
 
     def _tell(
         self,
-        key: int | None,
+        key: int,
         op: str,
         order: tuple[int, int, int],
         row: dict[str, Any] | None,
@@ -124,27 +117,14 @@ class Database:
                   "sequence": json.dumps([str(commit), str(lsn or commit)])}  # fmt: skip
         after = None if row is None else {"id": key, **row, **dict.fromkeys(keeps, UNSENT)}
         envelope = {"before": None, "after": after, "op": op, "source": source}
-        told = Told(order, at, row and dict(row), keeps, is_delete=op in "dt")
+        told = Told(order, at, row and dict(row), keeps, is_delete=op == "d")
         self._unsent.append((key, told, [envelope, None] if op == "d" else [envelope]))
 
-    def _deliver(self, key: int | None, told: Told, records: list[Any]) -> None:
+    def _deliver(self, key: int, told: Told, records: list[Any]) -> None:
         partition = self.chance.randrange(3)
-        of_record = None if key is None else json.dumps({"id": key}).encode()
+        of_record = json.dumps({"id": key}).encode()
         sent = [self.topic.send(each, partition, key=of_record) for each in records]
-        there = self.truncates if key is None else self.changes[key]
-        there.append(replace(told, order=(*told.order, *sent[0].place), place=sent[0].place))
-
-    def with_truncates(self) -> dict[int, list[Told]]:
-        """Return each key's changes, and the truncates that it had changes before, since the last one."""
-        found = {}
-        for key, changes in self.changes.items():
-            orders, since = [each.order for each in changes], tuple[Any, ...]()
-            found[key] = list(changes)
-            for each in sorted(self.truncates, key=lambda each: each.order):
-                if any(since < order < each.order for order in orders):
-                    found[key].append(each)
-                since = each.order
-        return found
+        self.changes[key].append(replace(told, order=(*told.order, *sent[0].place), place=sent[0].place))
 
 
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
@@ -158,8 +138,8 @@ def test_a_history_has_the_versions_that_the_database_had(
     topic = new_topic(3)
     database = Database(random.Random(seed), topic, keys=25)
     track = ("state", "big") if seed % 2 else ()
-    spec = topic.spec(None, write="upsert", envelope="debezium", history=True, track=track)
-    for number, step in enumerate((None, "history published")):
+    spec = topic.spec(None, write="history", envelope="debezium", track=track)
+    for number, step in enumerate((None, "primary published")):
         database.work(100)
         if number:
             database.columns = (*database.columns, "more")
@@ -182,49 +162,16 @@ def test_a_history_has_the_versions_that_the_database_had(
     assert_versions(view(spec), database.changes, columns, track or columns)
 
 
-@pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
-def test_a_truncate_ends_the_versions_of_all_rows_whatever_comes_when(
-    seed: int,
-    new_topic: NewTopic,
-    connections: NewConnections,
-    view: NewView,
-    killed_at: Callable[..., None],  # noqa: F811
-) -> None:
-    topic = new_topic(3)
-    database = Database(random.Random(seed), topic, keys=25)
-    spec = topic.spec(None, write="upsert", envelope="debezium", history=True, on_truncate="apply")
-    columns = database.columns
-
-    for number, step in enumerate((None, "history published", None)):
-        for _ in range(2):
-            database.work(40)
-            database.truncate()
-        database.work(40)
-        database.send(0.6)
-        if step is not None:
-            killed_at(spec, step)
-            database.send(0.2)
-        ingest(spec, connections(), f"run-{number}")
-        assert_versions(view(spec), database.with_truncates(), columns, columns, refused(view(spec)))
-    assert database.truncates
-    database.send(1)
-    ingest(spec, connections(), "run-rest")
-    assert_versions(view(spec), database.with_truncates(), columns, columns, refused(view(spec)))
-    view(spec).assert_no_branches()
-    replay(spec, connections(), "again", Extent("earliest", "latest"))
-    assert_versions(view(spec), database.with_truncates(), columns, columns)
-
-
-@pytest.mark.parametrize(("seed", "is_soft"), [(1, False), exhaustive(2, True), exhaustive(3, False)])
+@pytest.mark.parametrize("seed", [1, exhaustive(3)])
 def test_changes_of_a_part_of_a_row_make_the_versions_that_they_tell(
-    seed: int, is_soft: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
+    seed: int, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, chance = new_topic(3), random.Random(seed)
     changes: dict[int, list[Told]] = defaultdict(list)
     columns = ("at", "a", "b")
-    spec = topic.spec("id int, at int, a string, b string", write="upsert", key=("id",),
+    spec = topic.spec("id int, at int, a string, b string", write="history", key=("id",),
                       order_by=("at",), delete_when="b = 'gone'", ignore_null_updates=("a", "b"),
-                      history=True, track=("a", "b"), deletes="soft" if is_soft else "apply")  # fmt: skip
+                      track=("a", "b"))  # fmt: skip
     for number in range(2):
         for _ in range(150):
             key, partition = chance.randrange(12), chance.randrange(3)
@@ -232,15 +179,13 @@ def test_changes_of_a_part_of_a_row_make_the_versions_that_they_tell(
             row["b"] = chance.choice((None, "x", "y", "gone"))
             sent = topic.send(row, partition)
             is_delete = row["b"] == "gone"
-            # A delete that only marks its row leaves values as any other change does.
-            is_whole = is_delete and not is_soft
-            keeps = frozenset() if is_whole else frozenset(name for name in ("a", "b") if row[name] is None)
+            keeps = frozenset() if is_delete else frozenset(name for name in ("a", "b") if row[name] is None)
             change = Told((row["at"], *sent.place), row["at"], row, keeps, sent.place, is_delete)
             changes[key].append(change)
         topic.send({"id": 1, "b": "without an order"})
         topic.send({"at": 1, "b": "without a key"})
         ingest(spec, connections(), f"run-{number}")
-        assert_versions(view(spec), changes, columns, ("a", "b"), is_soft=is_soft)
+        assert_versions(view(spec), changes, columns, ("a", "b"))
     assert len(view(spec).dead_letters()) == 4
 
 
@@ -285,7 +230,7 @@ def test_an_interval_has_the_type_of_the_order(
 ) -> None:
     """A tombstone, which has no order, ends a version at Kafka's time, where the order is one of times."""
     topic = new_topic(1)
-    spec = topic.spec(f"id int, at {kind}, v string", write="upsert", key=("id",), order_by=("at",), history=True)
+    spec = topic.spec(f"id int, at {kind}, v string", write="history", key=("id",), order_by=("at",))
     for number, batch in enumerate((((0, "a"), (2, "c")), ((1, "b"), (None, None)), ((3, "d"),))):
         for which, value in batch:
             row = None if which is None else {"id": 1, "at": values[which], "v": value}
@@ -301,7 +246,7 @@ def test_what_a_connector_sends_once_more_changes_nothing(
 ) -> None:
     """Not even for as long as only a part of it has come, which ends with a tombstone."""
     topic = new_topic(1)
-    spec = topic.spec("id int, n int, big string", write="upsert", envelope="debezium", history=True)
+    spec = topic.spec("id int, n int, big string", write="history", envelope="debezium")
 
     def change(op: str, lsn: int, row: dict[str, Any] | None = None) -> dict[str, Any]:
         source = {"connector": "postgresql", "lsn": lsn, "ts_ms": lsn * 1000}
@@ -314,8 +259,6 @@ def test_what_a_connector_sends_once_more_changes_nothing(
         for each in batch:
             topic.send(each, key=b'{"id": 1}')
         ingest(spec, connections(), f"run-{number}")
-        (row,) = view(spec).rows()
-        assert (row["n"], row["big"]) == (4, "y")
         found.append([(each.begins, each.ends, each.row) for each in versions(view(spec), "id", ("n", "big"))[1]])
     times = [datetime.fromtimestamp(each, UTC) for each in (10, 20, 30, 40)]
     assert found[0] == [

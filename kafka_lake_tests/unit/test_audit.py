@@ -25,7 +25,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.finding import ColumnNote, Finding
 from kafka_lake.ingest.keyed.check import KeyCheck, KeyedBatch
-from kafka_lake.ingest.keyed.history.figures import HistoryBatch, HistoryCheck
+from kafka_lake.ingest.keyed.history.check import HistoryBatch, HistoryCheck
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rule import RuleEntry, rules_of
 from kafka_lake.ingest.rules.result import RuleResult
@@ -116,8 +116,7 @@ def keyed(**found):
     return KeyedBatch(**whole, check=check)
 
 
-UNTILED = HistoryCheck(other=0, backwards=0, untiled=2, several=0, unlike=0)
-OVERLAPPING = HistoryBatch(events=3, versions=2, closed=1, rewritten=1, check=UNTILED)
+OVERLAPPING = HistoryBatch(changes=10, rows=3, check=HistoryCheck(untiled=2))
 
 
 def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
@@ -136,7 +135,7 @@ def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
         (10, keyed(older=3), "3 keys have a row that is older than their change"),
         (10, keyed(undeleted=1), "1 keys have a row though a newer change deletes it"),
         (10, keyed(outside=1), "1 keys are outside of the bounds by which files were skipped"),
-        (10, keyed(history=OVERLAPPING), "history: 2 versions overlap the next one, or leave a gap before it"),
+        (10, OVERLAPPING, "2 versions overlap the next one, or leave a gap before it"),
         (10, keyed(brought=3), "1 rows were inserted and 3 updated, but 3 are as the batch left them"),
     ],
 )

@@ -30,7 +30,7 @@ BIG = {"table": "big", "from": "orders", "write": "append", "sql": "SELECT * FRO
 PROJECT: Documents = {
     "cluster": "KafkaCluster",
     "orders": "KafkaTopicTable\ntopic: orders",
-    "users": "KafkaTopicTable\ntopic: users\nwrite: upsert\nkey: [id]\nhistory: true\nschema: id bigint",
+    "users": "KafkaTopicTable\ntopic: users\nwrite: upsert\nkey: [id]\nschema: id bigint",
 }
 
 

@@ -488,7 +488,7 @@ def test_nothing_is_written_if_one_document_can_t_be(tmp_path: Path) -> None:
     good = Discovered("orders", value=VALUES)
     specs = [
         TopicTable("pizzas", "lake", "all_pizzas"),
-        TopicTable("shop.customers", "lake", "customers", write="upsert", history="only"),
+        TopicTable("shop.customers", "lake", "customers", write="history"),
     ]
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "defs.yaml").write_text("mine")

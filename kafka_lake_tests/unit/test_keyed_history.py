@@ -1,16 +1,21 @@
 """Histories of keyed tables without Spark: their columns, what is merged, what is counted and refused."""
 
+from itertools import starmap
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.ingest.decode.rows import METADATA, history_columns
+from kafka_lake.common.errors import TableError
+from kafka_lake.ingest.decode.rows import EVENT_TYPE, METADATA, change_columns
+from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.keyed.bounds import Bounds
-from kafka_lake.ingest.keyed.history.figures import HistoryBatch, HistoryCheck
+from kafka_lake.ingest.keyed.history.check import HistoryBatch, HistoryCheck
 from kafka_lake.ingest.keyed.history.merge import statement
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import Keys
+from kafka_lake.ingest.stage.schema_plan import plan_schema
 from kafka_lake.ingest.topic_table import TopicTable
 
 TYPES = {"at": T.TimestampType(), "n": T.LongType(), "day": T.DateType(), "text": T.StringType(), "raw": T.BinaryType()}
@@ -19,7 +24,10 @@ TABLE = T.StructType(
         T.StructField("id", T.LongType(), nullable=False),
         *(T.StructField(name, kind) for name, kind in TYPES.items()),
         T.StructField("_kafka", METADATA),
+        T.StructField("valid_from", T.TimestampType()),
+        T.StructField("valid_to", T.TimestampType()),
         T.StructField("_is_deleted", T.BooleanType()),
+        T.StructField("_event", EVENT_TYPE),
     ]
 )
 
@@ -29,25 +37,21 @@ def shape(*order_by: str, envelope: bool = False, track: tuple[str, ...] = ()) -
     return Shape(keys, TABLE, track)
 
 
+def test_a_history_may_lack_every_value_of_a_row() -> None:
+    # A delete tells its key alone.
+    assert all(field.nullable for field in shape("at").columns)
+    assert shape("at").columns.names == TABLE.names
+
+
 @pytest.mark.parametrize(
-    ("of", "kind"),
+    ("of", "name"),
     [
-        (shape("at"), T.TimestampType()),
-        (shape("n"), T.LongType()),
-        (shape("day"), T.DateType()),
-        (shape("text"), T.TimestampType()),
-        (shape("raw"), T.TimestampType()),
-        (shape("n", "day"), T.TimestampType()),
-        (shape(), T.TimestampType()),
-        (shape(envelope=True), T.TimestampType()),
+        (shape("at"), "at"), (shape("n"), "n"), (shape("day"), "day"), (shape("text"), None), (shape("raw"), None),
+        (shape("n", "day"), None), (shape(), None), (shape(envelope=True), None),
     ],
-)
-def test_an_interval_is_in_the_type_of_the_order_or_a_time(of: Shape, kind: T.DataType) -> None:
-    columns = {field.name: field for field in of.columns}
-    assert columns["valid_from"].dataType == columns["valid_to"].dataType == kind
-    # A delete tells its key alone, and one row has a column once.
-    assert all(field.nullable for field in of.columns)
-    assert len(columns) == len(of.columns) == len(TABLE) + 3
+)  # fmt: skip
+def test_a_version_counts_from_a_value_of_its_order_or_a_time(of: Shape, name: str | None) -> None:
+    assert of.order_column == name
 
 
 def test_all_columns_of_the_row_make_versions_unless_some_are_named() -> None:
@@ -67,44 +71,49 @@ def test_an_event_is_the_same_by_its_key_and_its_place_in_kafka() -> None:
         "t.`id` BETWEEN 1 AND 2",
     ]
     assert "UPDATE SET t.`id` = s.`id`, t.`odd``name` = s.`odd``name`" in text
-    assert "BETWEEN" not in statement("t", "view", ["id"], shape("at"), within=None)
 
 
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ({"other": 2}, "history: 2 events are missing, double or otherwise than computed"),
-        ({"backwards": 1}, "history: 1 rows have an interval that runs backwards"),
-        ({"untiled": 3}, "history: 3 versions overlap the next one, or leave a gap before it"),
-        ({"several": 1}, "history: 1 keys have several open versions"),
-        ({"unlike": 1}, "history: 1 keys have another newest version than the table has"),
+        ({"unlike": 1}, "1 changes have no row with their values"),
+        ({"other": 2}, "2 rows are missing, double or otherwise than computed"),
+        ({"backwards": 1}, "1 rows have an interval that runs backwards"),
+        ({"untiled": 3}, "3 versions overlap the next one, or leave a gap before it"),
+        ({"several": 1}, "1 keys have several open versions"),
+        ({"ended": 1}, "1 keys have a newest change that isn't their open version"),
     ],
 )
 def test_what_an_audit_of_a_history_finds_is_said(found: dict[str, int], said: str) -> None:
-    nothing = dict.fromkeys(("other", "backwards", "untiled", "several", "unlike"), 0)
-    assert HistoryCheck(**nothing).problems == ()
-    assert HistoryCheck(**{**nothing, **found}).problems == (said,)
-
-
-def test_a_batch_tells_what_became_of_it() -> None:
-    check = HistoryCheck(other=0, backwards=0, untiled=0, several=0, unlike=0)
-    assert HistoryBatch(events=5, versions=4, closed=3, rewritten=2, check=check).facts == {
-        "history_events": 5,
-        "history_versions_added": 4,
-        "history_versions_closed": 3,
-        "history_rows_rewritten": 2,
-    }
+    assert HistoryCheck().problems == ()
+    assert HistoryBatch(check=HistoryCheck(**found)).problems == (said,)
 
 
 @pytest.mark.parametrize(
-    ("settings", "names"),
+    ("settings", "columns", "kind"),
     [
-        ({}, ()),
-        ({"history": True}, ("valid_from", "valid_to", "_event", "_is_deleted")),
-        ({"history": True, "deletes": "soft"}, ("valid_from", "valid_to", "_event")),
+        ({"order_by": ("n",)}, TYPES, T.LongType()),
+        ({"order_by": ("text",)}, TYPES, T.TimestampType()),
+        ({"order_by": ("day", "n")}, TYPES, T.TimestampType()),
+        ({"envelope": "debezium"}, TYPES, T.TimestampType()),
+        ({"order_by": ("seen_later",)}, TYPES, None),
     ],
 )
-def test_a_history_is_a_table_of_the_topic_and_has_names_of_its_own(settings: Any, names: tuple[str, ...]) -> None:
-    spec = TopicTable("orders", "shop", "orders", write="upsert", **settings)
-    assert history_columns(spec) == names
-    assert (("shop", "orders__history") in spec.identifiers) == bool(settings)
+def test_history_has_columns_beside_those_of_its_rows(settings: Any, columns: Any, kind: T.DataType | None) -> None:
+    spec = TopicTable("orders", "shop", "orders", write="history", **settings)
+    names = {
+        each.name: each.dataType
+        for each in change_columns(spec, T.StructType([*starmap(T.StructField, columns.items())]))
+    }
+    assert names.get("valid_from") == names.get("valid_to") == kind
+    assert {"_is_deleted", "_event"} <= names.keys()
+    assert ("_change" in names) == ("envelope" in settings)
+    assert spec.identifiers == (("shop", "orders"), ("shop", "orders__dead_letters"))
+
+
+def test_schema_with_a_column_of_histories_is_refused() -> None:
+    spec = TopicTable("orders", "shop", "orders", write="history", format="avro", schema_file="orders.avsc")
+    columns = T.StructType([T.StructField("id", T.LongType()), T.StructField("Valid_To", T.DateType())])
+    decoder: Any = SimpleNamespace(fixed=Target(columns, {}))
+    with pytest.raises(TableError, match=r"columns Valid_To, and write: history has its own"):
+        plan_schema(spec, decoder, None)

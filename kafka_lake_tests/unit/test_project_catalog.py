@@ -255,7 +255,7 @@ def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, mon
     folder.mkdir()
     (folder / "defs.yaml").write_text(
         "type: kafka_lake.KafkaTopicTable\n"
-        "attributes: {topic: customers, namespace: shop, write: upsert, key: [id], schema: id bigint, history: true}\n"
+        "attributes: {topic: customers, namespace: shop, write: history, key: [id], schema: id bigint}\n"
     )
     for part in ("_java", "_jars", "_brokers", "_spark", "_warehouse"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
@@ -268,9 +268,7 @@ def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, mon
     catalog.ensure_namespace("shop")
     columns = pa.schema([("id", pa.int64())])
     assert readers().finding == "no keyed table has deletion vectors"
-    catalog.pyiceberg.create_table(("shop", "customers"), columns)
-    assert readers().finding == "no keyed table has deletion vectors"
-    catalog.pyiceberg.create_table(("shop", "customers__history"), columns, properties={"format-version": "3"})
+    catalog.pyiceberg.create_table(("shop", "customers"), columns, properties={"format-version": "3"})
     assert readers().healthy
-    assert "(format version 3) in shop.customers__history: Spark, PyIceberg" in readers().finding
+    assert "(format version 3) in shop.customers: Spark, PyIceberg" in readers().finding
     assert "Daft and chDB didn't" in readers().finding

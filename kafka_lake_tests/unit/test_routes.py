@@ -93,7 +93,7 @@ def assert_refused(document: str, change: tuple[str, str], said: str | None) -> 
         (("table: orders", "start: latest"), "table: is missing"),
         (("dead_letters: fail", "start: latest"), "start: is the topic's"),
         (("dead_letters: fail", "match: first"), "match: is the topic's"),
-        (("dead_letters: fail", "history: true"), "history: can't be combined with routes yet"),
+        (("dead_letters: fail", "snapshot: reconcile"), "snapshot: can't be combined with routes yet"),
         (
             ("dead_letters: fail", "rules: [{range: {column: b, min: 0, on_failure: warn}}]"),
             r"rules: number 1 \(range\): on_failure: is a setting of the rule. Write it beside range:, not in it",
@@ -114,7 +114,6 @@ def assert_refused(document: str, change: tuple[str, str], said: str | None) -> 
         ),
         (("namespace: web", "namespace: shop"), None),
         (("header: kind, in: [click, '7', 'true']", "field: type, equals: order"), "table clicks would never get type"),
-        (("match: first", "history: true\nwrite: upsert"), "history: can't be combined"),
     ],
 )
 def test_what_is_no_route_is_refused_by_name(change: tuple[str, str], said: str | None) -> None:

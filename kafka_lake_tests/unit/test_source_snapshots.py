@@ -1,6 +1,5 @@
 """Where a snapshot of the source begins and ends, whatever is cut where; and when the rows go that it lacks."""
 
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -87,13 +86,13 @@ def test_what_a_batch_says_of_snapshots(
     records: str, before: Reading, reading: Reading, ended: int | None, left: tuple[tuple[int, str], ...]
 ) -> None:
     found = walked(records, before)
-    assert replace(found, before=()) == Walk(reading, None if ended is None else Ended(at(ended)), left)
+    assert found == Walk(reading, None if ended is None else Ended(at(ended)), left)
 
 
-def test_each_snapshot_that_has_ended_is_known_unless_a_record_of_it_may_be_a_dead_letter() -> None:
+def test_newest_snapshot_that_has_ended_is_known_with_its_dead_letters() -> None:
     found = walked("flfrlflfr")
-    assert (found.ended, found.before) == (Ended(at(5)), (Ended(at(0)), Ended(at(2))))
-    assert with_dead_letters(found, 1).before == ()
+    assert found.ended == Ended(at(5))
+    assert with_dead_letters(found, 1).ended == Ended(at(5), dead_letters=1)
 
 
 @given(
@@ -103,13 +102,10 @@ def test_each_snapshot_that_has_ended_is_known_unless_a_record_of_it_may_be_a_de
 def test_batches_may_be_cut_anywhere(records: str, cuts: list[int]) -> None:
     whole = walked(records)
     reading, last, left = NONE, None, list[tuple[int, str]]()
-    ended = list[Ended]()
     for start, end in pairwise([0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]):
         found = walked(records[start:end], reading, start)
         reading, last = found.reading, found.ended or last
         left += found.left
-        ended += [*found.before, *([found.ended] if found.ended else [])]
-    assert ended == [*whole.before, *([whole.ended] if whole.ended else [])]
     assert (reading, last, tuple(left)) == (whole.reading, whole.ended, whole.left)
 
 

@@ -32,10 +32,10 @@ def refuse_column(spec: TopicTable, table: Table, path: str, names: Names) -> No
 
     Raises:
         TableError: If it is the metadata column, or tells rows or the order of changes apart; or if the table has a
-            history, whose column would keep its type.
+            history, whose rows name columns by their ids.
     """
     own = {spec.metadata_column, *(field.name for field in change_columns(spec))}
-    keys = {spec.key_column if spec.key_format else None, *key_columns(spec, table)} if spec.write == "upsert" else {}
+    keys = {spec.key_column if spec.key_format else None, *key_columns(spec, table)} if spec.is_keyed else {}
     what = ""
     if names[0] in own:
         what = "is kafka_lake's own"
@@ -43,8 +43,8 @@ def refuse_column(spec: TopicTable, table: Table, path: str, names: Names) -> No
         what = "is a part of the table's key"
     elif names[0] in spec.order_by:
         what = "tells the order of changes"
-    elif spec.history:
-        what = "is a column of the table's history, too"
+    elif spec.write == "history":
+        what = "is a column of a history"
     if what:
         raise TableError(
             f"Table {'.'.join(spec.identifier)}: column {path} {what}, and its type can't be changed.",

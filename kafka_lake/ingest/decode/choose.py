@@ -45,8 +45,8 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
         rows = _one(spec, connections, state=state, part="value", format_=spec.format, file=spec.schema_file)
     if spec.key_format is not None:
         key = _one(spec, connections, state=state, part="key", format_=spec.key_format, file=spec.key_schema_file)
-        rows = Keyed(rows, key, spec.key_column, of_tombstones=spec.write == "upsert")
-    if spec.write == "append":
+        rows = Keyed(rows, key, spec.key_column, of_tombstones=spec.is_keyed)
+    if not spec.is_keyed:
         return rows
     columns = key_columns(spec, state.table if state else None)
     of_record = spec.envelope != "none" and not spec.key

@@ -12,8 +12,6 @@ from kafka_lake.lake.tables.properties import from_json, to_json
 
 KEYED = "kafka-lake.keyed"
 """A property of keyed tables: the columns of the key, and what tells the order of changes."""
-HISTORY = "kafka-lake.history"
-"""A property of histories: the columns whose changes make a version; none for all."""
 
 
 def key_columns(spec: TopicTable, table: Table | None) -> tuple[str, ...]:
@@ -50,41 +48,41 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
     """Stop a run whose settings don't go with the rows that are there.
 
     An order that is set for the first time goes with them: they have its columns, or are older than any change that
-    does. A history would have to be put in order anew.
+    does. The versions of a history would have to be put in order anew.
 
     Raises:
         TableError: If they ask for another key or order than the table was written with, or for rows of another kind.
     """
     have = from_json(table, KEYED)
     name = ".".join(spec.identifier)
-    if HISTORY in table.properties:
-        raise TableError(
-            f"Table {name} is a history, and the topic's settings ask for its rows there.",
-            "Set history: only, as it was; or give the topic another table with table:.",
-        )
-    drop = "the table and its history" if spec.history else "the table"
     rebuild = (
-        f"Set it back; or drop {drop} and materialize it anew from the topic; or give the topic another table with "
+        "Set it back; or drop the table and materialize it anew from the topic; or give the topic another table with "
         "table:."
     )
-    if spec.write == "append":
-        if have is not None:
-            raise TableError(f"Table {name} was written with write: upsert, and its topic is set to append.", rebuild)
-        return
     if have is None:
-        if row_count(table):
-            raise TableError(f"Table {name} has rows that were appended, and its topic is set to upsert.", rebuild)
+        if spec.is_keyed and row_count(table):
+            raise TableError(
+                f"Table {name} has rows that were appended, and its topic is set to {spec.write}.", rebuild
+            )
         return
+    if not spec.is_keyed:
+        raise TableError(
+            f"Table {name} was written with write: {have['write']}, and its topic is set to append.", rebuild
+        )
+    if "track" in have:
+        have["track"] = sorted(spec.renames.get(name, name) for name in have["track"])
     want = _told(spec, key_columns(spec, table))
     differing = [each for each in {**want, **have} if have.get(each) != want.get(each)]
-    is_first_order = differing == ["order_by"] and not have["order_by"] and not spec.history
+    is_first_order = differing == ["order_by"] and not have["order_by"] and spec.write == "upsert"
     if differing and not is_first_order:
         said = "; ".join(f"{each} was {_shown(have.get(each))} and is {_shown(want.get(each))}" for each in differing)
         raise TableError(f"Table {name} was written with other settings: {said}.", rebuild)
 
 
 def _told(spec: TopicTable, columns: Sequence[str]) -> dict[str, Any]:
-    told = {"key": list(columns), "order_by": list(spec.order_by), "envelope": spec.envelope}
+    told = {"write": spec.write, "key": list(columns), "order_by": list(spec.order_by), "envelope": spec.envelope}
+    if spec.write == "history":
+        told["track"] = sorted(spec.track)
     # Rows that are marked and rows that go are not to be had in one table.
     return {**told, "deletes": "soft"} if spec.deletes == "soft" else told
 

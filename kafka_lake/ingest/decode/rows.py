@@ -18,7 +18,10 @@ TRANSFORM_ERROR = "_error"
 CHANGE, DELETED = "_change", "_is_deleted"
 """Columns of keyed tables: what made the row, and where that is in its source's order; and whether it was deleted."""
 VALID_FROM, VALID_TO, EVENT = "valid_from", "valid_to", "_event"
-"""Columns of histories: from when until when a version counts, and what else an event must tell to be placed anew."""
+"""Columns of histories: from when until when a version counts, and what else a change must tell to be placed anew."""
+EVENT_TYPE = T.StructType([T.StructField("kept", T.ArrayType(T.IntegerType())), T.StructField("at", T.TimestampType())])
+"""``kept``: field ids of the columns that a change left as they were. ``at``: its time, if an envelope tells it."""
+_COUNTED = (T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType)
 CHANGE_TYPE = T.StructType([T.StructField("op", T.StringType()), T.StructField("order", T.ArrayType(T.LongType()))])
 
 METADATA = T.StructType(
@@ -64,24 +67,41 @@ def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
         spec: Its metadata column counts.
     """
     metadata = [T.StructField(spec.metadata_column, METADATA)] if spec.metadata_column else []
-    return T.StructType([*without_excepted(columns, spec), *metadata, *change_columns(spec)])
+    return T.StructType([*without_excepted(columns, spec), *metadata, *change_columns(spec, columns)])
 
 
-def change_columns(spec: TopicTable) -> list[T.StructField]:
-    """Return the columns by which a keyed table tells of changes."""
-    columns = []
-    if spec.write == "upsert" and spec.has_source_order:
-        columns.append(T.StructField(CHANGE, CHANGE_TYPE))
-    if spec.write == "upsert" and spec.deletes == "soft":
-        columns.append(T.StructField(DELETED, T.BooleanType()))
-    return columns
+def change_columns(spec: TopicTable, columns: T.StructType | None = None) -> list[T.StructField]:
+    """Return the columns by which a keyed table tells of changes.
+
+    Args:
+        spec: Its settings.
+        columns: Those of its rows, which tell the type of a history's intervals: without the column of the order there
+            are none yet. Leave them out where names are all that counts.
+    """
+    found = []
+    if spec.is_keyed and spec.has_source_order:
+        found.append(T.StructField(CHANGE, CHANGE_TYPE))
+    if spec.write == "history":
+        kind = T.TimestampType() if columns is None else interval_type(spec, columns)
+        found += [T.StructField(name, kind) for name in (VALID_FROM, VALID_TO) if kind is not None]
+    if spec.write == "history" or (spec.write == "upsert" and spec.deletes == "soft"):
+        found.append(T.StructField(DELETED, T.BooleanType()))
+    if spec.write == "history":
+        found.append(T.StructField(EVENT, EVENT_TYPE))
+    return found
 
 
-def history_columns(spec: TopicTable) -> tuple[str, ...]:
-    """Return the names of columns that a topic's history has and its table doesn't."""
-    if not spec.history:
-        return ()
-    return (VALID_FROM, VALID_TO, EVENT) if spec.deletes == "soft" else (VALID_FROM, VALID_TO, EVENT, DELETED)
+def interval_type(spec: TopicTable, columns: T.StructType) -> T.DataType | None:
+    """Return the type of a history's intervals; None if its order is by a column that isn't there yet."""
+    if spec.has_source_order or len(spec.order_by) != 1:
+        return T.TimestampType()
+    kind = next((field.dataType for field in columns if field.name == spec.order_by[0]), None)
+    return kind if kind is None or is_counted(kind) else T.TimestampType()
+
+
+def is_counted(kind: T.DataType) -> bool:
+    """Return whether a version counts from a value of this type on: a number, a date or a time."""
+    return isinstance(kind, _COUNTED)
 
 
 def origin_of(decoded: DataFrame, topic_id: str | None) -> Column:

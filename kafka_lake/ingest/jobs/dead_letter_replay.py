@@ -121,12 +121,12 @@ class DeadLetterReplay(Job):
         self._done = True
         context = self.context
         try:
-            merged = self._records if self._spec.write == "upsert" else None
+            merged = self._records if self._spec.is_keyed else None
             reconcile(context, relabelled=staged.failed_rows, merged=merged)
         except Exception as error:
             context.observer.warn(
                 f"Topic {context.spec.topic}: the letters that were moved will be taken out by the next "
-                f"{'replay of them' if self._spec.write == 'upsert' else 'run'}: {error}"
+                f"{'replay of them' if self._spec.is_keyed else 'run'}: {error}"
             )
 
 

@@ -8,7 +8,6 @@ from pyspark.sql import functions as F
 from kafka_lake.executors.changes.change import DELETE
 from kafka_lake.ingest.decode.rows import DELETED
 from kafka_lake.ingest.keyed.bounds import Bounds
-from kafka_lake.ingest.keyed.history.figures import HistoryBatch
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.truncates import Emptied
 from kafka_lake.ingest.rules.asked import Verdict
@@ -80,7 +79,6 @@ class KeyedBatch:
         updated: Rows that were changed.
         deleted: Rows that went.
         check: What the audit found of the batch's keys in the staged table.
-        history: What became of it in the history; None for a table without one.
         not_sent: The changes that couldn't be applied, in the order of partition and offset.
         emptied: The truncate before which nothing counts; None if there is none.
         verdict: What the topic's rules found of the changes that bring rows.
@@ -96,13 +94,36 @@ class KeyedBatch:
     check: KeyCheck
     not_sent: tuple[NotSent, ...] = ()
     emptied: Emptied | None = None
-    history: HistoryBatch | None = None
     verdict: Verdict = field(default_factory=Verdict)
 
     @property
     def ignored(self) -> int:
         """Return how many keys' changes changed nothing: older than the row, or a delete of no row."""
         return self.keys - self.inserted - self.updated - self.deleted
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return what is wrong."""
+        found = [*self.check.problems, *(self.emptied.problems if self.emptied else ())]
+        if self.check.brought != self.inserted + self.updated:
+            found.append(
+                f"{self.inserted} rows were inserted and {self.updated} updated, but {self.check.brought} are as the "
+                "batch left them"
+            )
+        return tuple(found)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Return the figures by the names that a check's page has for them."""
+        return {
+            "keys": self.keys,
+            "rows_inserted": self.inserted,
+            "rows_updated": self.updated,
+            "rows_deleted": self.deleted,
+            "keys_ignored": self.ignored,
+            "keys_later_deleted": self.late,
+            **(self.emptied.facts if self.emptied else {}),
+        }
 
 
 def check_keys(staged: DataFrame, changes: DataFrame, keys: Keys, within: Bounds) -> KeyCheck:

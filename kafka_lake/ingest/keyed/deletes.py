@@ -83,9 +83,8 @@ def without_late(context: Context, changes: DataFrame, keys: Keys) -> DataFrame 
     late = f"NOT {keys.is_newer('s', 'd')}"
     if keys.order_by:
         is_tombstone = [f"d.{IS_TOMBSTONE}"] if IS_TOMBSTONE in held.columns else []
-        if not context.spec.history:
-            # It deleted a key that had no row. A history knows no such deletes.
-            is_tombstone.append(keys.is_untold("d"))
+        # It deleted a key that had no row.
+        is_tombstone.append(keys.is_untold("d"))
         is_before = f"NOT {keys.is_behind('s', 'd')} AND {keys.is_behind('d', 's')}"
         late = f"({late} OR (coalesce({' OR '.join(is_tombstone) or 'false'}, false) AND {is_before}))"
     if not keys.has_order:

@@ -16,7 +16,7 @@ from kafka_lake.ingest.keyed.folded import FoldedBatch
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys, quoted
 from kafka_lake.ingest.keyed.refusals import value_not_told
 
-_LIMIT = 100_000
+LIMIT = 100_000
 """As many changes may lack a value in one batch."""
 _COLUMNS = {"partition": "int", "offset": "bigint", "columns": "string"}
 
@@ -40,8 +40,8 @@ def find_not_sent(context: Context, batch: FoldedBatch, rows: DataFrame, keys: K
         lacking.filter((F.size(KEPT) > 0) & (F.size(UNKNOWN) == 0)).alias("s").join(rows.alias("t"), there, "left_anti")
     )
     of = no_row.unionByName(lacking.filter(F.size(UNKNOWN) > 0))
-    found = without_value(batch.changes, of, keys).orderBy("partition", "offset").limit(_LIMIT + 1).collect()
-    if len(found) > _LIMIT:
+    found = without_value(batch.changes, of, keys).orderBy("partition", "offset").limit(LIMIT + 1).collect()
+    if len(found) > LIMIT:
         raise value_not_told(context.spec, *found[0])
     return tuple(NotSent(*each) for each in found)
 

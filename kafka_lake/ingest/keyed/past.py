@@ -33,8 +33,8 @@ from kafka_lake.ingest.keyed.truncates import (
     Emptied,
     Truncate,
     newer_of,
+    newest_truncate,
     remembered_truncate,
-    truncates_of,
 )
 from kafka_lake.ingest.topic_table import TopicTable, is_over, limit_of
 from kafka_lake.lake.positions import POSITION, TableState
@@ -70,13 +70,11 @@ class Past:
         emptied: What is older than that is gone; None if there is nothing of the kind.
         ended: The snapshot of the source that lacks what goes; None if a truncate takes it away.
         marks: What the snapshot's summary says of it.
-        closings: What takes rows away: the truncates of the batch, and snapshots that have ended.
     """
 
     emptied: Emptied | None = None
     ended: Ended | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
-    closings: tuple[Truncate, ...] = ()
 
 
 def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Past:
@@ -93,16 +91,15 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
             rows may be of another table of the source than the one that lacks them.
     """
     spec = context.spec
-    ended, before, marks = None, tuple[Ended, ...](), dict[str, str]()
+    ended, marks = None, dict[str, str]()
     if spec.snapshot == "reconcile":
-        ended, before, known = _snapshots(context, state, batch, keys)
+        ended, known = _snapshots(context, state, batch, keys)
         marks[READING] = known.to_json()
-    truncates = _truncates(spec, batch, keys)
+    new = _truncate(spec, batch, keys)
     sources = sources_of(spec, state, batch.figures["sources"])
-    for at in (*truncates[:1], *([ended.at] if ended else [])):
+    for at in (*([new] if new else []), *([ended.at] if ended else [])):
         refuse_several_sources(spec, sources, at)
     marks[SOURCES] = json.dumps(sources)
-    new = truncates[0] if truncates else None
     if ended is not None:
         newest = newer_of(ended.at, new, keys)
         new = newest.at if newest else None
@@ -110,30 +107,27 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
     if emptied is None:
         return Past(marks=marks)
     is_ended = ended is not None and emptied.is_new and emptied.at == ended.at
-    closings = (*truncates, *(each.at for each in (*before, *([ended] if ended else []))))
-    return Past(emptied, ended if is_ended else None, {**marks, TRUNCATED: emptied.at.to_json()}, closings)
+    return Past(emptied, ended if is_ended else None, {**marks, TRUNCATED: emptied.at.to_json()})
 
 
-def _truncates(spec: TopicTable, batch: Told, keys: Keys) -> list[Truncate]:
+def _truncate(spec: TopicTable, batch: Told, keys: Keys) -> Truncate | None:
     if spec.on_truncate != "apply" or not batch.figures["truncates"]:
-        return []
-    found = truncates_of(batch.changes, keys)
+        return None
+    newest = newest_truncate(batch.changes, keys)
     if not keys.has_order:
-        refuse_several_partitions(spec, found[0], batch.position)
-    return found
+        refuse_several_partitions(spec, newest, batch.position)
+    return newest
 
 
-def _snapshots(
-    context: Context, state: TableState, batch: Told, keys: Keys
-) -> tuple[Ended | None, tuple[Ended, ...], Remembered]:
-    """Return the snapshot whose missing rows go with a batch, those before it, and what the table is to remember."""
+def _snapshots(context: Context, state: TableState, batch: Told, keys: Keys) -> tuple[Ended | None, Remembered]:
+    """Return the snapshot whose missing rows go with a batch, and what the table is to remember."""
     spec, position = context.spec, batch.position
     if len(position.offsets) > 1:
         raise several_partitions(spec, len(position.offsets))
     before = remembered(state, batch.summary)
     if state.position is not None and state.position.offsets == position.offsets:
         # What is read again has been looked at.
-        return None, (), before
+        return None, before
     found = Walk(before.reading)
     if batch.figures["reads"] or before.reading != NONE:
         found = walk(before.reading, *marks_of(batch.changes, keys))
@@ -147,8 +141,7 @@ def _snapshots(
     if found.ended is not None:
         end = context.connections.cluster.watermarks_of(spec.topic).end[_partition(position)]
     ended, waiting = due(found.ended, before.waiting, position.offsets[_partition(position)], end)
-    passed = [each for each in found.before if not each.dead_letters] if ended is not None else []
-    return ended, tuple(passed), Remembered(found.reading, waiting)
+    return ended, Remembered(found.reading, waiting)
 
 
 def _partition(position: Position) -> int:

@@ -106,15 +106,20 @@ def refusal_of(spec: TopicTable, error: Exception) -> ChangeRefusedError | None:
             spec, f"in partition {found[1]} at offset {found[2]}; its row came from partition {found[3]}"
         )
     if found := re.search(rf"{TOMBSTONE_ELSEWHERE} (\d+) (\d+) (\d+)", text):
-        return ChangeRefusedError(
-            f"Topic {spec.topic}: the record in partition {found[1]} at offset {found[2]} deletes a key and has no "
-            f"value, so no order; the key's row came from partition {found[3]}. Which is newer isn't known.",
-            "main is as it was. Let a value tell deletes, with delete_when:; or read past the record with "
-            "kafka-lake reset.",
-        )
+        return tombstone_elsewhere(spec, found[1], found[2], found[3])
     if found := re.search(rf"{NOT_THERE} (\d+) (\d+) ([^\n]*?)(?: SQLSTATE: \w+)?\s*(?:\n|$)", text):
         return value_not_told(spec, found[1], found[2], found[3])
     return None
+
+
+def tombstone_elsewhere(spec: TopicTable, partition: object, offset: object, other: object) -> ChangeRefusedError:
+    """Return the refusal of a delete without an order whose key has a row from another Kafka partition."""
+    return ChangeRefusedError(
+        f"Topic {spec.topic}: the record in partition {partition} at offset {offset} deletes a key and has no "
+        f"value, so no order; the key's row came from partition {other}. Which is newer isn't known.",
+        "main is as it was. Let a value tell deletes, with delete_when:; or read past the record with "
+        "kafka-lake reset.",
+    )
 
 
 def value_not_told(spec: TopicTable, partition: object, offset: object, columns: str) -> ChangeRefusedError:

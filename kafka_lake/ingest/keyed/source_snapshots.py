@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from kafka_lake.executors.changes.change import NOTHING
 from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.keyed.keys import DOES, READS, Keys, quoted
-from kafka_lake.ingest.keyed.truncates import Truncate, place_and_times, truncate_of
+from kafka_lake.ingest.keyed.truncates import Truncate, place_of, truncate_of
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, TableState, ancestors, summary_of
 
 READING = "kafka-lake.source-snapshot"
@@ -127,13 +127,11 @@ class Walk:
         reading: How far one has been read at its end.
         ended: The newest one that has ended in it.
         left: Those that take no rows away: an offset of each, and why.
-        before: Others that have ended in it, the oldest one first; a history ends versions at them.
     """
 
     reading: Reading
     ended: Ended | None = None
     left: tuple[tuple[int, str], ...] = ()
-    before: tuple[Ended, ...] = ()
 
 
 NO_END = "began, and other changes follow before its end: it broke off, or it has one row and is the first of several"
@@ -179,8 +177,7 @@ def _at_end(found: Walk, at: Truncate) -> Walk:
         why = OTHER_POSITION
     if why:
         return replace(found, reading=NONE, left=(*found.left, (at.offset, why)))
-    before = found.before if found.ended is None else (*found.before, found.ended)
-    return replace(found, reading=NONE, ended=Ended(begin, reading.dead_letters), before=before)
+    return replace(found, reading=NONE, ended=Ended(begin, reading.dead_letters))
 
 
 def with_dead_letters(found: Walk, count: int) -> Walk:
@@ -195,7 +192,7 @@ def with_dead_letters(found: Walk, count: int) -> Walk:
     reading, ended = found.reading, found.ended
     reading = replace(reading, dead_letters=reading.dead_letters + count) if reading.begin else UNKNOWN
     ended = ended and replace(ended, dead_letters=ended.dead_letters + count)
-    return replace(found, reading=reading, ended=ended, before=())
+    return replace(found, reading=reading, ended=ended)
 
 
 def due(ended: Ended | None, waiting: Ended | None, position: int, end: int) -> tuple[Ended | None, Ended | None]:
@@ -239,7 +236,7 @@ def marks_of(changes: DataFrame, keys: Keys) -> tuple[list[Mark], list[Between]]
     order = F.col(f"{CHANGE}.order")
     found = (
         changes.filter(reads.isin(*BEGINS, *ENDS))
-        .select(reads.alias("kind"), order.alias("order"), *place_and_times(place))
+        .select(reads.alias("kind"), order.alias("order"), *place_of(place))
         .orderBy("offset")
         .collect()
     )

@@ -14,14 +14,13 @@ from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import TRUNCATE
 from kafka_lake.ingest.decode.rows import CHANGE
-from kafka_lake.ingest.keyed.keys import AT, DOES, Keys, quoted
+from kafka_lake.ingest.keyed.keys import DOES, Keys, quoted
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import TableState, ancestors, summary_of
 
+_PLACE = ("topic_id", "partition", "offset")
 TRUNCATED = "kafka-lake.truncated"
 """In a snapshot's summary: the newest truncate, before which no change of a later batch counts."""
-MOST = 100
-"""How many truncates are looked at of a batch, and are remembered by a history."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,6 @@ class Truncate:
         offset: Of the record.
         is_read: Whether it is a row of a snapshot of the source, which has all that was made before its position. What
             has that very position is of the snapshot itself.
-        at: When it was made, in milliseconds since the epoch; Kafka's time if the envelope tells none. None if a
-            version wrote it down that didn't keep it.
-        stamp: Kafka's time, likewise.
     """
 
     order: tuple[int, ...]
@@ -45,13 +41,6 @@ class Truncate:
     partition: int
     offset: int
     is_read: bool = False
-    at: int | None = None
-    stamp: int | None = None
-
-    @property
-    def place(self) -> tuple[str | None, int, int]:
-        """Where its record is."""
-        return self.topic_id, self.partition, self.offset
 
     def sorted_by(self, keys: Keys) -> tuple[object, ...]:
         """Return what truncates are sorted by, the oldest one first."""
@@ -130,31 +119,27 @@ class Emptied:
         return {rows: self.rows, f"changes_before_{what}": self.changes}
 
 
-def truncates_of(changes: DataFrame, keys: Keys) -> list[Truncate]:
-    """Return the newest truncates of a batch, at most `MOST`, the newest one first.
+def newest_truncate(changes: DataFrame, keys: Keys) -> Truncate:
+    """Return the newest truncate of a batch that has some.
 
     Args:
         changes: What `changes_of` gave, in the table's types.
         keys: Tell the order.
     """
     order = F.col(f"c.{CHANGE}.order") if keys.has_envelope else F.array().cast("array<bigint>")
-    newest = changes.filter(F.col(DOES) == TRUNCATE).alias("c").orderBy(F.expr(keys.order("c")).desc()).limit(MOST)
-    rows = newest.select(order.alias("order"), *place_and_times(F.col(f"c.{quoted(keys.metadata)}"))).collect()
-    return [truncate_of(row) for row in rows]
+    newest = changes.filter(F.col(DOES) == TRUNCATE).alias("c").orderBy(F.expr(keys.order("c")).desc()).limit(1)
+    rows = newest.select(order.alias("order"), *place_of(F.col(f"c.{quoted(keys.metadata)}"))).collect()
+    return truncate_of(rows[0])
 
 
-def place_and_times(metadata: Column) -> list[Column]:
-    """Return where a record is, and its times, as `truncate_of` takes them; the envelope's is in `AT`."""
-    at = F.unix_millis(F.coalesce(F.col(AT), metadata["timestamp"]))
-    times = [at.alias("at"), F.unix_millis(metadata["timestamp"]).alias("stamp")]
-    return [*[metadata[name].alias(name) for name in ("topic_id", "partition", "offset")], *times]
+def place_of(metadata: Column) -> list[Column]:
+    """Return where a record is, as `truncate_of` takes it."""
+    return [metadata[name].alias(name) for name in _PLACE]
 
 
 def truncate_of(row: Row, is_read: bool = False) -> Truncate:
-    """Return what a row of ``order`` and `place_and_times` stands for."""
-    told = row.asDict()
-    place = {name: told[name] for name in ("topic_id", "partition", "offset", "at", "stamp")}
-    return Truncate(tuple(told["order"]), is_read=is_read, **place)
+    """Return what a row of ``order`` and `place_of` stands for."""
+    return Truncate(tuple(row["order"]), is_read=is_read, **{name: row[name] for name in _PLACE})
 
 
 def remembered_truncate(state: TableState) -> Truncate | None:

@@ -30,7 +30,7 @@ def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableStat
     """
     if not spec.arrow:
         return "arrow is false"
-    if spec.write == "upsert":
+    if spec.is_keyed:
         return "changes are merged by Spark"
     if not isinstance(decoder, Json):
         return "the format has a decoder of its own"

@@ -25,6 +25,7 @@ from kafka_lake.ingest.rules.refused import Refused, refused_mark
 from kafka_lake.ingest.stage.arrow_doubts import why_not
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, nothing_written
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
+from kafka_lake.ingest.stage.history_rows import write_versions
 from kafka_lake.ingest.stage.keyed_rows import write_changes
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
@@ -40,8 +41,8 @@ CLASSES = "classes"
 """Among the metrics of a batch: its dead letters by class, where who decoded them has counted them."""
 
 
-DELETES, HISTORY, KEYED = "deletes", "history", "keyed"
-"""Likewise, of a keyed table: the staged tables of deleted keys and of its history, and what became of the changes."""
+DELETES, KEYED = "deletes", "keyed"
+"""Likewise, of a keyed table: the staged table of deleted keys, and what became of the changes."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Batch:
         decoded = context.decoding.decode(
             spec, decoder, self.target, self.records, topic_id=topic_id, refused=self.refused
         )
-        if spec.write == "upsert":
+        if spec.is_keyed:
             return self._merge(branch, decoded, tasks, undo)
         return WrittenBatch(self._append_rows(branch, decoded.rows, tasks), decoded.counts(), decoded.judged)
 
@@ -164,7 +165,8 @@ class Batch:
         """Merge changes as one snapshot."""
         # What is set apart as it is, and what no route takes, has no changes, and a decoder that knows no keys.
         decoder, known = self.decoder, key_columns(self.context.spec, self.state.table)
-        staged = write_changes(
+        write = write_versions if self.context.spec.write == "history" else write_changes
+        staged = write(
             ChangesToStage(
                 context=self.context,
                 plan=self.plan,
@@ -190,7 +192,7 @@ class Batch:
 
         return WrittenBatch(
             staged.primary,
-            {**counts, DELETES: staged.deletes, HISTORY: staged.history, KEYED: staged.batch},
+            {**counts, DELETES: staged.deletes, KEYED: staged.batch},
             judged,
             verdict,
         )

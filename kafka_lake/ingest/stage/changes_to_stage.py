@@ -13,7 +13,7 @@ from kafka_lake.ingest.decode.rows import change_columns
 from kafka_lake.ingest.keyed.changes import can_leave_out
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, Keys
 from kafka_lake.ingest.keyed.source_snapshots import Ended
-from kafka_lake.ingest.keyed.truncates import Emptied, Truncate
+from kafka_lake.ingest.keyed.truncates import Emptied
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.shape import shaped
@@ -38,7 +38,6 @@ class ChangesToStage:
         failed: Tells how many records became dead letters, once the changes have been read.
         emptied: What is older than that doesn't count; None if there is nothing of the kind.
         ended: The snapshot of the source that lacks what is older; None if there is none, or not for the first time.
-        closings: What takes rows away in the batch.
         declared: Whether the settings declare all columns.
     """
 
@@ -54,7 +53,6 @@ class ChangesToStage:
     failed: Callable[[], int]
     emptied: Emptied | None = None
     ended: Ended | None = None
-    closings: tuple[Truncate, ...] = ()
     declared: bool = False
 
     @cached_property

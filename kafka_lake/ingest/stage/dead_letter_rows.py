@@ -138,7 +138,7 @@ def may_be_obsolete(context: Context, plan: Plan) -> bool:
     change of a keyed table may find what it lacked. The rows of such a table don't tell of each record, as those of
     others do, by which `kafka_lake.ingest.dead_letters.reconcile` knows.
     """
-    return context.spec.write == "upsert" and plan.kind in ("append", "replace")
+    return context.spec.is_keyed and plan.kind in ("append", "replace")
 
 
 def named(plan: Plan, records: DataFrame) -> DataFrame:

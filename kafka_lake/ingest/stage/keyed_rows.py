@@ -28,7 +28,7 @@ from kafka_lake.ingest.keyed.fold import (
     with_order_of_rows,
 )
 from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch
-from kafka_lake.ingest.keyed.history.shape import Shape
+from kafka_lake.ingest.keyed.history.check import HistoryBatch
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
@@ -39,8 +39,6 @@ from kafka_lake.ingest.keyed.truncates import Emptied, empty, rows_behind, witho
 from kafka_lake.ingest.rules.asked import Verdict
 from kafka_lake.ingest.rules.refused import refused_mark
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
-from kafka_lake.ingest.stage.history_rows import EventsToStage, write_history
-from kafka_lake.ingest.stage.history_table import refuse_left_behind
 from kafka_lake.ingest.stage.judge import judge_changes
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
@@ -72,14 +70,12 @@ class StagedChanges:
     Args:
         primary: The table.
         deletes: The table of deleted keys, None if there is nothing new for it.
-        history: The history, None if the topic has none.
         batch: What became of the batch.
     """
 
     primary: StagedTable
     deletes: StagedTable | None
-    history: StagedTable | None
-    batch: KeyedBatch
+    batch: KeyedBatch | HistoryBatch
 
 
 def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
@@ -92,10 +88,7 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
     Raises:
         ChangeRefusedError: If a change can't be applied, or the settings say to stop at it. Nothing is staged then but
             what ``undo`` takes away.
-        TableError: If the table's history doesn't go with the settings. Likewise.
     """
-    if not batch.context.spec.history:
-        refuse_left_behind(batch.context)
     try:
         with ExitStack() as held:
             return _staged(batch, held, undo)
@@ -106,16 +99,15 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
 
 
 def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedChanges:
-    tasks = max(batch.tasks, 2) + row_count(batch.state.table) // _ROWS_WORTH_A_PARTITION
-    held.enter_context(shuffles(batch.context.connections.spark(), tasks))
-    all_changes, figures = _told(batch, held)
+    held.enter_context(shuffles(batch.context.connections.spark(), merge_tasks(batch)))
+    all_changes, figures = told(batch, held)
     verdict = judge_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
-    batch = _without_refused(batch, verdict)
+    batch = without_refused(batch, verdict)
     batch = _since_past(batch, all_changes, figures)
     changes = all_changes.drop(READS, SOURCE, MOVES)
     if verdict.refused is not None:
         changes = verdict.refused.left(changes, batch.keys.metadata)
-    changes = _counting(batch, changes)
+    changes = of_rows(batch, changes)
     ordered = _ordered(batch, changes.drop(AT), figures["deletes"], held)
     if batch.emptied is not None:
         ordered, counted_older = without_older(ordered, batch.emptied, batch.keys)
@@ -131,7 +123,7 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     late = without_late(batch.context, one_each, batch.keys) if folded.count else None
     in_time = one_each if late is None else kept(late, held)
     left = folded.count if late is None else in_time.count()
-    told = KeyedBatch(
+    done = KeyedBatch(
         changes=figures["changes"] - len(not_sent) - (len(verdict.refused) if verdict.refused else 0),
         keys=folded.count,
         deletes=figures["deletes"],
@@ -144,27 +136,20 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         verdict=verdict,
     )
     if left:
-        primary, done = _merged(batch, in_time, folded.within)
-        told = replace(told, **done)
+        primary, figures_of_merge = _merged(batch, in_time, folded.within)
+        done = replace(done, **figures_of_merge)
     else:
         primary = append(batch.branch, batch.state, shaped(in_time.limit(0), batch.columns), batch.summary)
     primary, emptied = _emptied(batch, primary)
-    told = replace(told, emptied=emptied)
-    if not batch.context.spec.history:
-        return StagedChanges(primary, deletes, None, told)
-    if not_sent:
-        changes = without(changes, batch.context.connections.spark(), not_sent, batch.keys)
-    closings = (*batch.closings, *([batch.emptied.at] if batch.emptied else []))
-    events = EventsToStage(
-        changes=changes, folded=folded, current=primary, branch=batch.branch.name, summary=batch.summary,
-        closings=closings, older=batch.emptied.changes if batch.emptied else None,
-    )  # fmt: skip
-    shape = Shape(batch.keys, batch.columns, batch.context.spec.track, tuple(batch.may_lack))
-    history = write_history(batch.context, shape, events, batch.state, held=held, undo=undo)
-    return StagedChanges(primary, deletes, history.table, replace(told, history=history.batch))
+    return StagedChanges(primary, deletes, replace(done, emptied=emptied))
 
 
-def _told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
+def merge_tasks(batch: ChangesToStage) -> int:
+    """Return how many tasks a merge is worth."""
+    return max(batch.tasks, 2) + row_count(batch.state.table) // _ROWS_WORTH_A_PARTITION
+
+
+def told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
     """Return all changes in the table's types, and figures of them.
 
     Raises:
@@ -177,7 +162,7 @@ def _told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
     return changes, figures
 
 
-def _without_refused(batch: ChangesToStage, verdict: Verdict) -> ChangesToStage:
+def without_refused(batch: ChangesToStage, verdict: Verdict) -> ChangesToStage:
     """Return a batch that counts what rules refuse among the records that failed, and whose summary tells of it."""
     refused, failed = verdict.refused, batch.failed
     if refused is None:
@@ -191,10 +176,10 @@ def _since_past(batch: ChangesToStage, changes: DataFrame, figures: Row) -> Chan
     told = Told(changes, figures, batch.summary, batch.failed)
     past = past_of(batch.context, batch.state, told, batch.keys)
     summary = {**batch.summary, **past.marks}
-    return replace(batch, emptied=past.emptied, ended=past.ended, closings=past.closings, summary=summary)
+    return replace(batch, emptied=past.emptied, ended=past.ended, summary=summary)
 
 
-def _counting(batch: ChangesToStage, changes: DataFrame) -> DataFrame:
+def of_rows(batch: ChangesToStage, changes: DataFrame) -> DataFrame:
     """Return the changes of rows that the settings let count."""
     if batch.context.spec.deletes == "ignore":
         changes = changes.filter(F.col(DOES) != DELETE)

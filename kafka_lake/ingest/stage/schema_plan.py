@@ -9,12 +9,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import StructType
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.key import Keyed
-from kafka_lake.ingest.decode.rows import change_columns, history_columns
+from kafka_lake.ingest.decode.rows import change_columns
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.topic_table import TopicTable
@@ -43,6 +43,7 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     current = state.table.schema().as_struct() if state is not None and known else None
     sources = sources_of(state.table) if state is not None and known else {}
     if decoder.fixed is not None:
+        _refuse_own_names(spec, decoder.fixed)
         changes = evolve(current, sources, (), spec.policy).changes
         return SchemaPlan(decoder.fixed, tuple(c for c in changes if c.kind == "renamed"))
     adopted = state is not None and known and LAYOUT not in state.table.properties
@@ -53,7 +54,6 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     reserved = [
         *taken,
         *about_changes,
-        *history_columns(spec),
         *(name for name in (spec.metadata_column, spec.key_column if spec.key_format else None) if name),
     ]
     if not isinstance(decoder, Keyed):
@@ -102,6 +102,21 @@ def may_bring_columns(spec: TopicTable, state: TableState) -> TopicTable:
         beside.add(spec.key_column)
     has_columns = any(field.name not in beside for field in state.table.schema().fields)
     return spec if has_columns else replace(spec, evolution="evolve")
+
+
+def _refuse_own_names(spec: TopicTable, target: Target) -> None:
+    """Stop a run whose schema has columns that are called as those by which a keyed table tells of changes.
+
+    Raises:
+        TableError: If it has.
+    """
+    own = {field.name for field in change_columns(spec)}
+    if taken := [field.name for field in target.columns if field.name.lower() in own]:
+        raise TableError(
+            f"Topic {spec.topic}: its schema has columns {', '.join(taken)}, and write: {spec.write} has its own by "
+            "these names.",
+            "Leave the fields out with except:, or give them other names in the schema.",
+        )
 
 
 class SchemaRefusedError(AuditFailedError):

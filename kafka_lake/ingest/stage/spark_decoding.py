@@ -46,7 +46,7 @@ class SparkDecoding:
 
     def unreadable(self, spec: TopicTable, message: str, error_class: str = UNDECODABLE) -> Decoder:
         """Return the decoder that looks at nothing."""
-        return Unreadable(message, error_class, also_none=spec.write == "upsert")
+        return Unreadable(message, error_class, also_none=spec.is_keyed)
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
         """Create the table with the columns that a schema or the records show; raises as the function of this name.
@@ -86,7 +86,7 @@ class SparkDecoding:
 
         decoded = decode(messages=False)
         observation, metrics = Observation(), batch_metrics(decoder, limit)
-        is_keyed = spec.write == "upsert"
+        is_keyed = spec.is_keyed
         # PySpark's Connect client can't join what is observed with itself, as keyed tables do: they are counted apart.
         observes = not (is_keyed and ".connect." in type(records).__module__)
         observed = decoded.observe(observation, *metrics) if observes else decoded

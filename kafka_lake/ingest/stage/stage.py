@@ -17,7 +17,7 @@ from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.arrow_tables import Prewritten
-from kafka_lake.ingest.stage.batch import CLASSES, DELETES, HISTORY, KEYED, Batch, WrittenBatch
+from kafka_lake.ingest.stage.batch import CLASSES, DELETES, KEYED, Batch, WrittenBatch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import (
     added_rows,
@@ -128,7 +128,6 @@ def stage(
         newest_ms=counts.get("newest_ms"),
         bytes_read=counts["bytes_read"],
         deletes=counts.get(DELETES),
-        history=counts.get(HISTORY),
         keyed=counts.get(KEYED),
         rules=verdict.results,
         unkept={**_unkept(context.spec, rows.decoder), **_untimed(context.spec, untimed)},

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.keyed.check import KeyedBatch
+from kafka_lake.ingest.keyed.history.check import HistoryBatch
 from kafka_lake.ingest.rules.result import RuleResult
 from kafka_lake.lake.author import AUTHOR
 from kafka_lake.lake.branches import StagingBranch
@@ -79,7 +80,6 @@ class Staged:
         unkept: What was in the records and is in no column: path → what is said of it.
         bytes_read: Of the keys, values and headers of the records.
         deletes: The table of deleted keys, None if there is nothing new for it.
-        history: The history, None for a table without one.
         keyed: What became of the changes; None for a table that is appended to.
         rules: What the topic's rules found.
         untimed: How many of the records have no Kafka timestamp, or one that is no time.
@@ -102,14 +102,13 @@ class Staged:
     unkept: Mapping[str, str] = field(default_factory=dict)
     bytes_read: int = 0
     deletes: StagedTable | None = None
-    history: StagedTable | None = None
-    keyed: KeyedBatch | None = None
+    keyed: KeyedBatch | HistoryBatch | None = None
     rules: tuple[RuleResult, ...] = ()
     untimed: int = 0
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""
-        return [t for t in (self.dead_letters, self.deletes, self.history, self.primary) if t is not None]
+        return [t for t in (self.dead_letters, self.deletes, self.primary) if t is not None]
 
     def discard(self) -> None:
         """Remove what was staged and not published, files included."""

@@ -27,7 +27,7 @@ from kafka_lake.ingest.stage.variant_table import (
     has_variant,
     without_variants,
 )
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, WriteMode
 from kafka_lake.lake.names import Names
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, needed_changes
@@ -72,7 +72,7 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     if has_variant(kind):
         create_variant_table(spec, connections, kind, _keyed_properties(spec, decoder))
         return
-    schema = schema_of(arrow_columns(kind, want.target.columns))
+    schema = schema_of(arrow_columns(kind, want.target.columns, write=spec.write))
     if decoder.fixed is None:
         refuse_too_many(spec, None, schema)
     ensure_table(
@@ -112,10 +112,11 @@ def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: 
     return kind
 
 
-def arrow_columns(rows: T.StructType, declared: T.StructType) -> Any:
+def arrow_columns(rows: T.StructType, declared: T.StructType, *, write: WriteMode = "append") -> Any:
     """Return the Arrow schema of a table's rows, required where the declared columns are, and with their comments."""
     # Whether a column is required is the declaration's to say, not the optimizer's.
-    required = {f.name for f in declared if not f.nullable}
+    # A history has rows of deletes, which tell their key alone.
+    required = {f.name for f in declared if not f.nullable and write != "history"}
     kinds = [T.StructField(f.name, nullable_all(f.dataType), f.name not in required) for f in rows]
     return documented(to_arrow_schema(T.StructType(kinds)), declared)
 
@@ -129,7 +130,7 @@ def evolve_table(
     rows = without_variants(rows)
     if want.renamed:
         apply_changes(table, table.schema(), want.renamed)
-    schema = schema_of(arrow_columns(rows, want.target.columns))
+    schema = schema_of(arrow_columns(rows, want.target.columns, write=spec.write))
     changes = needed_changes(table.schema(), schema)
     # The policy is about what records bring, not about what the settings ask for.
     asked = {field.name for field in change_columns(spec)}
@@ -140,7 +141,7 @@ def evolve_table(
         refuse_too_many(spec, table.schema(), schema)
     apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
     evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
-    if spec.write == "upsert":
+    if spec.is_keyed:
         keep_keyed_property(spec, table)
     return ignored
 

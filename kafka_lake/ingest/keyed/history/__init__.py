@@ -1,1 +1,1 @@
-"""The history of a keyed table (SCD 2): a row for each event of a key, and from when until when it counts."""
+"""Histories (SCD 2): a table with a row for each change of a key, and from when until when it counts."""

@@ -1,22 +1,104 @@
-"""What the audit of a history asks: do the intervals of each key tile, and is its newest version its row?"""
+"""What the audit of a history asks: does each change of a batch have its row, and do the intervals of each key tile?"""
+
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kafka_lake.ingest.decode.rows import DELETED, EVENT, VALID_FROM, VALID_TO
-from kafka_lake.ingest.keyed.bounds import Bounds
-from kafka_lake.ingest.keyed.history.events import IN_BATCH, STORED
-from kafka_lake.ingest.keyed.history.figures import HistoryCheck
-from kafka_lake.ingest.keyed.history.intervals import NEWEST
+from kafka_lake.executors.changes.change import DELETE
+from kafka_lake.ingest.decode.rows import DELETED, VALID_FROM, VALID_TO
+from kafka_lake.ingest.keyed.check import NotSent
+from kafka_lake.ingest.keyed.history.events import STORED
 from kafka_lake.ingest.keyed.history.merge import is_changed
 from kafka_lake.ingest.keyed.history.shape import Shape
-from kafka_lake.ingest.keyed.keys import quoted
+from kafka_lake.ingest.keyed.keys import DOES, KEPT, quoted
+from kafka_lake.ingest.rules.asked import Verdict
 
-_STAGED, _MADE, _NEXT, _ROW = (f"__kafka_lake_{name}" for name in ("staged", "made", "next", "row"))
+_STAGED, _MADE, _NEXT, _ROW, _ORDER = (f"__kafka_lake_{name}" for name in ("staged", "made", "next", "row", "order"))
+
+
+@dataclass(frozen=True)
+class HistoryCheck:
+    """What was found of a batch's keys in the staged table.
+
+    Args:
+        unlike: Changes of the batch that have no row, or one with other values than theirs.
+        other: Rows that are missing, are there twice, or are otherwise than computed.
+        backwards: Rows whose interval has no beginning, or ends before it begins.
+        untiled: Versions that the next one of their key, or a delete, doesn't follow at once.
+        several: Keys with several versions that are open.
+        ended: Keys whose newest change isn't the open version.
+    """
+
+    unlike: int = 0
+    other: int = 0
+    backwards: int = 0
+    untiled: int = 0
+    several: int = 0
+    ended: int = 0
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return what is wrong."""
+        said = {
+            "changes have no row with their values": self.unlike,
+            "rows are missing, double or otherwise than computed": self.other,
+            "rows have an interval that runs backwards": self.backwards,
+            "versions overlap the next one, or leave a gap before it": self.untiled,
+            "keys have several open versions": self.several,
+            "keys have a newest change that isn't their open version": self.ended,
+        }
+        return tuple(f"{count} {what}" for what, count in said.items() if count)
+
+
+@dataclass(frozen=True)
+class HistoryBatch:
+    """What became of a batch of changes in a history.
+
+    Args:
+        changes: How many records were changes that could be applied.
+        deletes: Deletes among the changes.
+        rows: Rows that came.
+        versions: By how many versions there are more than before.
+        closed: By how many versions more have an end.
+        rewritten: Rows that were there, and that are others now.
+        check: What the audit found of the batch's keys in the staged table.
+        not_sent: The changes that couldn't be applied, in the order of partition and offset.
+        verdict: What the topic's rules found of the changes that bring rows.
+    """
+
+    changes: int = 0
+    deletes: int = 0
+    rows: int = 0
+    versions: int = 0
+    closed: int = 0
+    rewritten: int = 0
+    check: HistoryCheck = field(default_factory=HistoryCheck)
+    not_sent: tuple[NotSent, ...] = ()
+    verdict: Verdict = field(default_factory=Verdict)
+
+    def of(self, changes: int, deletes: int, verdict: Verdict) -> "HistoryBatch":
+        """Return the same for a batch of so many changes."""
+        return replace(self, changes=changes, deletes=deletes, verdict=verdict)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return what is wrong."""
+        return self.check.problems
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Return the figures by the names that a check's page has for them."""
+        return {
+            "rows_added": self.rows,
+            "versions_added": self.versions,
+            "versions_closed": self.closed,
+            "rows_rewritten": self.rewritten,
+        }
 
 
 def counts_of(rows: DataFrame, shape: Shape) -> dict[str, int]:
-    """Return the figures of `HistoryBatch`, and how many ``rows`` there are and ``changed`` ones among them.
+    """Return how many ``made`` rows there are, how many are ``changed``, and the figures of `HistoryBatch`.
 
     Args:
         rows: What `with_intervals` gave.
@@ -26,34 +108,31 @@ def counts_of(rows: DataFrame, shape: Shape) -> dict[str, int]:
     now, before = _is_version(""), _is_version(f"{STORED}.")
     ended, ended_before = F.col(VALID_TO).isNotNull(), F.col(STORED)[VALID_TO].isNotNull()
     figures = {
-        "rows": F.count(F.lit(1)),
+        "made": F.count(F.lit(1)),
         "changed": F.count_if(is_changed(shape)),
-        "events": F.count_if(is_new),
+        "rows": F.count_if(is_new),
         "versions": F.count_if(now) - F.count_if(~is_new & before),
         "closed": F.count_if(now & ended) - F.count_if(~is_new & before & ended_before),
     }
     found = rows.agg(*[each.alias(name) for name, each in figures.items()]).collect()[0]
     counts: dict[str, int] = found.asDict()
-    return {**counts, "rewritten": counts["changed"] - counts["events"]}
+    return counts
 
 
-def check_history(
-    staged: DataFrame, made: DataFrame, current: DataFrame, shape: Shape, *, count: int, within: Bounds | None
-) -> HistoryCheck:
-    """Look for a batch's keys in the history as it is staged.
+def check_history(staged: DataFrame, made: DataFrame, changes: DataFrame, shape: Shape, *, count: int) -> HistoryCheck:
+    """Look for a batch's changes, and at the versions of their keys, in the table as it is staged.
 
     Args:
-        staged: The rows of those keys in the staged history, in its columns.
+        staged: The rows of those keys in the staged table.
         made: What `with_intervals` gave.
-        current: The rows of the topic's table as it is staged.
+        changes: The batch's, as they were decoded.
         shape: Of the history.
         count: How many rows were made.
-        within: Between which values the keys lie; None if that isn't known.
     """
     found = (
         _otherwise(staged, made, count, shape)
+        .crossJoin(_unlike(staged, changes, shape))
         .crossJoin(_untiled(staged, shape))
-        .crossJoin(_unlike(made, current, shape, within))
         .collect()[0]
     )
     return HistoryCheck(**{name: value or 0 for name, value in found.asDict().items()})
@@ -77,53 +156,63 @@ def _otherwise(staged: DataFrame, made: DataFrame, count: int, shape: Shape) -> 
     return both.agg((F.count_if(is_other) + twice).alias("other"))
 
 
+def _unlike(staged: DataFrame, changes: DataFrame, shape: Shape) -> DataFrame:
+    """Count changes whose row doesn't have their values. Deletes without an order may have no row."""
+    there = staged.withColumn(_ROW, F.lit(True)).alias("t")
+    joined = changes.alias("s").join(there, F.expr(shape.same_event("s", "t")), "left")
+    is_gone, kept = F.col(f"s.{DOES}") == DELETE, F.col(f"s.{KEPT}")
+    told = [
+        F.array_contains(kept, name) | shape.compared((name,), "s").eqNullSafe(shape.compared((name,), "t"))
+        for name in shape.values
+    ]
+    brought = F.col(f"t.{_ROW}").isNotNull() & ~F.col(f"t.{DELETED}")
+    for each in told:
+        brought = brought & each
+    untold = F.expr(shape.keys.is_untold("s")) if shape.keys.has_order else F.lit(False)
+    ended = F.coalesce(F.col(f"t.{DELETED}"), untold)
+    return joined.agg(F.count_if(~F.coalesce(F.when(is_gone, ended).otherwise(brought), F.lit(False))).alias("unlike"))
+
+
 def _untiled(staged: DataFrame, shape: Shape) -> DataFrame:
     """Count what is wrong with the intervals of each key.
 
-    Where a version ends, the next one begins, or a delete is; so each one that has ended is followed.
+    Where a version ends, the next one begins, or a delete is.
     """
-    key = {name: F.expr(each) for name, each in zip(shape.key_names, shape.keys.key(_ROW), strict=True)}
+    keys = shape.keys
+    key = {name: F.expr(each) for name, each in zip(shape.key_names, keys.key(_ROW), strict=True)}
     begins, ends = F.col(VALID_FROM), F.col(VALID_TO)
-    keyed = staged.withColumn(_ROW, F.struct(*[F.col(quoted(name)) for name in staged.columns])).withColumns(key)
-    runs = keyed.select(*shape.key_names, begins, ends, DELETED, (begins.isNull() | (ends < begins)).alias("backwards"))
-    # What counts for no time at all says nothing, but for deletes.
-    seen = runs.filter(F.col("backwards") | ends.isNull() | (begins < ends) | F.col(DELETED))
-    by = Window.partitionBy(*shape.key_names).orderBy(begins.asc_nulls_first(), ends.asc_nulls_last())
-    followed = seen.withColumn(_NEXT, F.lead(F.struct(begins.alias("begins")), 1).over(by))
-    is_followed = F.when(ends.isNull(), F.col(_NEXT).isNull()).otherwise(F.col(_NEXT)["begins"].eqNullSafe(ends))
-    of_key = followed.groupBy(*shape.key_names).agg(
-        F.count_if("backwards").alias("backwards"),
-        F.count_if(~F.col(DELETED) & ~F.coalesce(is_followed, F.lit(False))).alias("untiled"),
-        F.count_if(ends.isNull()).alias("open"),
+    is_told = F.expr(" OR ".join(f"{each} IS NOT NULL" for each in keys.told(_ROW)) if keys.has_order else "true")
+    row = F.struct(*[F.col(quoted(name)) for name in staged.columns])
+    keyed = staged.withColumn(_ROW, row).withColumns({**key, _ORDER: F.expr(keys.order(_ROW))})
+    of_key = Window.partitionBy(*shape.key_names)
+    is_version = ~F.col(DELETED) & (ends.isNull() | (begins < ends))
+    by = of_key.orderBy(is_version.desc(), begins.asc_nulls_first(), ends.asc_nulls_last())
+    seen = keyed.select(
+        *shape.key_names,
+        ends,
+        DELETED,
+        is_version.alias("is_version"),
+        (begins.isNull() | (ends < begins)).alias("backwards"),
+        F.when(is_version, F.lead(F.when(is_version, begins)).over(by)).alias(_NEXT),
+        F.collect_set(F.when(F.col(DELETED), begins)).over(of_key).alias("deletes"),
+        F.max_by(F.struct(DELETED, ends.isNull().alias("is_open")), F.when(is_told, F.col(_ORDER))).over(of_key)
+        .alias("newest"),
+        F.bool_or(F.col(DELETED) & ~is_told).over(of_key).alias("has_untold"),
+    )  # fmt: skip
+    following = F.col(_NEXT)
+    is_followed = F.when(ends.isNull(), following.isNull()).otherwise(
+        following.eqNullSafe(ends) | (F.array_contains("deletes", ends) & F.coalesce(following > ends, F.lit(True)))
     )
-    return of_key.agg(
+    is_ended = ~F.col("newest")[DELETED] & ~F.col("newest")["is_open"] & ~F.col("has_untold")
+    counted = seen.groupBy(*shape.key_names).agg(
+        F.count_if("backwards").alias("backwards"),
+        F.count_if(F.col("is_version") & ~F.coalesce(is_followed, F.lit(False))).alias("untiled"),
+        F.count_if(ends.isNull()).alias("open"),
+        F.bool_or(is_ended).alias("ended"),
+    )
+    return counted.agg(
         F.sum("backwards").alias("backwards"),
         F.sum("untiled").alias("untiled"),
         F.count_if(F.col("open") > 1).alias("several"),
+        F.count_if("ended").alias("ended"),
     )
-
-
-def _unlike(made: DataFrame, current: DataFrame, shape: Shape, within: Bounds | None) -> DataFrame:
-    """Count keys whose newest event came with the batch, and whose row in the table isn't what it left.
-
-    A newest event that came before may be one that the table doesn't know yet: a run that died published it.
-    """
-    newest = made.filter(F.col(NEWEST) & F.col(IN_BATCH))
-    condition = " AND ".join([shape.keys.same("t", "s"), *(within.hold_for("t") if within else ())])
-    row = current.withColumn(_ROW, F.lit(True)).alias("t")
-    joined = newest.alias("s").join(row, F.expr(condition), "left")
-    is_there = F.col(f"t.{_ROW}").isNotNull()
-    kept = F.col(f"s.{EVENT}.kept")
-
-    def told(alias: str) -> Column:
-        columns = []
-        for name in shape.values:
-            value = shape.compared((name,), alias)
-            left = F.coalesce(F.array_contains(kept, shape.ids[name]), F.lit(False))
-            columns.append(F.when(~left, value).alias(name))
-        return F.struct(*columns)
-
-    is_it = F.expr(shape.same_event("s", "t")) & told("s").eqNullSafe(told("t"))
-    is_gone = ~is_there | F.col(f"t.{DELETED}") if shape.keys.is_soft else ~is_there
-    is_like = F.when(F.col(f"s.{DELETED}"), is_gone).otherwise(is_there & is_it)
-    return joined.agg(F.count_if(~F.coalesce(is_like, F.lit(False))).alias("unlike"))

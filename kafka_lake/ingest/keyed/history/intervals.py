@@ -9,13 +9,14 @@ from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, EVENT, VALID_FROM, VALID_TO
 from kafka_lake.ingest.keyed.fold import told_before, with_order
-from kafka_lake.ingest.keyed.history.closings import is_closing
 from kafka_lake.ingest.keyed.history.events import IN_BATCH, STORED
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import quoted
 
-NEWEST = "__kafka_lake_newest"
-"""Whether an event is the newest one of its key."""
+IS_UNPLACED = "__kafka_lake_is_unplaced"
+"""Whether an event is a delete without an order, with no event of its key before it in its Kafka partition."""
+UNKNOWN = "__kafka_lake_unknown"
+"""Columns that an event leaves as they are, and that no event before it has told."""
 _TOLD, _PLACED, _ORDER = (f"__kafka_lake_{name}" for name in ("told", "placed", "order"))
 _TIME, _SPAN, _BEFORE, _SAME, _BEGAN, _NEXT = (
     f"__kafka_lake_{name}" for name in ("time", "span", "before", "same", "began", "next")
@@ -35,14 +36,13 @@ def with_intervals(events: DataFrame, shape: Shape) -> DataFrame:
         shape: Of the history.
 
     Returns:
-        The columns of the events, and `NEWEST`. Deletes that say nothing new aren't among them.
+        The columns of the events, `IS_UNPLACED` and `UNKNOWN`. Deletes that add nothing aren't among them.
     """
     by = Window.partitionBy(*shape.key_names).orderBy(_ORDER)
     until_now = by.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     is_gone = F.col(DELETED)
-    takes_away = is_gone & F.lit(not shape.keys.is_soft)
     timed = _ordered(events, shape).withColumns(
-        {_TIME: F.max(_time(shape)).over(until_now), _SPAN: F.count_if(takes_away).over(until_now)}
+        {_TIME: F.max(_time(shape)).over(until_now), _SPAN: F.count_if(is_gone).over(until_now)}
     )
     filled = _filled(timed, shape, until_now)
     values = shape.compared(shape.tracked)
@@ -60,41 +60,40 @@ def with_intervals(events: DataFrame, shape: Shape) -> DataFrame:
     found = {
         VALID_FROM: F.when(counts, F.col(_BEGAN)).otherwise(F.col(_TIME)),
         VALID_TO: F.when(counts, F.col(_NEXT)["time"]).otherwise(F.col(_TIME)),
-        NEWEST: F.col(_NEXT).isNull(),
     }
-    names = [*shape.columns.names, STORED, IN_BATCH, NEWEST]
+    names = [*shape.columns.names, STORED, IN_BATCH, IS_UNPLACED, UNKNOWN]
     return told.select(*[found.get(name, F.col(quoted(name))).alias(name) for name in names])
 
 
 def _ordered(events: DataFrame, shape: Shape) -> DataFrame:
-    """Return events with their order, but for deletes that say nothing new.
+    """Return events with their order, without deletes that add nothing.
 
-    A delete that has no order of its own is newer than what came before it in its Kafka partition.
+    A delete that has no order of its own is newer than the events before it in its Kafka partition, and older than all
+    others.
     """
     keys, metadata = shape.keys, quoted(shape.keys.metadata)
     envelope = [CHANGE] if keys.has_envelope else []
     names = list(dict.fromkeys([*keys.columns, *keys.order_by, *envelope, keys.metadata]))
     keyed = events.withColumn(_TOLD, F.struct(*[F.col(quoted(name)) for name in names]))
-    keyed = keyed.withColumn(_PLACED, F.col(_TOLD))
-    of_topic = Window.partitionBy(*shape.key_names, f"{metadata}.topic_id")
+    keyed = keyed.withColumns({_PLACED: F.col(_TOLD), IS_UNPLACED: F.lit(False)})
     if keys.has_order:
         told = [F.expr(each) for each in keys.told(_TOLD)]
         own_order = ", ".join([*keys.own_order(_TOLD), keys.place(_TOLD)[2]])
         own = F.when(told[0].isNotNull(), F.expr(f"struct({own_order})"))
-        before = Window.partitionBy(*shape.key_names, f"{metadata}.topic_id", f"{metadata}.partition")
-        by_offset = before.orderBy(f"{metadata}.offset")
-        # A tombstone deletes what a record of its key told before it.
-        of_key = ~is_closing(keys)
-        by_key = [F.when(of_key, each) for each in told]
-        newest = told_before(by_key, F.col(DELETED), F.when(of_key, own), by_offset, has_envelope=keys.has_envelope)
+        of_partition = Window.partitionBy(*shape.key_names, f"{metadata}.topic_id", f"{metadata}.partition")
+        by_offset = of_partition.orderBy(f"{metadata}.offset")
+        newest = told_before(told, F.col(DELETED), own, by_offset, has_envelope=keys.has_envelope)
         keyed = keyed.withColumn(_BEFORE, newest)
         order = [F.coalesce(each, F.col(_BEFORE)[f"_{number}"]) for number, each in enumerate(told)]
-        keyed = keyed.withColumn(_PLACED, F.struct(*with_order(_TOLD, names, keys, order)))
-        says_nothing = F.col(DELETED) & told[0].isNull() & (order[0].isNull() | F.col(_BEFORE)["is_gone"])
+        is_unplaced = F.col(DELETED) & order[0].isNull()
+        keyed = keyed.withColumns({_PLACED: F.struct(*with_order(_TOLD, names, keys, order)), IS_UNPLACED: is_unplaced})
+        # Debezium's tombstones say nothing of their own.
+        adds_nothing = (is_unplaced & F.lit(keys.has_envelope)) | F.col(_BEFORE)["is_gone"]
+        says_nothing = F.col(DELETED) & told[0].isNull() & adds_nothing
         keyed = keyed.filter(F.col(STORED).isNotNull() | ~F.coalesce(says_nothing, F.lit(False)))
     is_todays, partition, offset = keys.place(_PLACED)
     # Of two topics that were deleted, the one whose records are older was there before.
-    topic = F.min(f"{metadata}.timestamp").over(of_topic)
+    topic = F.min(f"{metadata}.timestamp").over(Window.partitionBy(*shape.key_names, f"{metadata}.topic_id"))
     order_of = F.struct(
         *[F.expr(each).alias(f"_{number}") for number, each in enumerate([*keys.own_order(_PLACED), is_todays])],
         topic.alias("topic"), F.expr(partition).alias("partition"), F.expr(offset).alias("offset"),
@@ -102,26 +101,15 @@ def _ordered(events: DataFrame, shape: Shape) -> DataFrame:
     return keyed.withColumn(_ORDER, order_of)
 
 
-def _is_one(shape: Shape) -> bool:
-    """Return whether one column tells the order."""
-    return len(shape.keys.order_by) == 1 and not shape.keys.has_envelope
-
-
 def _time(shape: Shape) -> Column:
     """Return from when on an event counts, as far as it says so itself."""
     if shape.order_column is not None:
         return F.col(_PLACED)[shape.order_column]
     told = [F.col(EVENT)["at"], F.col(f"{quoted(shape.keys.metadata)}.timestamp"), F.expr(_EPOCH)]
-    if not _is_one(shape):
-        return F.when(~_is_remembered(), F.coalesce(*told))
     # Text that is a time.
-    text = [F.expr(shape.keys.own_order(_PLACED)[0])] if shape.keys.order_by[0] in shape.keys.texts else []
-    return F.coalesce(*text, *told)
-
-
-def _is_remembered() -> Column:
-    """Return whether an event is a delete that was remembered when the history began: when that was isn't known."""
-    return F.col(DELETED) & F.col(EVENT)["kept"].isNull()
+    is_text = shape.has_one_order and shape.keys.order_by[0] in shape.keys.texts
+    text = [F.expr(shape.keys.own_order(_PLACED)[0])] if is_text else []
+    return F.when(~F.col(IS_UNPLACED), F.coalesce(*text, *told))
 
 
 def _ended(shape: Shape, following: Column) -> Column:
@@ -130,12 +118,14 @@ def _ended(shape: Shape, following: Column) -> Column:
     A delete without an order of its own is placed behind what came before it. When that was, Kafka knows, where the
     order is one of times; but what is known to be newer wasn't before it.
     """
-    time, kind = F.col(_TIME), shape.valid_type
+    time, kind = F.col(_TIME), shape.columns[VALID_FROM].dataType
     if isinstance(kind, T.NumericType):
-        return time
-    is_untold = F.col(DELETED) & F.col(_TOLD)[shape.keys.order_by[0]].isNull() if _is_one(shape) else _is_remembered()
-    about = F.coalesce(F.col(EVENT)["at"], F.col(f"{quoted(shape.keys.metadata)}.timestamp")).cast(kind)
-    return F.when(is_untold, F.greatest(time, F.least(about, following))).otherwise(time)
+        # One that has nothing before it counts for no time: what comes next begins when it does.
+        return F.coalesce(time, following, F.lit(0).cast(kind))
+    is_untold = F.col(DELETED) & F.col(_TOLD)[shape.keys.order_by[0]].isNull() if shape.has_one_order else F.lit(False)
+    about = F.coalesce(F.col(EVENT)["at"], F.col(f"{quoted(shape.keys.metadata)}.timestamp"), F.expr(_EPOCH)).cast(kind)
+    behind = F.greatest(time, F.least(about, following))
+    return F.when(is_untold | F.col(IS_UNPLACED), behind).otherwise(time)
 
 
 def _filled(timed: DataFrame, shape: Shape, until_now: WindowSpec) -> DataFrame:
@@ -144,16 +134,16 @@ def _filled(timed: DataFrame, shape: Shape, until_now: WindowSpec) -> DataFrame:
     Behind a delete there is nothing that could be left.
     """
     if not shape.may_lack:
-        return timed
-    told = (*shape.keys.columns, *shape.keys.order_by)
-    names = [name for name in shape.values if name not in told]
-    takes_away = F.col(DELETED) & F.lit(not shape.keys.is_soft)
-    kept, span = F.col(EVENT)["kept"], F.col(_SPAN).alias("span")
-    found = {}
-    for name in names:
+        return timed.withColumn(UNKNOWN, F.array().cast("array<string>"))
+    kept, is_gone, span = F.col(EVENT)["kept"], F.col(DELETED), F.col(_SPAN).alias("span")
+    found, unknown = {}, []
+    for name in shape.may_lack:
         value = F.col(quoted(name))
-        keeps = F.coalesce(F.array_contains(kept, shape.ids[name]), F.lit(False))
-        tells = F.when(~keeps & ~takes_away, F.struct(span, value.alias("value")))
+        keeps = F.array_contains(kept, shape.ids[name])
+        tells = F.when(~keeps & ~is_gone, F.struct(span, value.alias("value")))
         last = F.last(tells, ignorenulls=True).over(until_now)
-        found[name] = F.when(~keeps, value).otherwise(F.when(last["span"] == F.col(_SPAN), last["value"]))
-    return timed.select(*[found.get(name, F.col(quoted(name))).alias(name) for name in timed.columns])
+        is_known = last.isNotNull() & (last["span"] == F.col(_SPAN))
+        found[name] = F.when(~keeps, value).otherwise(F.when(is_known, last["value"]))
+        unknown.append(F.when(keeps & ~is_known & ~is_gone, F.lit(name)))
+    columns = [found.get(name, F.col(quoted(name))).alias(name) for name in timed.columns]
+    return timed.select(*columns, F.array_compact(F.array(*unknown)).alias(UNKNOWN))

@@ -15,7 +15,7 @@ from kafka_lake.lake.branches import StagingBranch
 
 
 def is_changed(shape: Shape) -> Column:
-    """Return whether the history lacks an event, or has another row of it than `with_intervals` gave."""
+    """Return whether the table lacks an event, or has another row of it than `with_intervals` gave."""
     names = tuple(shape.columns.names)
     return F.col(STORED).isNull() | ~shape.compared(names).eqNullSafe(shape.compared(names, STORED))
 
@@ -26,17 +26,17 @@ def merge_events(
     changed: DataFrame,
     shape: Shape,
     *,
-    within: Bounds | None,
+    within: Bounds,
     summary: Mapping[str, str],
 ) -> None:
     """Merge events into a branch; `StagingBranch.written` tells whether they went where they should.
 
     Args:
         spark: The session.
-        branch: Of the history.
-        changed: Rows in the history's columns, each event once.
+        branch: Of the table.
+        changed: Rows in the table's columns, each event once.
         shape: Of the history.
-        within: Between which values their keys lie; None if that isn't known.
+        within: Between which values their keys lie.
         summary: Of the snapshot.
     """
     run_merge(
@@ -47,9 +47,9 @@ def merge_events(
     )
 
 
-def statement(table: str, view: str, columns: Sequence[str], shape: Shape, *, within: Bounds | None) -> str:
+def statement(table: str, view: str, columns: Sequence[str], shape: Shape, *, within: Bounds) -> str:
     """Return the MERGE. Pure."""
-    condition = " AND ".join([shape.same_event("t", "s"), *(within.hold_for("t") if within else ())])
+    condition = " AND ".join([shape.same_event("t", "s"), *within.hold_for("t")])
     names = [quoted(name) for name in columns]
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""What the history of a keyed table looks like: its columns, and what their values are compared by. Pure."""
+"""What a history looks like: its columns, and what their values are compared by. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,52 +9,44 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode.json.columns import nullable_all
-from kafka_lake.ingest.decode.rows import CHANGE, DELETED, EVENT, VALID_FROM, VALID_TO
+from kafka_lake.ingest.decode.rows import CHANGE, DELETED, EVENT, VALID_FROM, VALID_TO, is_counted
 from kafka_lake.ingest.keyed.keys import Keys, quoted
-
-EVENT_TYPE = T.StructType([T.StructField("kept", T.ArrayType(T.IntegerType())), T.StructField("at", T.TimestampType())])
-"""What else an event needs so that it can be placed anew.
-
-``kept``: field ids of the columns that it left as they were; null for a row that was in the table before its history
-began. ``at``: when it happened, if an envelope tells.
-"""
 
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _AS_JSON = {"ignoreNullFields": "false", "timestampFormat": _MICROSECONDS, "timestampNTZFormat": _MICROSECONDS}
-_PLAIN = (T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a topic's history looks like.
+    """What a history looks like.
 
     Args:
         keys: Tell rows apart, and changes older from newer.
-        table: Columns of the topic's table.
+        table: The table's columns.
         track: Columns whose changes make a version; all if there are none.
         may_lack: Columns that a change may leave as they are.
-        ids: Field ids of the history's columns by their names.
+        is_partial: Whether what no change has told is null; if not, a change that leaves it out can't be applied.
+        ids: Field ids of the table's columns by their names.
     """
 
     keys: Keys
     table: T.StructType
     track: tuple[str, ...] = ()
     may_lack: tuple[str, ...] = ()
+    is_partial: bool = False
     ids: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def columns(self) -> T.StructType:
-        """The history's columns."""
-        rows = nullable_all(T.StructType([each for each in self.table if each.name != DELETED]))
-        assert isinstance(rows, T.StructType)
-        valid = self.valid_type
-        added = {VALID_FROM: valid, VALID_TO: valid, DELETED: T.BooleanType(), EVENT: EVENT_TYPE}
-        return T.StructType([*rows.fields, *(T.StructField(name, kind) for name, kind in added.items())])
+        """The table's columns, each of which is null in some rows."""
+        columns = nullable_all(self.table)
+        assert isinstance(columns, T.StructType)
+        return columns
 
     @property
     def values(self) -> tuple[str, ...]:
         """The columns that are the row's, not those that tell of its change."""
-        others = (self.keys.metadata, CHANGE, DELETED)
+        others = (self.keys.metadata, CHANGE, DELETED, VALID_FROM, VALID_TO, EVENT)
         return tuple(each.name for each in self.table if each.name not in others)
 
     @property
@@ -63,17 +55,15 @@ class Shape:
         return self.track or self.values
 
     @property
-    def order_column(self) -> str | None:
-        """The column that says itself from when on a version counts; None if that is a time."""
-        if self.keys.has_envelope or len(self.keys.order_by) != 1:
-            return None
-        name = self.keys.order_by[0]
-        return name if isinstance(self.table[name].dataType, _PLAIN) else None
+    def has_one_order(self) -> bool:
+        """Return whether one column tells the order."""
+        return len(self.keys.order_by) == 1 and not self.keys.has_envelope
 
     @property
-    def valid_type(self) -> T.DataType:
-        """The type of ``valid_from`` and ``valid_to``."""
-        return T.TimestampType() if self.order_column is None else self.table[self.order_column].dataType
+    def order_column(self) -> str | None:
+        """The column that says itself from when on a version counts; None if that is a time."""
+        name = self.keys.order_by[0] if self.has_one_order else None
+        return name if name is not None and is_counted(self.table[name].dataType) else None
 
     @property
     def key_names(self) -> list[str]:
