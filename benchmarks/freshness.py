@@ -112,12 +112,13 @@ attributes:
 """
 
 TOPIC = """\
-type: kafka_lake.KafkaTopicTable
+type: kafka_lake.KafkaTopic
 attributes:
   topic: {name}
-  namespace: {namespace}
-  table: {name}
+  table:
+    name: {namespace}.{name}
 """
+"""A topic's document; settings of its table may follow."""
 
 
 def write_project(case: Case, folder: Path) -> None:
@@ -129,11 +130,11 @@ def write_project(case: Case, folder: Path) -> None:
     """
     documents = {"cluster": _CLUSTER.format(seconds=case.sensor_seconds)}
     for name in case.names():
-        documents[name] = TOPIC.format(name=name, namespace=NAMESPACE) + f'  schema: "{SMALL.ddl}"\n'
-        if case.continuous is not None:
-            documents[name] += f"  continuous: {case.continuous}\n"
+        documents[name] = TOPIC.format(name=name, namespace=NAMESPACE) + f'    columns: "{SMALL.ddl}"\n'
         if case.maintenance is not None:
-            documents[name] += f"  maintenance: {case.maintenance}\n"
+            documents[name] += f"    maintenance: {case.maintenance}\n"
+        if case.continuous is not None:
+            documents[name] += f"  read: {{continuous: {case.continuous}}}\n"
     write_documents(documents, folder, _FORKING if case.forking else "")
 
 

@@ -56,22 +56,24 @@ attributes:
   maintenance_interval_seconds: 60
   maintenance: {{compact_every: 20, keep_snapshots: 30, max_snapshots: 60}}
 """
-_COLUMNS = '  schema: "n bigint, id int, store string, amount double, kind string, at timestamp"\n'
+_COLUMNS = '    columns: "n bigint, id int, store string, amount double, kind string, at timestamp"\n'
 _RULES = f"""\
-  rules:
-    - not_null: [n, store]
-    - range: {{column: amount, min: 0}}
-    - accepted_values: {{column: kind, values: [order, click, view]}}
-    - pattern: {{column: store, regex: "^store-[0-9]+$"}}
-    - expression: "n >= 0 and id < {KEYS}"
+    rules:
+      - not_null: [n, store]
+      - range: {{column: amount, min: 0}}
+      - accepted_values: {{column: kind, values: [order, click, view]}}
+      - pattern: {{column: store, regex: "^store-[0-9]+$"}}
+      - expression: "n >= 0 and id < {KEYS}"
 """
-_ROUTES = """\
-  routes:
-    - when: {field: kind, equals: order}
-      table: events_orders
-    - when: {field: kind, equals: click}
-      table: events_clicks
-"""
+_SEVERAL = f"""\
+type: kafka_lake.KafkaTopic
+attributes:
+  topic: events
+  tables:
+    - {{name: {NAMESPACE}.events_orders, where: {{field: kind, equals: order}}}}
+    - {{name: {NAMESPACE}.events_clicks, where: {{field: kind, equals: click}}}}
+    - name: {NAMESPACE}.events
+{_COLUMNS.replace("    ", "      ", 1)}"""
 _DERIVED = f"""\
 type: kafka_lake.DerivedTable
 attributes:
@@ -112,6 +114,7 @@ class Soak:
             "cluster": _CLUSTER.format(every=self.every),
             "per_minute": _DERIVED,
             **{name: TOPIC.format(name=name, namespace=NAMESPACE) + more for name, more in TOPICS.items()},
+            "events": _SEVERAL,
         }
 
 
@@ -122,10 +125,10 @@ TOPICS: Mapping[str, str] = {
     "rules_0": _COLUMNS + _RULES,
     "rules_1": _COLUMNS + _RULES,
     "inferred": "",
-    "events": _COLUMNS + _ROUTES,
-    "live": _COLUMNS + "  continuous: {trigger: 10s, for: 10m}\n",
-    "keyed_0": _COLUMNS + "  write: upsert\n",
-    "keyed_1": _COLUMNS + "  write: upsert\n",
+    "events": _COLUMNS,
+    "live": _COLUMNS + "  read: {continuous: {trigger: 10s, for: 10m}}\n",
+    "keyed_0": _COLUMNS + "    write: upsert\n",
+    "keyed_1": _COLUMNS + "    write: upsert\n",
 }
 SIDES = {"events": {"order": "events_orders", "click": "events_clicks"}}
 

@@ -6,7 +6,7 @@ This package re-exports the components that Dagster projects use; everything els
 from importlib import import_module
 from typing import Any
 
-_COMPONENTS = ["DerivedTable", "KafkaCluster", "KafkaTopicTable", "KafkaTopics"]
+_COMPONENTS = ["DerivedTable", "KafkaCluster", "KafkaTopic", "KafkaTopics"]
 __all__ = ["CheckResult", *_COMPONENTS]
 
 

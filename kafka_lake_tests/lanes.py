@@ -629,8 +629,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_derived.py::test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next": (
         "integration/test_derived_partitions.py::test_dagster_shows_the_days_and_materializes_one_or_a_range"
     ),
-    "integration/test_derived_partitions.py::"
-    "test_days_that_are_computed_at_once_beside_a_run_for_new_rows_of_two_tables": (
+    "integration/test_derived_partitions.py::test_days_computed_at_once_beside_a_run_for_new_rows_are_right": (
         "integration/test_derived_partitions.py::test_dagster_shows_the_days_and_materializes_one_or_a_range"
     ),
     **dict.fromkeys(

@@ -36,10 +36,10 @@ root_module = "pizza_shop"
 code_location_name = "kafka_lake"
 registry_modules = ["kafka_lake"]
 """
-RULES = """  rules:
-    - accepted_values: {column: sauce, values: [tomato, pesto, bbq, alfredo, none]}
-    - range: {column: store_id, min: 1}
-      on_failure: warn
+RULES = """    rules:
+      - accepted_values: {column: sauce, values: [tomato, pesto, bbq, alfredo, none]}
+      - range: {column: store_id, min: 1}
+        on_failure: warn
 """
 BROKEN = (
     b'{"order_id": 4711, "store_id": ',
@@ -86,7 +86,7 @@ def _environment(home: Path, project: Path) -> dict[str, str]:
     ports = {f"KAFKA_LAKE_{name}_PORT": str(free_port()) for name in ("BROKER", "UI", "CONNECT", "REGISTRY")}
     foreign = ("KAFKA_LAKE_", "SPARK_REMOTE", "DAGSTER_HOME")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**kept, **ports, "KAFKA_LAKE_HOME": str(home), "PYTHONPATH": str(project)}
+    return {**kept, **ports, "KAFKA_LAKE_SAMPLE_ROWS": "5", "KAFKA_LAKE_HOME": str(home), "PYTHONPATH": str(project)}
 
 
 def _run(environment: Mapping[str, str], *arguments: str) -> None:

@@ -52,7 +52,7 @@ def spec_of(specs: Sequence[TopicTable], table: str) -> TopicTable:
     named = ", ".join(".".join(each.identifier) for each in specs)
     raise ConfigurationError(
         f"The topic's YAML document names table {named}, not {table}.",
-        "Set namespace: and table: in it, or correct the command.",
+        "Set the name of its table: in it, or correct the command.",
     )
 
 

@@ -174,7 +174,9 @@ def _add_guess(grid: Table, part: str, guess: Guess, whole: bool) -> None:
 def _notes(found: Discovered) -> list[str]:
     notes = []
     if envelope := found.value.envelope:
-        notes.append(f"changes of rows; write: upsert with envelope: {envelope} makes a table of the current rows")
+        notes.append(
+            f"changes of rows; format: envelope: {envelope} with write: upsert makes a table of the current rows"
+        )
     if times := times_of(found.value):
         notes.append(f"text that is a time: {escape(printable(', '.join(times)))}; infer_timestamps makes it one")
     if found.tombstones:

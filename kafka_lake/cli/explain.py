@@ -11,7 +11,7 @@ from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.rule_errors import rule_error
+from kafka_lake.config.settings import message, said
 
 _AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
 _COMPONENT = re.compile(r"component (?P<folder>\S+?)\[(?P<document>\d+)\]")
@@ -19,9 +19,6 @@ _TEMPLATE = re.compile(
     r"(?P<file>.+):(?P<line>\d+) - attributes\.(?P<where>\S+)\n.*?^\s*\|?\s*\^ (?P<problem>[^\n]+)",
     re.DOTALL | re.MULTILINE,
 )
-# As in rules.tuple[RuleSettingsModel, ...].0.range.
-_TYPES = re.compile(r"\w+\[[^]]*\]\.")
-_SETTING = re.compile(r"^(?P<name>\w+):")
 _SYMBOL = re.compile(r"`(?P<module>[\w.]+)`(?: has no attribute `(?P<name>\w+)`)?")
 
 
@@ -79,20 +76,16 @@ def _document(error: BaseException, folder: Path) -> tuple[Path, int] | None:
 def _refused_settings(error: ValidationError, document: tuple[Path, int] | None) -> ConfigurationError | None:
     told: dict[tuple[Path, int], str] = {}
     for each in error.errors(include_url=False):
-        text = each["msg"].removeprefix("Value error, ")
-        if each["type"] == "extra_forbidden":
-            text = "there is no such setting"
-        place = str(each["loc"][-1]) if each["loc"] else ""
-        if at := _AT.match(place):
-            where = _TYPES.sub("", at["where"].removeprefix("attributes.")).split(".")
-            name, of_rule = where[0], rule_error(where, each["type"], text)
+        place = each["loc"]
+        if at := _AT.match(str(place[-1]) if place else ""):
+            where = at["where"].removeprefix("attributes.").removeprefix("attributes").split(".")
             # A value that fits no member of a union is refused once for each; the first tells enough.
-            told.setdefault((Path(at["file"]), int(at["line"])), of_rule or f"{name}: {text}")
+            told.setdefault((Path(at["file"]), int(at["line"])), said(where, message(each)))
         elif document:
             file, first = document
-            setting = _SETTING.match(text)
-            line = _line_of(file, first, setting["name"]) if setting else first
-            told.setdefault((file, line), f"{place}: {text}" if place else text)
+            setting = next((str(name) for name in reversed(place) if isinstance(name, str)), None)
+            line = _line_of(file, first, setting) if setting else first
+            told.setdefault((file, line), said(place, message(each)))
     if not told:
         return None
     (file, line), text = min(told.items())

@@ -12,7 +12,7 @@ from kafka_lake.components.assets import SETTINGS, settings_of
 from kafka_lake.components.derived_assets import SETTINGS as DERIVED_SETTINGS
 from kafka_lake.components.derived_assets import settings_of as derived_settings_of
 from kafka_lake.components.has_topics import HasTopics
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.keys import of_cluster
 from kafka_lake.components.register_partitions import register_topics
@@ -82,7 +82,7 @@ def _topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> list[T
         known = ", ".join(each.full_topic for each in found) or "none"
         raise ConfigurationError(
             f"Topic {topic} has no table here; the topics are: {known}.",
-            "Add a YAML document of type kafka_lake.KafkaTopicTable to defs/.",
+            "Add a YAML document of type kafka_lake.KafkaTopic to defs/.",
         )
     return chosen
 
@@ -165,7 +165,7 @@ def configured_catalog() -> CatalogResource:
     return _of(_resources_at_hand(), "catalog", CatalogResource)
 
 
-def documents_about_many_topics() -> list[KafkaTopics | KafkaTopicTable]:
+def documents_about_many_topics() -> list[KafkaTopics | KafkaTopic]:
     """Return the project's documents of type KafkaTopics, and those by whose patterns topics share a table.
 
     Raises:
@@ -176,11 +176,11 @@ def documents_about_many_topics() -> list[KafkaTopics | KafkaTopicTable]:
         tree = definitions(at).component_tree
         if tree is None:
             return []
-        patterns = [each for each in tree.get_all_components(KafkaTopicTable) if each.pattern is not None]
+        patterns = [each for each in tree.get_all_components(KafkaTopic) if each.pattern is not None]
         return [*tree.get_all_components(KafkaTopics), *patterns]
 
 
-def documents_with_tables_by_value() -> list[KafkaTopicTable]:
+def documents_with_tables_by_value() -> list[KafkaTopic]:
     """Return the documents whose topics get tables as values appear.
 
     Raises:
@@ -192,7 +192,7 @@ def documents_with_tables_by_value() -> list[KafkaTopicTable]:
         if tree is None:
             return []
         many = (topic for each in tree.get_all_components(HasTopics) for topic in each.topic_tables())
-        return [each for each in (*tree.get_all_components(KafkaTopicTable), *many) if each.route_by is not None]
+        return [each for each in (*tree.get_all_components(KafkaTopic), *many) if each.tables_by is not None]
 
 
 def split(topic: str) -> tuple[str | None, str]:

@@ -13,7 +13,7 @@ from kafka_lake.cli.project import (
 )
 from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.common.printable import counted
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.routed_state import keep
 from kafka_lake.ingest.routes.by_value import knowing
@@ -55,7 +55,7 @@ def known_topics(tell_user: Callable[[str], None], refresh: bool = False) -> lis
         raise ConfigurationError(
             "No document here is about many topics, or about tables by value.",
             "Add a YAML document of type kafka_lake.KafkaTopics to defs/; docs/many-topics.md has one. Or set "
-            "topics: to a pattern, or route_by:, as in docs/routing.md.",
+            "topics: to a pattern, or tables_by:, as in docs/routing.md.",
         )
     return [topic for each in documents for topic in _compared(each, tell_user, refresh)]
 
@@ -78,7 +78,7 @@ class ValueTable:
 
 
 def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> list[ValueTable]:
-    """Return the tables that values of topics with ``route_by`` have, compared with what the topics' own tables tell.
+    """Return the tables that values of topics with ``tables_by`` have, compared with what the topics' own tables tell.
 
     Args:
         tell_user: Called with a line for the user when an embedded broker is started.
@@ -121,7 +121,7 @@ def refresh_unknown(tell_user: Callable[[str], None]) -> None:
         for each in documents_about_many_topics():
             if not each.is_known:
                 new = [topic.topic for topic in _compared(each, tell_user, refresh=True)]
-                goal = f"for {each.full_table}" if isinstance(each, KafkaTopicTable) else "with a table each"
+                goal = f"for {each.full_table}" if isinstance(each, KafkaTopic) else "with a table each"
                 found = counted(len(new), "matching topic")
                 said = f"{found}, {goal}." if new else "no topic matches. The sensor tells new ones."
                 tell_user(f"{each.shown}: {said}")
@@ -129,9 +129,7 @@ def refresh_unknown(tell_user: Callable[[str], None]) -> None:
         tell_user(str(error))
 
 
-def _compared(
-    document: KafkaTopics | KafkaTopicTable, tell_user: Callable[[str], None], refresh: bool
-) -> list[KnownTopic]:
+def _compared(document: KafkaTopics | KafkaTopic, tell_user: Callable[[str], None], refresh: bool) -> list[KnownTopic]:
     with connections_at_hand(tell_user, with_catalog=False, cluster=document.cluster) as connections:
         names = connections.cluster.topics()
         known, new, gone = document.known(), document.new(names), set(document.gone(names))
@@ -147,7 +145,7 @@ def _compared(
         )
         for topic, table in known
     ]
-    table = document.full_table if isinstance(document, KafkaTopicTable) else ""
+    table = document.full_table if isinstance(document, KafkaTopic) else ""
     return [*found, *(KnownTopic(document.shown, f"{before}{name}", table, "new") for name in new)]
 
 

@@ -213,7 +213,7 @@ class TableError(KafkaLakeError):
         "If the table has no position yet, run the topic once: materialize it in Dagster, or `kafka-lake ingest "
         "TOPIC`. If the position is gone (all snapshots with a position have expired, and the rows don't tell it), "
         "set it with `kafka-lake reset TOPIC --to …`. If the table belongs to something else, set another `table:` "
-        "or `namespace:`."
+        "or another namespace."
     )
 
 

@@ -2,7 +2,7 @@
 
 from kafka_lake.components.derived_table import DerivedTable
 from kafka_lake.components.kafka_cluster import KafkaCluster
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.kafka_topics import KafkaTopics
 
-__all__ = ["DerivedTable", "KafkaCluster", "KafkaTopicTable", "KafkaTopics"]
+__all__ = ["DerivedTable", "KafkaCluster", "KafkaTopic", "KafkaTopics"]

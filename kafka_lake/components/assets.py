@@ -44,17 +44,21 @@ _CHECK_DESCRIPTIONS = {
 
 
 def build_topic_assets(
-    spec: TopicTable, shown: Presentation, continuous: Continuous | None = None
+    spec: TopicTable,
+    shown: Presentation,
+    continuous: Continuous | None = None,
+    tables: Mapping[tuple[str, str], Presentation] = MappingProxyType({}),
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
 
-    The dead-letter table is an external asset beside it where the settings ask for it. Checks of the table warn of dead
-    letters, and of a lack of maintenance. The tables of routes are assets like it, which the same run makes.
+    Checks of the table warn of dead letters, and of a lack of maintenance. Further tables of the topic are assets like
+    it, which the same run makes.
 
     Args:
         spec: The topic's settings.
         shown: How Dagster shows the assets.
         continuous: How a run continues; None for runs that end where the topic ended when they began.
+        tables: How Dagster shows single tables, by namespace and name, where it isn't as the others.
     """
     sources = [
         shown.asset(
@@ -65,13 +69,16 @@ def build_topic_assets(
         )
         for each in spec.each_topic
     ]
-    keys = [each.key for each in sources]
-    told = f"The records of {spec.told}{' that no route takes' if spec.has_routes else ''}."
+    told = f"The records of {spec.told}{' that no other table takes' if spec.has_routes else ''}."
     settings = settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
     table = _table(spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings})
     others = [
         _table(
-            route.to, sources, shown, description=plain(f"The records of Kafka topic {spec.full_topic} {route.when}.")
+            route.to,
+            sources,
+            its := tables.get(route.to.identifier, shown),
+            description=(its is not shown and its.description)
+            or plain(f"The records of Kafka topic {spec.full_topic} {route.when}."),
         )
         for route in spec.every_route
     ]
@@ -109,10 +116,11 @@ def build_topic_assets(
             else:
                 yield from materialize(context, config, spec, connections)
 
-    beside: list[dg.AssetSpec | dg.AssetChecksDefinition] = [*build_freshness_check(spec)]
+    beside: list[dg.AssetSpec | dg.AssetChecksDefinition] = []
     for each in spec.tables:
+        beside += build_freshness_check(each)
         if each.dead_letters == "table":
-            beside += build_dead_letters(each, keys, shown)
+            beside.append(build_dead_letters(each))
     # A run of the topic changes all of its tables: what maintains a keyed one waits for that.
     return [*sources, ingest_topic, *beside, *(build_health_check(each, spec) for each in spec.tables)]
 

@@ -1,15 +1,14 @@
-"""A topic's dead letters in Dagster: a check of the table that warns, and an asset where the settings ask for it."""
+"""A table's dead letters in Dagster: a check of the table that warns."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
 from pyiceberg.table import Table
 
 from kafka_lake.common.markdown import table as markdown_table
-from kafka_lake.components.keys import dead_letter_check_op_name, dead_letter_key, of_cluster, table_key
-from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.keys import dead_letter_check_op_name, of_cluster, table_key
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.sample_rows import newest_rows, quoted_cell
 from kafka_lake.components.table_page import in_a_window
@@ -25,14 +24,12 @@ _COUNTED_BY_CLASS = 1_000_000
 
 
 def build_dead_letters(
-    spec: TopicTable, sources: Sequence[dg.AssetKey], shown: Presentation
-) -> list[dg.AssetSpec | dg.AssetChecksDefinition]:
-    """Return the check of the table that warns of dead letters, and their external asset if the settings ask for one.
+    spec: TopicTable,
+) -> dg.AssetChecksDefinition:
+    """Return the check of a table that warns of dead letters.
 
     Args:
-        spec: The topic's settings.
-        sources: The topic's asset, or those of all topics of the table.
-        shown: How Dagster shows the assets.
+        spec: The table's settings.
     """
     remedy = (
         f"Fix the cause, then move them into the table: `kafka-lake dead-letters {spec.full_topic} --replay`, or the "
@@ -47,28 +44,12 @@ def build_dead_letters(
     def no_dead_letters(catalog: CatalogResource) -> Iterator[dg.AssetCheckResult]:
         yield dg.AssetCheckResult(check_name=CHECK, asset_key=table_key(spec), **_verdict(spec, catalog.open()))
 
-    if not spec.dead_letter_asset:
-        return [no_dead_letters]
-    asset = shown.asset(
-        dead_letter_key(spec),
-        f"Records of {spec.told} that fit no row, with their bytes and the reason. {remedy}",
-        {"iceberg"},
-        deps=sources,
-        metadata={"dagster/table_name": ".".join(spec.dead_letter_table)},
-    )
-    return [asset, no_dead_letters]
+    return no_dead_letters
 
 
-def dead_letter_evaluation(
-    instance: dg.DagsterInstance, spec: TopicTable, catalog: LakeCatalog
-) -> dg.AssetCheckEvaluation:
-    """Return what the check says of the dead-letter table as it is now; its asset, if it is one, is materialized."""
-    verdict = _verdict(spec, catalog)
-    if spec.dead_letter_asset:
-        rows = row_count(catalog.table(spec.dead_letter_table))
-        metadata = {"dagster/row_count": rows, **verdict["metadata"]}
-        instance.report_runless_asset_event(dg.AssetMaterialization(dead_letter_key(spec), metadata=metadata))
-    return dg.AssetCheckEvaluation(asset_key=table_key(spec), check_name=CHECK, **verdict)
+def dead_letter_evaluation(spec: TopicTable, catalog: LakeCatalog) -> dg.AssetCheckEvaluation:
+    """Return what the check says of the dead-letter table as it is now."""
+    return dg.AssetCheckEvaluation(asset_key=table_key(spec), check_name=CHECK, **_verdict(spec, catalog))
 
 
 def _verdict(spec: TopicTable, catalog: LakeCatalog) -> dict[str, Any]:

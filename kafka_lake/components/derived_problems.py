@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.sql_text import unsafe_condition, unsafe_query
-from kafka_lake.components.rule_problems import derived_rule_problems
+from kafka_lake.config.rule_problems import derived_rule_problems
 from kafka_lake.derive.derived_table import DerivedTable, Identifier
 from kafka_lake.derive.query import parsed, parsed_key, result_columns, tables_read
 from kafka_lake.ingest.routes.by_value import may_name
@@ -151,7 +151,7 @@ def check_derived(spec: DerivedTable, project: Project) -> None:
     for each in project.topics:
         if each.route_by is not None and may_name(each.route_by, spec.identifier):
             raise ConfigurationError(
-                f"Table {spec.name}: a value of topic {each.full_topic} could make that table, by route_by: table:.",
+                f"Table {spec.name}: a value of topic {each.full_topic} could make that table, by tables_by: name:.",
                 "Give it another table: or namespace:.",
             )
     for identifier in spec.upstream.values():

@@ -2,22 +2,14 @@
 
 from typing import Annotated, Any
 
-import dagster as dg
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, create_model
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, create_model
 
 from kafka_lake.components.keys import plain_name
-from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
-from kafka_lake.components.rule_settings import RuleSettings
-from kafka_lake.components.text import (
-    OptionalText,
-    Properties,
-    Text,
-    TextList,
-    TextMap,
-    TextOrList,
-    rendered_as,
-)
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.rules import RuleSettings
+from kafka_lake.config.settings import Settings
+from kafka_lake.config.text import OptionalText, Properties, Text, TextList, TextMap, TextOrList
 from kafka_lake.derive.derived_table import DerivedTable, OnChange, Write
 from kafka_lake.ingest.topic_table import TABLE_NAME, pydantic_fields
 
@@ -28,7 +20,14 @@ def _as_mapping(value: object) -> object:
     return {each: each for each in value} if isinstance(value, list | tuple) else value
 
 
-Key = Annotated[dict[str, str], rendered_as(Annotated[dict[str, str], BeforeValidator(_as_mapping)])]
+_IN_JSON = {
+    "anyOf": [
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "string"},
+    ]
+}
+Key = Annotated[dict[str, str], BeforeValidator(_as_mapping), WithJsonSchema(_IN_JSON)]
 """Columns, one or a list, or a mapping of columns to expressions."""
 
 _Name = Annotated[Text, StringConstraints(pattern=TABLE_NAME)]
@@ -68,13 +67,11 @@ def _settings() -> dict[str, Any]:
     return found
 
 
-_DerivedFields: Any = create_model("DerivedFields", __base__=(dg.Model, dg.Resolvable), **_settings())
+_DerivedFields: Any = create_model("DerivedFields", __base__=Settings, **_settings())
 
 
 class DerivedSettings(_DerivedFields):  # type: ignore[misc]
     """What can be said of a derived table."""
-
-    model_config = ConfigDict(extra="forbid")
 
     owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
     group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")

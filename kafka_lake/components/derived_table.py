@@ -10,7 +10,7 @@ from kafka_lake.components.derived_problems import Project, check_derived
 from kafka_lake.components.derived_settings import DerivedSettings
 from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.has_topics import HasTopics
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.keys import key_of, op_name_of
 from kafka_lake.derive.derived_table import NEWS
 from kafka_lake.derive.derived_table import DerivedTable as Settings
@@ -32,7 +32,7 @@ class DerivedTable(FromDocument, DerivedSettings):
             ConfigurationError: If the settings don't go together, or with the tables that are read.
         """
         tree = context.component_tree
-        documents, many = tree.get_all_components(KafkaTopicTable), tree.get_all_components(HasTopics)
+        documents, many = tree.get_all_components(KafkaTopic), tree.get_all_components(HasTopics)
         topics = [
             *(each for each in documents if each.every_topic),
             *(topic for each in many for topic in each.topic_tables()),

@@ -30,7 +30,7 @@ class Freshness:
     """How long a topic's oldest record waits that its table lacks.
 
     Args:
-        spec: The topic; its `max_age` is set.
+        spec: The table; its `max_age` is set.
         offsets: How many offsets wait.
         age: For how many seconds the oldest one does, by its Kafka timestamp; 0 if none does.
     """
@@ -47,7 +47,8 @@ class Freshness:
     @property
     def told(self) -> dict[str, Any]:
         """Return what a result of the check says."""
-        waits = f"the oldest record that the table lacks is {self.age:.0f} s old, and max_age is {self.spec.max_age}"
+        limit = f"freshness_limit is {self.spec.max_age}"
+        waits = f"the oldest record that the table lacks is {self.age:.0f} s old, and {limit}"
         return {
             "passed": self.is_fresh,
             "severity": dg.AssetCheckSeverity.WARN,
@@ -60,7 +61,7 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
     """Return how fresh tables are; without those of which that can't be told now.
 
     Args:
-        specs: Topics of one cluster whose `max_age` is set.
+        specs: Tables of one cluster whose `max_age` is set.
         cluster: Has them. A record is read of each partition that has unread ones.
         catalog: Where the tables are.
 
@@ -71,16 +72,18 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
         return []
     answers = cluster.watermarks(spec.topic for spec in specs)
     positions = all_positions(catalog, [spec.identifier for spec in specs])
-    places: dict[str, list[Place]] = {}
+    places: dict[tuple[tuple[str, str], str], list[Place]] = {}
     for spec in specs:
         now, of_table = answers[spec.topic], positions[spec.identifier]
         if isinstance(now, Watermarks) and not isinstance(of_table, Exception):
-            places[spec.full_topic] = _unread(spec, now, position_in(of_table, spec.topic, spec.topics))
+            places[spec.identifier, spec.full_topic] = _unread(
+                spec, now, position_in(of_table, spec.topic, spec.topics)
+            )
     wanted = {place for each in places.values() for place in each}
     came, now_seconds = arrival_times(cluster, wanted, _SECONDS), time.time()
     found, untold = [], set[tuple[str, str]]()
     for spec in specs:
-        its_places = places.get(spec.full_topic)
+        its_places = places.get((spec.identifier, spec.full_topic))
         if its_places is None or any(place not in came for place in its_places):
             untold.add(spec.identifier)
             continue
@@ -118,22 +121,22 @@ def changes(
     """Return results of the check where they differ from those that were told last, and what is told by then.
 
     Args:
-        specs: Topics of one cluster; those without `max_age` are left out.
+        specs: Topics of one cluster; their tables without a `freshness_limit` are left out.
         cluster: Has them.
         catalog: Where the tables are.
         cursor: What was told, as this function gave it; None if nothing was.
     """
-    timed = [spec for spec in specs if spec.max_age is not None]
+    timed = [table for spec in specs for table in spec.tables if table.max_age is not None]
     if not timed:
         return [], cursor
     before = _from(cursor)
-    now = {each.spec.full_topic: each for each in freshness(timed, cluster, catalog)}
+    now = {".".join(each.spec.identifier): each for each in freshness(timed, cluster, catalog)}
     events = [
         dg.AssetCheckEvaluation(asset_key=table_key(each.spec), check_name=CHECK, blocking=False, **each.told)
         for name, each in now.items()
         if before.get(name) is not each.is_fresh
     ]
-    known = {spec.full_topic for spec in timed}
+    known = {".".join(spec.identifier) for spec in timed}
     told = {name: each for name, each in before.items() if name in known}
     told |= {name: each.is_fresh for name, each in now.items()}
     return events, json.dumps({"fresh": told})
@@ -149,7 +152,7 @@ def _from(cursor: str | None) -> Mapping[str, bool]:
 
 
 def build_freshness_check(spec: TopicTable) -> list[dg.AssetChecksDefinition]:
-    """Return the check of a topic's table, if the topic has a `max_age`."""
+    """Return the check of a table, if it has a `max_age`."""
     if spec.max_age is None:
         return []
     kafka = of_cluster("kafka", spec.cluster)

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field
 
 from kafka_lake.components.from_document import FromDocument
-from kafka_lake.components.maintenance_settings import MaintenanceSettings
+from kafka_lake.config.maintenance import MaintenanceSettings
 
 
 class HasDefaults(FromDocument):

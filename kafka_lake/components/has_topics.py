@@ -6,9 +6,9 @@ from typing import Any
 import dagster as dg
 
 from kafka_lake.components.from_document import FromDocument
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
-from kafka_lake.components.topic_pattern import sentence
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.which_cluster import Place
+from kafka_lake.config.topic_pattern import sentence
 
 
 class HasTopics(FromDocument):
@@ -25,7 +25,7 @@ class HasTopics(FromDocument):
         """Return the assets and checks of all topics."""
         return self.defs_of(self.topic_tables())
 
-    def defs_of(self, topics: Iterable[KafkaTopicTable]) -> dg.Definitions:
+    def defs_of(self, topics: Iterable[KafkaTopic]) -> dg.Definitions:
         """Return the assets and checks of topics; their schema files are named from where the document is."""
         folder = self._place.parent
         return dg.Definitions(assets=[each for topic in topics for each in topic.assets(folder)])
@@ -35,7 +35,7 @@ class HasTopics(FromDocument):
         """Return whether it is known which topics there are."""
         return True
 
-    def topic_tables(self) -> Sequence[KafkaTopicTable]:
+    def topic_tables(self) -> Sequence[KafkaTopic]:
         """Return the topics, each as a document of its own would have it."""
         raise NotImplementedError
 
@@ -49,7 +49,7 @@ class HasTopics(FromDocument):
         return "/".join(self._place.parts[-3:])
 
 
-def new_topics(documents: Iterable[HasTopics | KafkaTopicTable], names: Sequence[str]) -> str:
+def new_topics(documents: Iterable[HasTopics | KafkaTopic], names: Sequence[str]) -> str:
     """Return what to do about topics that no table is for yet; empty if there are none.
 
     Args:
@@ -57,5 +57,5 @@ def new_topics(documents: Iterable[HasTopics | KafkaTopicTable], names: Sequence
         names: The topics of the cluster.
     """
     documents = list(documents)
-    tables = {each.shown: each.full_table for each in documents if isinstance(each, KafkaTopicTable)}
+    tables = {each.shown: each.full_table for each in documents if isinstance(each, KafkaTopic)}
     return sentence({each.shown: each.new(names) for each in documents}, tables)

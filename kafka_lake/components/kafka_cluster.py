@@ -3,14 +3,14 @@
 import re
 
 import dagster as dg
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.components.derived_sensor import build_derived_sensor
 from kafka_lake.components.derived_table import DerivedTable
 from kafka_lake.components.has_defaults import HasDefaults
 from kafka_lake.components.has_topics import HasTopics
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
+from kafka_lake.components.kafka_topic import KafkaTopic, refuse_shared_tables
 from kafka_lake.components.keys import of_cluster
 from kafka_lake.components.maintenance import build_maintenance_job
 from kafka_lake.components.maintenance_sensor import build_maintenance_sensor
@@ -20,8 +20,8 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensor import build_sensor
-from kafka_lake.components.text import OptionalText, Properties, Text, duration
 from kafka_lake.components.which_cluster import Place, check_names, check_topics, shared
+from kafka_lake.config.text import OptionalText, Properties, Text, duration
 from kafka_lake.ingest.topic_table import CLUSTER_NAME
 
 
@@ -32,8 +32,6 @@ class KafkaCluster(HasDefaults):
     Secrets belong in environment variables only. A project may have several such documents: each with a name, and
     catalog and Spark in one of them.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     name: OptionalText = Field(
         default=None,
@@ -103,8 +101,8 @@ class KafkaCluster(HasDefaults):
                 clusters can't be told apart.
         """
         of_many = context.component_tree.get_all_components(HasTopics)
-        documents = context.component_tree.get_all_components(KafkaTopicTable)
-        many: list[HasTopics | KafkaTopicTable] = [*of_many, *(each for each in documents if each.pattern is not None)]
+        documents = context.component_tree.get_all_components(KafkaTopic)
+        many: list[HasTopics | KafkaTopic] = [*of_many, *(each for each in documents if each.pattern is not None)]
         topics = [
             *(each for each in documents if each.every_topic),
             *(topic for each in of_many for topic in each.topic_tables()),

@@ -2,33 +2,34 @@
 
 import asyncio
 import logging
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any
 
 import dagster as dg
-from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
+from dagster.components import DefsStateConfig, DefsStateConfigArgs
 from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.has_topics import HasTopics
 from kafka_lake.components.kafka_cluster import KafkaCluster
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.names_of_topics import keep_names, kept_names
-from kafka_lake.components.rule_errors import rule_error
-from kafka_lake.components.text import AsWritten, AsWrittenByName, OptionalText, TextOrList
-from kafka_lake.components.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled
 from kafka_lake.components.which_cluster import Place
-from kafka_lake.ingest.topic_table import ClusterName
+from kafka_lake.config.settings import Problem, ShortFor, message, said
+from kafka_lake.config.table import NAMESPACE
+from kafka_lake.config.text import Text
+from kafka_lake.config.topic import MatchingTopics
+from kafka_lake.config.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled
+from kafka_lake.ingest.topic_table import CLUSTER_NAME
 from kafka_lake.kafka.cluster import KafkaCluster as Brokers
 
 log = logging.getLogger(__name__)
 
 _ANY = FoundTopic("any_topic", {"topic": "any_topic"})
-_OWN = {"topic": "topics:", "topics": "topics:", "exclude": "exclude:", "cluster": "cluster:"}
+_OWN = ("topic", "topics", "cluster")
 
 
 def _kept_by_hand() -> DefsStateConfigArgs:
@@ -40,48 +41,37 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
     """All topics of a cluster that a pattern matches, each as a table of its own.
 
     The names of the cluster's topics are kept by Dagster, so that no broker is asked when definitions load:
-    `kafka-lake topics refresh` asks. A topic that has a document of type KafkaTopicTable is left to that.
+    `kafka-lake topics refresh` asks. A topic that has a document of type KafkaTopic is left to that.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
-    topics: TextOrList = Field(
-        description="Regular expressions (Python's), one or a list. A topic is meant if one matches its whole name.",
-        examples=[r"shop\..*"],
+    topics: Annotated[MatchingTopics, ShortFor("pattern")] = Field(
+        description="Which topics: regular expressions (Python's), one or a list; or `{pattern, exclude}`. A topic is "
+        "meant if one matches its whole name. Kafka's own, with two underscores, never are.",
+        examples=[r"shop\..*", {"pattern": r"shop\..*", "exclude": r".*\.internal"}],
     )
-    exclude: TextOrList = Field(
-        default_factory=list,
-        description="Likewise: topics that are not meant. Kafka's own, with two underscores, never are.",
-        examples=[r".*\.internal"],
-    )
-    cluster: ClusterName | None = Field(
+    cluster: Annotated[Text, Field(pattern=CLUSTER_NAME)] | None = Field(
         default=None,
         description="Name of the KafkaCluster document whose topics they are; needed where that has a name.",
         examples=["eu"],
     )
-    namespace: OptionalText = Field(
-        default=None,
-        description="Template of the tables' namespaces, as `table`. Without it the default of a topic's document.",
-        examples=["{1}"],
+    table: Text = Field(
+        default="{topic}",
+        description="Template of the tables' names, as `namespace.table`; the namespace is `lake` by default. "
+        "`{topic}`, and what groups of `topics` match, by number or name. What can't be in a name becomes `_`.",
+        examples=["shop.raw_{1}"],
     )
-    table: OptionalText = Field(
-        default=None,
-        description="Template of the tables' names: `{topic}`, and what groups of `topics` match, by number or name. "
-        "What can't be in a name becomes `_`. Without it the topic's name.",
-        examples=["raw_{name}"],
-    )
-    defaults: AsWritten = Field(
+    defaults: dict[str, Any] = Field(
         default_factory=dict,
         description="Settings of all the topics: those of a topic's document.",
-        examples=[{"format": "avro", "samples": False}],
+        examples=[{"format": "avro", "table": {"owners": ["team:shop"]}}],
     )
-    overrides: AsWrittenByName = Field(
+    overrides: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description="Settings of some of them, by the topic's name or a regular expression. All that match count, the "
         "last one most.",
-        examples=[{r"shop\.orders": {"write": "upsert", "key": ["id"]}}],
+        examples=[{r"shop\.orders": {"table": {"write": {"mode": "upsert", "key": ["id"]}}}}],
     )
-    defs_state: ResolvedDefsStateConfig = Field(
+    defs_state: DefsStateConfigArgs = Field(
         default_factory=_kept_by_hand,
         description="Where Dagster keeps the names of the cluster's topics; a file in the project by default.",
     )
@@ -89,27 +79,25 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
     _names: tuple[str, ...] | None = PrivateAttr(default=None)
     _built: dg.Definitions | None = PrivateAttr(default=None)
 
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def problems(self) -> Iterator[Problem]:
+        """Give what is wrong with settings that are right one by one."""
         try:
-            pattern = self.pattern
-            for setting in ("namespace", "table"):
-                if template := getattr(self, setting):
-                    check_template(setting, template, pattern)
-            for name, given in (("defaults", self.defaults), *self.overrides.items()):
-                where = name if given is self.defaults else f"overrides: {name}"
-                if own := next((each for each in given if each in _OWN), None):
-                    raise ConfigurationError(f"{where}: {own}: stands above as {_OWN[own]}")
+            check_template("table", self.table, self.pattern)
             for name in self.overrides:
                 compiled("overrides", name)
         except ConfigurationError as error:
-            raise ValueError(str(error)) from error
-        return self
+            yield (), str(error)
+        for place, given in (
+            (("defaults",), self.defaults),
+            *((("overrides", k), v) for k, v in self.overrides.items()),
+        ):
+            if own := next((each for each in given if each in _OWN), None):
+                yield (*place, own), "stands above, beside defaults:"
 
     @cached_property
     def pattern(self) -> TopicPattern:
         """Which topics are meant."""
-        return TopicPattern(tuple(self.topics), tuple(self.exclude))
+        return self.topics.topics
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
@@ -187,30 +175,30 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
     @property
     def place(self) -> Place:
         """Return where the document is, and which topics and cluster it names."""
-        return Place(self.cluster, self._place, " or ".join(self.topics))
+        return Place(self.cluster, self._place, " or ".join(self.topics.pattern))
 
-    def topic_tables(self) -> Sequence[KafkaTopicTable]:
+    def topic_tables(self) -> Sequence[KafkaTopic]:
         """Return the topics, each as a document of its own would have it."""
         self.build_defs(self._context)
         return self._documents
 
     def known(self) -> list[tuple[str, str]]:
         """Return the topics of the document, each with its table."""
-        return [(each.topic, ".".join(each.topic_table(self._place.parent).identifier)) for each in self.topic_tables()]
+        return [(each.told, ".".join(each.topic_table().identifier)) for each in self.topic_tables()]
 
     def new(self, names: Iterable[str]) -> list[str]:
         """Return the topics among those of the cluster that the document is about and doesn't know yet."""
-        others = {*(each.topic for each in self.topic_tables()), *self._with_documents}
+        others = {*(each.told for each in self.topic_tables()), *self._with_documents}
         others |= {name for each in self._patterns for name in each.new(names)}
         return [each.name for each in self.pattern.matching(names) if each.name not in others]
 
     def gone(self, names: Iterable[str]) -> list[str]:
         """Return the topics of the document that are not among those of the cluster."""
         there = set(names)
-        return [each.topic for each in self.topic_tables() if each.topic not in there]
+        return [each.told for each in self.topic_tables() if each.told not in there]
 
     @cached_property
-    def _documents(self) -> list[KafkaTopicTable]:
+    def _documents(self) -> list[KafkaTopic]:
         found = self.pattern.matching(self._names or ())
         for pattern in self.overrides if found else ():
             if not any(self._overrides(pattern, each.name) for each in found):
@@ -221,13 +209,13 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
     @cached_property
     def _with_documents(self) -> frozenset[str]:
         """The topics of the cluster that have documents of their own."""
-        every = self._context.component_tree.get_all_components(KafkaTopicTable)
+        every = self._context.component_tree.get_all_components(KafkaTopic)
         return frozenset(topic for each in every if each.cluster == self.cluster for topic in each.every_topic)
 
     @property
-    def _patterns(self) -> list[KafkaTopicTable]:
+    def _patterns(self) -> list[KafkaTopic]:
         """The documents of the cluster by whose patterns topics share a table."""
-        every = self._context.component_tree.get_all_components(KafkaTopicTable)
+        every = self._context.component_tree.get_all_components(KafkaTopic)
         return [each for each in every if each.cluster == self.cluster and each.pattern is not None]
 
     def _overrides(self, pattern: str, topic: str) -> bool:
@@ -235,43 +223,39 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
         is_name = pattern in (self._names or ())
         return pattern == topic if is_name else compiled("overrides", pattern).fullmatch(topic) is not None
 
-    def _document(self, topic: FoundTopic) -> KafkaTopicTable:
+    def _document(self, topic: FoundTopic) -> KafkaTopic:
         """Return a topic as a document of its own would have it.
 
         Raises:
             ConfigurationError: If its settings can't be.
         """
         settings: dict[str, Any] = {**self.defaults}
-        for setting in ("namespace", "table"):
-            if (template := getattr(self, setting)) and topic is not _ANY:
-                settings[setting] = filled(template, topic)
         for pattern, given in self.overrides.items():
             if self._overrides(pattern, topic.name):
-                settings |= given
+                settings = _merged(settings, given)
         settings |= {"topic": topic.name, **({"cluster": self.cluster} if self.cluster else {})}
+        if "tables" not in settings:
+            table = settings.get("table") or {}
+            own = {"name": table} if isinstance(table, str) else dict(table)
+            settings["table"] = {"name": self._table_of(topic), **own}
         try:
-            model = KafkaTopicTable.model().model_validate(settings)
-            document: KafkaTopicTable = KafkaTopicTable.resolve_from_model(self._context.resolution_context, model)
+            document = KafkaTopic(**settings)
         except ValidationError as error:
             raise self._refused(topic, error) from error
         document._place, document._context = self._place, self._context
         return document
 
+    def _table_of(self, topic: FoundTopic) -> str:
+        namespace, _, table = self.table.rpartition(".")
+        if topic is _ANY:
+            return "any_table"
+        return ".".join(filled(part, topic) for part in (namespace or NAMESPACE, table))
+
     def _refused(self, topic: FoundTopic, error: ValidationError) -> ConfigurationError:
-        told = []
-        for each in error.errors(include_url=False):
-            # Each setting may be a template's text too: where it is none, that says nothing.
-            if each["loc"][1:] == ("str",) and len(error.errors()) > 1:
-                continue
-            text = each["msg"].removeprefix("Value error, ")
-            within = [str(name) for name in each["loc"] if re.fullmatch(r"\w+", str(name))]
-            if each["type"] == "extra_forbidden":
-                text = "there is no such setting"
-            of_rule = rule_error(each["loc"], each["type"], text)
-            told.append(of_rule or (f"{': '.join(within)}: {text}" if each["loc"] else text))
+        told = [said(each["loc"], message(each)) for each in error.errors(include_url=False)]
         of = "defaults" if topic is _ANY else f"topic {topic.name}"
         return ConfigurationError(
-            f"{self._place}: {of}: {'; '.join(dict.fromkeys(told))}", "Correct defaults: or overrides:."
+            f"{self._place}: {of}: {'; '.join(dict.fromkeys(told))}.", "Correct defaults: or overrides:."
         )
 
     def _cluster_document(self) -> KafkaCluster:
@@ -284,3 +268,12 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
             f"{self._place}: no document of type kafka_lake.KafkaCluster is named {self.cluster}. Those here: {known}.",
             "Correct its cluster:, or the cluster's name:.",
         )
+
+
+def _merged(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with others over them; groups are merged setting by setting."""
+    merged = dict(settings)
+    for name, each in given.items():
+        before = merged.get(name)
+        merged[name] = _merged(before, each) if isinstance(before, Mapping) and isinstance(each, Mapping) else each
+    return merged

@@ -67,11 +67,6 @@ def table_key(spec: TopicTable) -> dg.AssetKey:
     return key_of(spec.identifier)
 
 
-def dead_letter_key(spec: TopicTable) -> dg.AssetKey:
-    """Return the asset key of the dead-letter table."""
-    return key_of(spec.dead_letter_table)
-
-
 def op_name(spec: TopicTable) -> str:
     """Return the name of the op that fills the table, by which a run's config names it."""
     return _joined(spec, "__")

@@ -10,15 +10,20 @@ from pydantic_core import PydanticUndefined
 
 from kafka_lake.common.environment import VARIABLES, Variable
 from kafka_lake.common.markdown import table
-from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.derived_assets import DeriveConfig
 from kafka_lake.components.derived_settings import DerivedSettings
 from kafka_lake.components.ingest_config import IngestConfig
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.kafka_topics import KafkaTopics
-from kafka_lake.components.maintenance_settings import MaintenanceSettings
-from kafka_lake.components.rule_settings import RuleKind, RuleSettings
-from kafka_lake.components.topic_settings import TopicSettings
+from kafka_lake.config.continuous import ContinuousRuns
+from kafka_lake.config.formats import FORMATS, KEYS, Debezium
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.rules import RuleKind, RuleSettings
+from kafka_lake.config.settings import Settings
+from kafka_lake.config.table import Evolution, KeepDeadLetters, SkipDeadLetters, Table, TablesBy, TableSettings
+from kafka_lake.config.topic import MatchingTopics, Read, Topic
+from kafka_lake.config.where import CONDITIONS
+from kafka_lake.config.write import MODES
 
 _WORDS: dict[object, str] = {
     str: "text",
@@ -30,10 +35,27 @@ _WORDS: dict[object, str] = {
 _QUOTED = set(",:{}[]#")
 
 
-def tables() -> Mapping[str, str]:
-    """Return the tables as Markdown, by the name that their place in the page has."""
+def of_a_topic() -> Mapping[str, str]:
+    """Return the tables of docs/settings.md as Markdown, by the name that their place in the page has."""
     return {
-        "topic": _settings(TopicSettings),
+        "topic": _settings(Topic),
+        "several-topics": _settings(MatchingTopics),
+        "read": _settings(Read),
+        "format": _settings(*FORMATS.values()),
+        "envelope": _settings(Debezium),
+        "key": _settings(*KEYS.values()),
+        "table": _settings(Table),
+        "where": _settings(*CONDITIONS.values()),
+        "write": _settings(*MODES.values()),
+        "evolution": _settings(Evolution),
+        "dead-letters": _settings(KeepDeadLetters, SkipDeadLetters),
+        "tables-by": _settings(TablesBy, leave_out=TableSettings),
+    }
+
+
+def of_others() -> Mapping[str, str]:
+    """Return the tables of docs/reference.md as Markdown, by the name that their place in the page has."""
+    return {
         "continuous": _settings(ContinuousRuns),
         "maintenance": _settings(MaintenanceSettings),
         "topics": _settings(KafkaTopics),
@@ -53,18 +75,30 @@ def _name(variable: Variable) -> str:
     return f"{variable.name}…" if variable.name.endswith("_") else variable.name
 
 
-def _settings(model: type[BaseModel]) -> str:
-    rows = (
-        (
-            _code(field.alias or name),
-            _kind(field.rebuild_annotation()),
-            _default(field),
-            field.description or "",
-            ", ".join(_code(_yaml(each)) for each in field.examples or ()),
-        )
-        for name, field in model.model_fields.items()
-    )
+def _settings(*models: type[BaseModel], leave_out: type[BaseModel] = Settings) -> str:
+    """Return the settings of groups as a table; of those that several groups have, the first one tells."""
+    fields = {name: field for model in reversed(models) for name, field in model.model_fields.items()}
+    # Those of a group itself come first, those that it has in common with others behind them.
+    own = [name for model in models for name in model.model_fields if name in vars(model).get("__annotations__", {})]
+    ordered = dict.fromkeys([*own, *(name for model in models for name in model.model_fields)])
+    rows: list[tuple[str, ...]] = []
+    for name in ordered:
+        field = fields[name]
+        if name in leave_out.model_fields:
+            continue
+        if _chooses(field):
+            kinds = dict.fromkeys(kind for model in models for kind in get_args(model.model_fields[name].annotation))
+            rows.insert(0, (_code(name), ", ".join(map(_code, kinds)), "", "It alone may stand for the group.", ""))
+            continue
+        examples = ", ".join(_code(_yaml(each)) for each in field.examples or ())
+        kind = _kind(field.rebuild_annotation())
+        rows.append((_code(field.alias or name), kind, _default(field), field.description or "", examples))
     return table(("setting", "type", "default", "meaning", "example"), rows)
+
+
+def _chooses(field: FieldInfo) -> bool:
+    """Return whether a setting is the one by which a group is chosen."""
+    return field.description is None and get_origin(field.annotation) is Literal
 
 
 def _kind(annotation: Any) -> str:
@@ -74,7 +108,10 @@ def _kind(annotation: Any) -> str:
     if origin is Literal:
         return ", ".join(_code(each) for each in inner)
     if origin in (Union, UnionType):
-        return " or ".join(_kind(each) for each in inner if each is not NoneType)
+        # A name may stand for a group.
+        groups = any(isinstance(each, type) and issubclass(each, Settings) for each in inner)
+        kinds = [_kind(each) for each in inner if each is not NoneType and not (groups and get_origin(each) is Literal)]
+        return " or ".join(dict.fromkeys(kinds))
     if origin in (list, tuple):
         return f"list of {_kind(inner[0])}"
     if origin in (dict, Mapping):
@@ -84,7 +121,7 @@ def _kind(annotation: Any) -> str:
     if isinstance(annotation, type) and issubclass(annotation, RuleKind):
         return f"mapping of {', '.join(map(_code, annotation.model_fields))}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "mapping, see below" if annotation.__module__.startswith("kafka_lake.") else "mapping"
+        return "group" if annotation.__module__.startswith("kafka_lake.") else "mapping"
     return ", ".join(_code(each.value) for each in annotation)
 
 
@@ -94,7 +131,9 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", exclude_none=True)
-    return "" if value in (None, (), [], {}) or value is PydanticUndefined else _code(_yaml(value))
+        chosen = next((name for name in ("type", "mode") if name in value), None)
+        value = value[chosen] if chosen else ""
+    return "" if value in (None, (), [], {}, "") or value is PydanticUndefined else _code(_yaml(value))
 
 
 def _yaml(value: Any) -> str:

@@ -74,7 +74,7 @@ def _replay(
                 partition=partition_key(spec, partition.partition),
                 metadata={"rows_added": partition.rows, "from": "dead letters"},
             )
-    yield dead_letter_evaluation(context.instance, spec, connections.catalog)
+    yield dead_letter_evaluation(spec, connections.catalog)
 
 
 def _topics(context: dg.OpExecutionContext) -> list[TopicTable]:

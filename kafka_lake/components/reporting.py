@@ -236,7 +236,7 @@ class Reporter:
             return
         last = _last_result(instance, dg.AssetCheckKey(table_key(spec), NO_DEAD_LETTERS))
         if last is None or report.total("dead_letters"):
-            evaluate = partial(dead_letter_evaluation, instance, spec, catalog)
+            evaluate = partial(dead_letter_evaluation, spec, catalog)
             last = self._told("its dead letters", evaluate, patiently=True)
         if last is not None:
             yield last

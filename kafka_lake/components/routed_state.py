@@ -50,4 +50,4 @@ def state_of_document(project_root: Path, document: Path, topic: str) -> Path:
     """
     # The same on each machine.
     where = document.relative_to(project_root) if document.is_relative_to(project_root) else document
-    return get_local_state_path(f"KafkaTopicTable[{where.as_posix()} of {topic}]", project_root)
+    return get_local_state_path(f"KafkaTopic[{where.as_posix()} of {topic}]", project_root)

@@ -16,7 +16,7 @@ from kafka_lake.components.assets import topics_of
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.freshness import changes
 from kafka_lake.components.has_topics import HasTopics, new_topics
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.keys import TABLE_TAG, of_cluster, topic_key, work_name
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
@@ -40,7 +40,7 @@ def build_sensor(
     running: bool,
     catch_up_seconds: float = 0.0,
     cluster: str | None = None,
-    many: Sequence[HasTopics | KafkaTopicTable] = (),
+    many: Sequence[HasTopics | KafkaTopic] = (),
 ) -> dg.SensorDefinition:
     """Return the sensor of a cluster.
 
@@ -66,7 +66,7 @@ def build_sensor(
     def kafka_offsets(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         specs = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
         if not specs and not many:
-            return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
+            return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopic to defs/.")
         resources: Any = context.resources
         with as_failed_tick():
             brokers: KafkaCluster = getattr(resources, kafka).cluster()

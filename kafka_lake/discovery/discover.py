@@ -205,7 +205,7 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
             raise ConfigurationError(
                 f"Nothing was written: the table of topic {each.full_topic} would be {name}, which is that of topic "
                 f"{owners[name]}.",
-                "Write one of them by hand, with another table: or namespace:.",
+                "Write one of them by hand, with another name of its table:.",
             )
         if path.exists():
             raise ConfigurationError(
@@ -233,13 +233,13 @@ def write(planned: Iterable[Document]) -> None:
 
 def document(found: Discovered) -> str:
     """Return the YAML of a topic: before it what was found, behind it as comments what else may be set."""
-    attributes = {"topic": found.topic}
+    attributes: dict[str, Any] = {"topic": found.topic}
     if found.cluster:
         attributes["cluster"] = found.cluster
     if found.value.format not in (None, "json"):
         attributes["format"] = str(found.value.format)
     parts = [
-        _comment(_explanation(found)) + _dumped({"type": "kafka_lake.KafkaTopicTable"}),
+        _comment(_explanation(found)) + _dumped({"type": "kafka_lake.KafkaTopic"}),
         _dumped({"attributes": attributes}),
         *(_maps(found.value) or _times(found.value)),
         *(_comment([what], "  ") + _dumped(settings, "  # ") for what, settings in _suggestions(found)),
@@ -268,7 +268,7 @@ def times_of(value: Guess) -> list[str]:
 def _times(value: Guess) -> Iterator[str]:
     if times := times_of(value):
         why = f"Text that was a time in every record sampled becomes a column of times: {', '.join(times)}."
-        yield _comment([why], "  ") + _dumped({"infer_timestamps": True}, "  ")
+        yield _comment([why], "  ") + _dumped({"format": {"type": "json", "infer_timestamps": True}}, "  ")
 
 
 def _maps(value: Guess) -> list[str]:
@@ -276,8 +276,8 @@ def _maps(value: Guess) -> list[str]:
     maps = [path for column in value.columns for path in column.maps]
     if value.format != "json" or not maps or not (declaration := _declaration(value.columns)):
         return []
-    why = f"Names of fields look like data: {', '.join(maps)}. Without schema: each name would be a column."
-    return [_comment([why], "  ") + _dumped({"schema": declaration}, "  ")]
+    why = f"Names of fields look like data: {', '.join(maps)}. Without columns: each name would be a column."
+    return [_comment([why], "  ") + _dumped({"table": {"columns": declaration}}, "  ")]
 
 
 def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -285,19 +285,22 @@ def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
     value, key = found.value, found.key
     if value.envelope:
         why = f"For the current rows of the source's table instead of their changes, as {value.envelope} writes them:"
-        yield why, {"write": "upsert", "envelope": value.envelope}
+        yield why, {"format": {"type": value.format, "envelope": value.envelope}, "table": {"write": "upsert"}}
         return
     if value.format == "json" and not _maps(value) and (declaration := _declaration(value.columns)):
         instead = ", infer_timestamps among them" if times_of(value) else ""
-        yield f"For columns as declared, instead of inferred from the records{instead}:", {"schema": declaration}
+        yield (
+            f"For columns as declared, instead of inferred from the records{instead}:",
+            {"table": {"columns": declaration}},
+        )
     if key.format == "json" and (declaration := _declaration(key.columns)):
-        yield "For a column of the keys:", {"key_format": "json", "key_schema": declaration}
+        yield "For a column of the keys:", {"key": {"format": "json", "schema": declaration}}
     elif key.format not in (None, "json", "bytes"):
-        yield "For a column of the keys:", {"key_format": key.format}
+        yield "For a column of the keys:", {"key": key.format}
 
 
 def _declaration(columns: Sequence[Column]) -> str:
-    """Return columns as the setting ``schema`` takes them; empty if it can't have such names."""
+    """Return columns as the settings ``columns`` and ``key: schema`` take them; empty if it can't have such names."""
     declaration = ", ".join(replace(column, type=column.time or column.type).ddl for column in columns)
     try:
         return declaration if check_ddl(declaration) == [column.name for column in columns] else ""

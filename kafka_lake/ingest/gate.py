@@ -41,7 +41,7 @@ class GateFailedError(AuditFailedError):
 
     what_to_do: ClassVar[str] = (
         "The message names the check. `dead_letters`: look at them with `kafka-lake dead-letters TOPIC`, then fix "
-        "the producer or the schema, or raise `max_dead_letters`. `schema_evolution`: see `SchemaRefusedError`. "
+        "the producer or the schema, or raise `dead_letters: limit`. `schema_evolution`: see `SchemaRefusedError`. "
         "`row_count` and `offset_continuity`: a transform must give one row for one row and leave the metadata "
         "column alone; without a transform this is a bug, please report it. `rule_…`: rows break a rule of the "
         "topic's, see [rules](rules.md#when-a-rule-fails-a-run)."

@@ -183,8 +183,7 @@ class RuleEntry:
     fail_above: int | str | None = Field(
         default=None,
         description="How many rows of a commit may break the rule before nothing is published and the run fails: a "
-        "count or a share; up to 10 rows are never too large a share. By default `rules_fail_above`, with on_failure "
-        "dead_letter.",
+        "count or a share; up to 10 rows are never too large a share. By default 5%, with on_failure dead_letter.",
         examples=["20%"],
     )
 

@@ -70,4 +70,4 @@ def _broken(result: RuleResult) -> str:
 def _why(result: RuleResult) -> str:
     if result.rule.on_failure == "fail":
         return "on_failure is fail"
-    return f"the limit is {result.rule.fail_above} (fail_above or rules_fail_above)"
+    return f"the limit is {result.rule.fail_above} (fail_above)"

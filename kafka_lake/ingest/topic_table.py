@@ -1,8 +1,4 @@
-"""What a topic's table shall be: each setting with its type, default and documentation, declared here and only here.
-
-The keys of a YAML document (`components.topic_settings`), the metadata of a Dagster asset and docs/reference.md derive
-from it.
-"""
+"""What a topic's table shall be, as the pipeline takes it. Users write it by the nested models of `config`."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -72,314 +68,72 @@ class TopicTable:
     """A topic and the table that it becomes. Only ``topic`` is needed.
 
     Raises:
-        ValidationError: If a value is not of its type. What can't go together is for `components` to refuse.
-        ConfigurationError: If ``$KAFKA_LAKE_SAMPLES`` is neither true nor false.
+        ValidationError: If a value is not of its type. What can't go together is for `config` to refuse.
+        ConfigurationError: If ``$KAFKA_LAKE_SAMPLES`` or ``$KAFKA_LAKE_SAMPLE_ROWS`` can't be.
     """
 
-    topic: TopicName = Field(description="Name of the Kafka topic. **Needed**, unless `topics` names several.")
-    namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
-    table: TableName = Field(
-        default_factory=lambda given: derived_table_name(given["topic"]),
-        description="Name of the table; the topic's, in lower case, by default.",
-    )
-    cluster: ClusterName | None = Field(
-        default=None,
-        description="Name of the KafkaCluster document whose topic it is; needed where that has a name.",
-        examples=["eu"],
-    )
-    schema: str | None = Field(
-        default=None,
-        description="Format json: Spark DDL of the value's columns. Without it the columns are inferred from the "
-        "records and evolve.",
-        examples=["order_id bigint not null, items array<string>, ordered_at timestamp"],
-    )
-    partition_by: tuple[str, ...] = Field(
-        default=(), description="Iceberg partition transforms.", examples=[["day(ordered_at)", "bucket(16, store_id)"]]
-    )
-    sort_by: tuple[str, ...] = Field(
-        default=(), description="Columns within each file.", examples=[["ordered_at desc"]]
-    )
-    table_properties: Mapping[str, str] = Field(
-        default_factory=dict,
-        description="Iceberg table properties of a new table. `location` is where its files shall be; by default a "
-        "folder of its own, named after the table.",
-        examples=[{"write.parquet.compression-codec": "zstd"}],
-    )
-    metadata_column: ColumnName | None = Field(
-        default="_kafka", description="Struct that says where a row came from; null for none."
-    )
-    start: str = Field(
-        default="earliest",
-        description="Where a new table begins: earliest, latest, or an ISO 8601 time.",
-        examples=["2026-01-31T00:00:00Z"],
-    )
-    max_records_per_commit: int = Field(
-        default=5_000_000, ge=1, description="A longer backlog becomes several commits of at most so many offsets each."
-    )
-    max_bytes_per_commit: Annotated[int, Field(ge=1)] | None = Field(
-        default=2_000_000_000,
-        description="A longer backlog becomes several commits that read about so many bytes each: keys, values and "
-        "headers, uncompressed, by an estimate. null for no such limit.",
-    )
-    transform: str | None = Field(
-        default=None,
-        description="`module:function`, from DataFrame to DataFrame, one row for one row.",
-        examples=["my_project.transforms:clean"],
-    )
-    consumer_group: str | None = Field(
-        default="kafka-lake.{namespace}.{table}",
-        description="Consumer group that shows the table's position to lag tools; null for none. It is written and "
-        "never read.",
-    )
-    on_data_loss: Literal["fail", "continue"] = Field(
-        default="fail",
-        description="If Kafka no longer has what the table lacks: fail, or continue with what is left; the loss is "
-        "recorded.",
-    )
-    dead_letters: Literal["table", "fail", "skip"] = Field(
-        default="table",
-        description="What becomes of records that fit no row: kept in a table, fail the run, or skipped (and counted).",
-    )
-    dead_letter_asset: bool = Field(
-        default=False,
-        description="Whether the dead-letter table is an asset of its own in Dagster, beside the table. The table's "
-        "check `no_dead_letters` shows the dead letters in any case.",
-    )
-    max_dead_letters: int | str | None = Field(
-        default=None,
-        description="How many of them a run may have before it fails: a count or a share. Without it any number.",
-        examples=["5%"],
-    )
-    rules: tuple[RuleEntry, ...] = Field(
-        default=(),
-        description="What rows must keep, asked of each commit before anyone can read it. See [rules](rules.md).",
-    )
-    rules_fail_above: int | str | None = Field(
-        default="5%",
-        description="How many rows of a commit may break one rule with on_failure dead_letter before nothing is "
-        "published and the run fails: a count or a share; up to 10 rows are never too large a share. null for any "
-        "number.",
-        examples=["20%"],
-    )
-    max_record_bytes: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Longer values are dead letters."
-    )
-    max_age: str | None = Field(
-        default=None,
-        description="How long a record may wait for its row, by its Kafka timestamp: the table's check `freshness` "
-        "warns while one waits longer. A topic without new records is fresh.",
-        examples=["5m"],
-    )
-    samples: bool = Field(
-        default_factory=environment.samples,
-        description="Whether Dagster's log and pages quote a dead letter of each class: its reason, and the first 200 "
-        "characters of its value. Class and offset are always told. By default KAFKA_LAKE_SAMPLES, and that is true.",
-    )
-    sample_rows: int = Field(
-        default=0,
-        ge=0,
-        le=20,
-        description="How many rows of a run's newest commit the table's page in Dagster shows, with texts of up to 80 "
-        "characters; 0 for none. Nothing is shown with `samples: false`.",
-        examples=[5],
-    )
-    mask: tuple[str, ...] = Field(
-        default=(),
-        description="Regular expressions (Python's); `***` takes the place of what they find in quotes and in "
-        "sample rows.",
-        examples=[[r"\d{4}-\d{4}"]],
-    )
-    format: Format = Field(
-        default="json",
-        description="What values are: json, avro, protobuf, json_schema (each with a registry's schema ids, or by "
-        "schema_file), confluent (whatever the ids say), or string, bytes, variant: the whole value as one column.",
-    )
-    schema_file: str | None = Field(
-        default=None,
-        description="Schema of the values, in a file beside the YAML document: Avro, .proto or JSON Schema. Without it "
-        "the registry's.",
-        examples=["order.avsc"],
-    )
-    message: str | None = Field(
-        default=None, description="With a .proto file: the values' message; its first one by default."
-    )
-    subject: str | None = Field(
-        default=None, description="The registry's subject of the values; `<topic>-value` by default."
-    )
-    key_format: Format | None = Field(
-        default=None,
-        description="What keys are, as format; they get a column of their own. Without it they are bytes in the "
-        "metadata column.",
-    )
-    key_column: ColumnName = Field(default="_key", description="The column of decoded keys.")
-    key_schema: str | None = Field(
-        default=None, description="Key format json: Spark DDL of the key's fields.", examples=["id bigint"]
-    )
-    key_schema_file: str | None = Field(default=None, description="Schema of the keys, as schema_file.")
-    infer_timestamps: bool = Field(
-        default=False,
-        description="Format json without schema: text that is an ISO 8601 date or time in all records that show a "
-        "field first becomes a column of that type.",
-    )
-    evolution: EvolutionMode = Field(
-        default="evolve",
-        description="What new fields and wider types do: evolve the table, freeze it (such a run fails before it "
-        "publishes), or ignore_new (fields without a column are left out, and reported).",
-    )
-    on_incompatible: OnIncompatible = Field(
-        default="dead_letter",
-        description="What becomes of values that their column can't take: dead letters, fail the run, or a new_column "
-        "`name__v2` beside it.",
-    )
-    renames: Mapping[str, str] = Field(
-        default_factory=dict,
-        description="Columns that get a new name, as `old: new`. The field id stays.",
-        examples=[{"store": "store_id"}],
-    )
-    except_columns: tuple[str, ...] = Field(
-        default=(),
-        serialization_alias="except",
-        description="Fields of records that the table has no column for. With schema: and a key, columns that "
-        "only delete_when needs.",
-        examples=[["search_vector"]],
-    )
-    max_columns: int = Field(
-        default=1000,
-        ge=1,
-        description="How many columns new fields may bring the table to, fields of structs counted one by one. A run "
-        "that needs more fails before it changes the table: names that are data belong in a map.",
-    )
-    compatibility: Compatibility = Field(
-        default="none",
-        description="What a new schema version must be to the one before (backward, forward, full), or the run fails "
-        "before it publishes.",
-    )
-    arrow: bool = Field(
-        default=True,
-        description="JSON that plainly fits the table is decoded by Arrow in Spark's tasks, which write its files too. "
-        "If false, records are decoded one by one and Spark writes: the same rows, slower.",
-    )
-    timestamp_unit: TimestampUnit | None = Field(
-        default=None,
-        description="Format json: what numbers in columns of times count since 1970 (s, ms, us, ns). Without it such "
-        "numbers don't fit.",
-    )
-    timestamp_precision: TimestampPrecision = Field(
-        default="micros",
-        description="Format json: micros cuts, and counts, what a time has beyond microseconds; exact has it not fit.",
-    )
-    write: WriteMode = Field(
-        default="append",
-        description="append: a row for each record. upsert: a row for each key, as its newest change left it; a record "
-        "without a value takes its key's row away. history: the versions of each key (SCD 2), from `valid_from` to "
-        "`valid_to`, which is null for the current version.",
-    )
-    key: tuple[str, ...] = Field(
-        default=(),
-        description="With write upsert or history: columns that tell rows apart; the record's key by default.",
-        examples=[["order_id"]],
-    )
-    order_by: tuple[str, ...] = Field(
-        default=(),
-        description="With write upsert or history: columns that tell which of two changes of a key is the newer one. "
-        "Equal ones are told apart by Kafka partition and offset. Without them, and without an envelope, Kafka's "
-        "offset alone counts.",
-        examples=[["updated_at"]],
-    )
-    envelope: Envelope = Field(
-        default="none",
-        description="With write upsert or history: what values are wrapped in: none; debezium (before, after, op, "
-        "source; in format json or avro); maxwell or canal (their JSON, a topic for each table).",
-    )
-    deletes: DeleteMode = Field(
-        default="apply",
-        description="With write upsert, what becomes of a deleted row: it goes (apply), it stays and `_is_deleted` is "
-        "true (soft), it stays as it is (ignore), or the run fails before it publishes (fail). With write history, "
-        "apply ends the key's version.",
-    )
-    delete_when: str | None = Field(
-        default=None,
-        description="With write upsert or history: SQL condition on a row's columns that makes a delete of it.",
-        examples=["status = 'removed'"],
-    )
-    keep_deletes: str = Field(
-        default="7d",
-        description="With write upsert: how long a deleted key is remembered, so that a late change doesn't bring its "
-        "row back: as 90m, 36h or 7d.",
-    )
-    on_truncate: TruncateMode = Field(
-        default="fail",
-        description="With an envelope, when the source's table was emptied: the older rows go (apply), the run fails "
-        "before it publishes (fail), or the rows stay (ignore).",
-    )
-    snapshot: SnapshotMode = Field(
-        default="upsert",
-        description="With envelope debezium, what a new snapshot of the source does: its rows are changes like others "
-        "(upsert), or at its end the rows go whose keys it lacks, too (reconcile). A topic with one partition.",
-    )
-    max_removed: int | str | None = Field(
-        default="10%",
-        description="With snapshot reconcile: how many rows may go at the end of a snapshot; beyond that the run fails "
-        "before it publishes. A count, or a share of the table's rows; null for any number.",
-        examples=["1%"],
-    )
-    unavailable_value_placeholder: str = Field(
-        default=DEFAULT_PLACEHOLDER,
-        min_length=1,
-        description="With envelope debezium: the connector's `unavailable.value.placeholder`, which stands for a value "
-        "that PostgreSQL didn't send because it hasn't changed (TOAST). The row keeps the value that it has.",
-    )
-    ignore_null_updates: bool | tuple[str, ...] = Field(
-        default=False,
-        description="With write upsert or history, without an envelope: columns that a change leaves as they are by a "
-        "null; true for all but those of key and order. A row that isn't there yet gets the null.",
-        examples=[["email", "phone"]],
-    )
-
-    track: tuple[str, ...] = Field(
-        default=(),
-        description="With write history: the columns whose changes make a version. A change of other columns updates "
-        "the version that is there. By default all columns.",
-        examples=[["status", "address"]],
-    )
-    maintenance: Maintenance = Field(
-        default=Maintenance(),
-        description="How the topic's tables are kept fast: small files are compacted, and old snapshots expire.",
-        examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
-    )
-    routes: tuple["Route", ...] = Field(
-        default=(),
-        description="Records that go to tables of their own: a list of `when`, `table`, and settings of that table. "
-        "See [routing](routing.md).",
-        examples=[[{"when": {"field": "type", "equals": "order"}, "table": "orders"}]],
-    )
-    topics: tuple[TopicName, ...] = Field(
-        default=(),
-        description="Instead of topic: several topics of one cluster that fill the same table, which `table` names: a "
-        "list, or one text, which is a regular expression that matches their names. `_kafka.topic` tells their rows "
-        "apart. See [many topics](many-topics.md#many-topics-in-one-table).",
-        examples=[["shop.eu.orders", "shop.us.orders"]],
-    )
-    where: When | None = Field(
-        default=None,
-        description="With routes: which records are the table's own. Without it, those that no other table takes.",
-    )
-    unmatched: Unmatched = Field(
-        default="dead_letter",
-        description="With routes and where: what becomes of records that no table takes: dead letters of this table "
-        "(dead_letter), nothing but a count (ignore), or the run fails and the table stays where it is (fail).",
-    )
-    route_by: "RouteBy | None" = Field(
-        default=None,
-        description="Tables that are made as values appear in records that no route takes: of a `field`, a `header`, "
-        "the `schema_name`, or the `source_table` of an envelope. With `table`, a template, `max_tables`, and "
-        "settings of these tables. See [routing](routing.md#a-table-for-each-value).",
-        examples=[{"field": "type", "table": "shop_{value}", "max_tables": 50}],
-    )
-    match: Match = Field(
-        default="all",
-        description="With routes: a record goes to each table whose condition it meets (all), or to the first one.",
-    )
+    topic: TopicName
+    namespace: TableName = "lake"
+    table: TableName = Field(default_factory=lambda given: derived_table_name(given["topic"]))
+    cluster: ClusterName | None = None
+    schema: str | None = None
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    table_properties: Mapping[str, str] = Field(default_factory=dict)
+    metadata_column: ColumnName | None = "_kafka"
+    start: str = "earliest"
+    max_records_per_commit: int = Field(default=5_000_000, ge=1)
+    max_bytes_per_commit: Annotated[int, Field(ge=1)] | None = 2_000_000_000
+    transform: str | None = None
+    consumer_group: str | None = "kafka-lake.{namespace}.{table}"
+    on_data_loss: Literal["fail", "continue"] = "fail"
+    dead_letters: Literal["table", "fail", "skip"] = "table"
+    max_dead_letters: int | str | None = None
+    rules: tuple[RuleEntry, ...] = ()
+    rules_fail_above: int | str | None = "5%"
+    max_record_bytes: Annotated[int, Field(ge=1)] | None = None
+    max_age: str | None = None
+    samples: bool = Field(default_factory=environment.samples)
+    sample_rows: int = Field(default_factory=environment.sample_rows, ge=0, le=20)
+    mask: tuple[str, ...] = ()
+    format: Format = "json"
+    schema_file: str | None = None
+    message: str | None = None
+    subject: str | None = None
+    key_format: Format | None = None
+    key_column: ColumnName = "_key"
+    key_schema: str | None = None
+    key_schema_file: str | None = None
+    infer_timestamps: bool = False
+    evolution: EvolutionMode = "evolve"
+    on_incompatible: OnIncompatible = "dead_letter"
+    renames: Mapping[str, str] = Field(default_factory=dict)
+    except_columns: tuple[str, ...] = ()
+    max_columns: int = Field(default=1000, ge=1)
+    compatibility: Compatibility = "none"
+    arrow: bool = True
+    timestamp_unit: TimestampUnit | None = None
+    timestamp_precision: TimestampPrecision = "micros"
+    write: WriteMode = "append"
+    key: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()
+    envelope: Envelope = "none"
+    deletes: DeleteMode = "apply"
+    delete_when: str | None = None
+    keep_deletes: str = "7d"
+    on_truncate: TruncateMode = "fail"
+    snapshot: SnapshotMode = "upsert"
+    max_removed: int | str | None = "10%"
+    unavailable_value_placeholder: str = Field(default=DEFAULT_PLACEHOLDER, min_length=1)
+    ignore_null_updates: bool | tuple[str, ...] = False
+    track: tuple[str, ...] = ()
+    maintenance: Maintenance = Maintenance()
+    routes: tuple["Route", ...] = ()
+    topics: tuple[TopicName, ...] = ()
+    where: When | None = None
+    unmatched: Unmatched = "dead_letter"
+    route_by: "RouteBy | None" = None
+    match: Match = "all"
 
     @field_validator("key", "order_by", "track", "ignore_null_updates", mode="after")
     @classmethod

@@ -26,7 +26,7 @@ from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableI
 from pyspark.sql.types import IntegerType
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
@@ -380,7 +380,7 @@ def test_the_shortest_document_makes_a_table(
     name: str, connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
     topic = new_topic(called=name)
-    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), lambda: connect_connections, view)
+    all_that_can_be_done(topic, KafkaTopic(topic=name).topic_table(), lambda: connect_connections, view)
 
 
 def test_dead_letters_that_become_rows_are_taken_out(

@@ -24,8 +24,9 @@ PARTITIONS = ["0", "1", "2"]
 ORDERS, LATE, BY_SHOP = ["lake", "orders"], ["lake", "late"], ["lake", "by_shop"]
 DOCUMENTS = {
     "cluster": "type: kafka_lake.KafkaCluster\nattributes: {sensor_running: false, retry_attempts: 1}",
-    "orders": "type: kafka_lake.KafkaTopicTable\nattributes: {topic: orders, schema: 'id bigint not null, shop int'}",
-    "late": "type: kafka_lake.KafkaTopicTable\nattributes: {topic: late, schema: id bigint not null}",
+    "orders": "type: kafka_lake.KafkaTopic\n"
+    "attributes: {topic: orders, table: {columns: 'id bigint not null, shop int'}}",
+    "late": "type: kafka_lake.KafkaTopic\nattributes: {topic: late, table: {columns: id bigint not null}}",
     "by_shop": "type: kafka_lake.DerivedTable\nattributes: {table: by_shop, from: [orders], write: aggregate, "
     "every: '0 0 1 1 *', key: [shop], sql: 'SELECT shop, count(*) AS n FROM orders GROUP BY shop'}",
 }

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, derived_table_name
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
 
@@ -27,28 +27,30 @@ def in_sql(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-@pytest.mark.parametrize("write", ["upsert", exhaustive("history")])
+@pytest.mark.parametrize("mode", ["upsert", exhaustive("history")])
 def test_keyed_table_has_columns_of_any_name(
-    write: Any, new_topic: NewTopic, connections: NewConnections, view: NewView
+    mode: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     key, other, order, value, text, gone, more, most = NAMES
-    document = KafkaTopicTable(
+    write: dict[str, Any] = {"mode": mode, "key": [key, other], "order_by": [order]}
+    write["delete_when"] = f"{in_sql(gone)} = 1"
+    if mode == "history":
+        write["track"] = [value, text]
+    document = KafkaTopic(
         topic=topic.name,
-        namespace="it",
-        schema=", ".join(f"{in_sql(name)} bigint" for name in NAMES),
-        write=write,
-        key=[key, other],
-        order_by=[order],
-        delete_when=f"{in_sql(gone)} = 1",
-        partition_by=[in_sql(key), f"bucket(4, {in_sql(other)})"],
-        sort_by=[f"{in_sql(text)} desc", key],
-        track=[value, text] if write == "history" else [],
-        rules=[
-            {"range": {"column": more, "max": 10}, "name": "more"},
-            {"expression": f"{in_sql(most)} < 10", "name": "most"},
-        ],
-        maintenance={"compact_sort": [f"{in_sql(value)} desc"]},
+        table={
+            "name": f"it.{derived_table_name(topic.name)}",
+            "columns": ", ".join(f"{in_sql(name)} bigint" for name in NAMES),
+            "write": write,
+            "partition_by": [in_sql(key), f"bucket(4, {in_sql(other)})"],
+            "sort_by": [f"{in_sql(text)} desc", key],
+            "rules": [
+                {"range": {"column": more, "max": 10}, "name": "more"},
+                {"expression": f"{in_sql(most)} < 10", "name": "most"},
+            ],
+            "maintenance": {"compact_sort": [f"{in_sql(value)} desc"]},
+        },
     )
     spec = document.topic_table()
 
@@ -64,7 +66,7 @@ def test_keyed_table_has_columns_of_any_name(
     send(**{key: 1, other: 1, order: 2, value: 9})
     send(**{key: 2, other: 1, order: 2, gone: 1})
     ingest(spec, connections(), "run-2")
-    is_history = write == "history"
+    is_history = mode == "history"
 
     def current(*names: str) -> list[Any]:
         found = [row for row in view(spec).rows() if not is_history or row["valid_to"] is None]

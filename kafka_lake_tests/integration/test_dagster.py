@@ -24,7 +24,7 @@ from kafka_lake.components import reporting
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.automation import follow_sources
 from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
-from kafka_lake.components.keys import TOPIC_TAG, dead_letter_key, table_key, topic_key
+from kafka_lake.components.keys import TOPIC_TAG, table_key, topic_key
 from kafka_lake.components.maintenance import health_check_key
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
@@ -826,25 +826,17 @@ def no_dead_letters(runner: Runner, spec: TopicTable) -> dg.AssetCheckEvaluation
     return found
 
 
-@pytest.mark.parametrize("is_asset", [False, True])
-def test_dead_letters_are_a_warning_and_if_asked_for_an_asset(
-    is_asset: bool, new_topic: NewTopic, runner: Runner, connections: NewConnections
-) -> None:
+def test_dead_letters_are_a_warning(new_topic: NewTopic, runner: Runner, connections: NewConnections) -> None:
     topic = new_topic()
     topic.send_ids([0])
     topic.send(b"junk")
     know_partitions(runner, topic)
-    spec = topic.spec("id bigint not null", dead_letter_asset=is_asset)
+    spec = topic.spec("id bigint not null")
     result = runner.run(spec, (0, 0))
     assert result.success, "dead letters are no failure"
     sample = whole(runner, result, spec)["dead_letter_classes"]
     assert "| not_json | 1 | partition 0 offset 1 |" in sample
     assert no_dead_letters(runner, spec).metadata["not_json"].value == 1
-    told = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, dead_letter_key(spec))
-    # Without the switch, Dagster knows no such asset.
-    assert [each.asset_materialization.metadata["not_json"].value for each in told if each.asset_materialization] == (
-        [1] if is_asset else []
-    )
 
     alone = dg.AssetSelection.checks(dg.AssetCheckKey(table_key(spec), NO_DEAD_LETTERS))
     result = runner.run(spec, None, alone, with_spark=False)

@@ -1,4 +1,4 @@
-"""`snapshot: reconcile`: at the end of a new snapshot, the rows go that it lacks, and no others; on a real broker."""
+"""`on_snapshot: replace`: at the end of a new snapshot, the rows go that it lacks, and no others; on a real broker."""
 
 import json
 import random
@@ -303,7 +303,7 @@ def test_several_partitions_are_refused(new_topic: NewTopic, connections: NewCon
     topic = new_topic(2)
     spec = topic.spec(None, **RECONCILE)
     snapshot(topic, 100, [1, 2])
-    with pytest.raises(KafkaLakeError, match=r"snapshot: reconcile needs a topic with one partition, and it has 2"):
+    with pytest.raises(KafkaLakeError, match=r"on_snapshot: replace needs a topic with one partition, and it has 2"):
         ingest(spec, connections(), "run-1")
 
 

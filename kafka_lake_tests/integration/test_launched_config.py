@@ -98,7 +98,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     }.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "dagster.yaml").write_text(INSTANCE)
-    for name, kind in {"cluster": "KafkaCluster", "orders": "KafkaTopicTable"}.items():
+    for name, kind in {"cluster": "KafkaCluster", "orders": "KafkaTopic"}.items():
         (tmp_path / "defs" / name).mkdir(parents=True)
         attributes = "{retry_attempts: 1}" if name == "cluster" else "{topic: orders}"
         (tmp_path / "defs" / name / "defs.yaml").write_text(f"type: kafka_lake.{kind}\nattributes: {attributes}\n")

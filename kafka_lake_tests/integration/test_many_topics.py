@@ -76,13 +76,13 @@ def test_tables_that_values_get_are_assets_once_they_are_refreshed(
     new_topic: Callable[..., Topic],
 ) -> None:
     topic = new_topic(1)
-    by = f"field: type, table: '{topic.table}_{{value}}', schema: 'id int'"
+    by = f"field: type, name: '{NAMESPACE}.{topic.table}_{{value}}', columns: 'id int'"
     project.write(
         {
             "cluster": f"KafkaCluster\nkafka_properties: {{bootstrap.servers: '{broker.bootstrap_servers}'}}\n"
             f"catalog_properties: {json.dumps(dict(catalog_resource.properties))}",
-            "routed": f"KafkaTopicTable\ntopic: {topic.name}\nnamespace: {NAMESPACE}\ntable: {topic.table}\n"
-            f"schema: id int\nroute_by: {{{by}}}",
+            "routed": f"KafkaTopic\ntopic: {topic.name}\n"
+            f"table: {{name: {NAMESPACE}.{topic.table}, columns: id int}}\ntables_by: {{{by}}}",
         }
     )
 
@@ -146,9 +146,10 @@ def test_topics_that_match_get_tables_and_new_ones_are_told_of(
     project.write(
         {
             "cluster": f"KafkaCluster\nkafka_properties: {{bootstrap.servers: '{broker.bootstrap_servers}'}}",
-            "many": f"KafkaTopics\ntopics: '{name}\\..*'\nexclude: .*internal\nnamespace: {NAMESPACE}\n"
-            f"overrides: {{{name}.users: {{write: upsert, key: [id]}}}}",
-            "several": f"KafkaTopicTable\ntopics: '{name}_.*'\nexclude: .*c\nnamespace: {NAMESPACE}\ntable: {name}",
+            "many": f"KafkaTopics\ntopics: {{pattern: '{name}\\..*', exclude: .*internal}}\n"
+            f"table: '{NAMESPACE}.{{topic}}'\n"
+            f"overrides: {{{name}.users: {{table: {{write: {{mode: upsert, key: [id]}}}}}}}}",
+            "several": f"KafkaTopic\ntopics: {{pattern: '{name}_.*', exclude: .*c}}\ntable: {NAMESPACE}.{name}",
         }
     )
     told = json.loads(project.command("topics", "list", "--json"))

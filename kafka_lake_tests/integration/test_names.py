@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kafka_lake.cli.status import collect
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import clean
@@ -74,4 +74,4 @@ def test_the_shortest_document_makes_a_table_of_a_topic_of_any_name(
     name: str, new_topic: Callable[..., Topic], connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(called=name)
-    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), connections, view)
+    all_that_can_be_done(topic, KafkaTopic(topic=name).topic_table(), connections, view)

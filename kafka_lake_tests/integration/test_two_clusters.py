@@ -80,8 +80,8 @@ def resources(
             f"KafkaCluster\nname: {cluster}\nkafka_properties: {{bootstrap.servers: '{address}'}}"
         )
         documents[f"orders_{cluster}"] = (
-            f"KafkaTopicTable\ntopic: {topic.name}\ncluster: {cluster}\nnamespace: {NAMESPACE}\ntable: {topic.table}\n"
-            "schema: id bigint, place string"
+            f"KafkaTopic\ntopic: {topic.name}\ncluster: {cluster}\n"
+            f"table: {{name: {NAMESPACE}.{topic.table}, columns: 'id bigint, place string'}}"
         )
     _sessions[:] = [spark_resource.spark_session]
     spark = SharedSpark(catalog=catalog_resource, spark_config={})

@@ -179,7 +179,7 @@ def test_the_deployments_of_freshness_are_ones_that_dagster_takes(case: freshnes
     case = replace(case, topics=2)
     freshness.write_project(case, tmp_path)
     written = yaml.safe_load((tmp_path / "fresh" / "defs" / "orders_1" / "defs.yaml").read_text())
-    assert ("continuous" in written["attributes"]) == (case.continuous is not None)
+    assert ("read" in written["attributes"]) == (case.continuous is not None)
     assets = freshness_assets(tmp_path)
     assert {"bench/orders_0", "bench/orders_1", "kafka/orders_0", "kafka/orders_1"} <= assets
     assert not any("orders_2" in each for each in assets)

@@ -159,13 +159,13 @@ def test_the_wheel_has_the_library_and_not_the_shop(stranger: Stranger, tmp_path
             "import json, kafka_lake; from importlib.util import find_spec as find; from pathlib import Path\n"
             "here, names = Path(kafka_lake.__file__).parent, ('demo', 'defs', 'definitions', 'ingest', 'launcher')\n"
             "print(json.dumps([str(here), *[bool(find(f'kafka_lake.{n}')) for n in names],"
-            " kafka_lake.KafkaTopicTable.__module__,"
+            " kafka_lake.KafkaTopic.__module__,"
             " *[(here / n).is_file() for n in ('py.typed', 'spark/ivy.xml', 'common/dagster.yaml')]]))",
             folder=tmp_path,
         )
     )
     assert told[0].startswith(str(stranger.python.parents[1]))
-    assert told[1:] == [False, False, False, True, True, "kafka_lake.components.kafka_topic_table", True, True, True]
+    assert told[1:] == [False, False, False, True, True, "kafka_lake.components.kafka_topic", True, True, True]
     assert not (Path(told[0]).parent / "kafka_lake_tests").exists()
     assert "demo" not in stranger.run("kafka-lake", "--help", folder=tmp_path)
     assert "--demo" not in stranger.run("kafka-lake", "up", "--help", folder=tmp_path)

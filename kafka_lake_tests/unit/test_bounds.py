@@ -135,7 +135,7 @@ def test_too_many_columns_are_refused_by_name_with_what_to_do() -> None:
     some = "in scores, as scores.user_0, scores.user_1, scores.user_2"
     for part in ("Topic orders", "table shop.orders", "9 new columns", "the 2 there are", "max_columns: 10", some):
         assert part in said
-    for remedy in ("schema:", "map", "ignore_new"):
+    for remedy in ("columns:", "map", "ignore_new"):
         assert remedy in said
     with pytest.raises(AuditFailedError, match="at the top level, as a, b") as made:
         refuse_too_many(TopicTable("orders", "shop", "orders", max_columns=1), None, schema("a", "b"))

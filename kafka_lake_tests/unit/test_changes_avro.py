@@ -193,7 +193,7 @@ def test_a_key_of_other_columns_is_told_with_both() -> None:
         (HEARTBEAT, {"ts_ms": 1}, "heartbeat"),
         (TRANSACTION, {"status": "BEGIN", "id": "1", "event_count": None, "ts_ms": 1}, "transaction"),
         (SCHEMA_CHANGE, {"ts_ms": 1, "databaseName": None, "ddl": "create"}, "schema"),
-        (key_schema({"id": "long"}), {"id": 1}, "envelope: none"),
+        (key_schema({"id": "long"}), {"id": 1}, "leave out envelope:"),
         ("string", "x", "no envelope"),
     ],
 )

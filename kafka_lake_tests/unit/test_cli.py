@@ -356,24 +356,32 @@ def test_what_a_run_says_and_its_progress_are_not_among_the_results(capsys: pyte
     assert captured.out == ""
 
 
-_TOPIC = "type: kafka_lake.KafkaTopicTable\nattributes:\n  topic: pizzas\n"
+_TOPIC = "type: kafka_lake.KafkaTopic\nattributes:\n  topic: pizzas\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
-        (_TOPIC + "  tobic: a\n", 4, "tobic: there is no such setting"),
+        (_TOPIC + "  tobic: a\n", 4, "tobic: there is no such setting. Did you mean topic?"),
         (
-            _TOPIC + "  rules:\n    - not_null: [a]\n    - range: {column: b, min: 0, on_failure: warn}\n",
-            4,
-            "line 4: rules: number 2 (range): on_failure: is a setting of the rule. Write it beside range:, not in it.",
+            _TOPIC + "  table:\n    rules:\n    - not_null: [a]\n    - range: {column: b, min: 0, on_failure: warn}\n",
+            7,
+            "line 7: table: rules: number 2: range: on_failure: is a setting of the rule. Write it beside the kind,",
         ),
-        (_TOPIC + "  max_records_per_commit: 0\n", 4, "max_records_per_commit: Input should be greater than"),
-        (_TOPIC + "  partition_by: [day(]\n", 4, "partition_by: 'day(' is not an Iceberg transform"),
-        (_TOPIC + "  start: latest\n---\n" + _TOPIC + "  start: whenever\n", 9, "start: 'whenever' is neither"),
+        (
+            _TOPIC + "  read:\n    max_records_per_commit: 0\n",
+            5,
+            "read: max_records_per_commit: Input should be greater than",
+        ),
+        (_TOPIC + "  table: {partition_by: [day(]}\n", 4, "table: partition_by: 'day(' is not an Iceberg transform"),
+        (
+            _TOPIC + "  match: all\n---\n" + _TOPIC + "  starting_offsets: whenever\n",
+            8,
+            "starting_offsets: 'whenever' is",
+        ),
         (_TOPIC + "\towners: []\n", 4, "no YAML: "),
-        (_TOPIC.replace("TopicTable", "TopicTabel"), 1, "there is no such component"),
+        (_TOPIC.replace("KafkaTopic", "KafkaTopik"), 1, "there is no such component"),
         (_TOPIC.replace("kafka_lake", "kafka_lak"), 1, "there is no such component"),
         ("# " + _TOPIC.replace("\n", "\n# "), 1, "there is no document in it"),
         ("attributes:\n  topic: a\n", 1, "type: Field required"),
@@ -383,13 +391,17 @@ _TOPIC = "type: kafka_lake.KafkaTopicTable\nattributes:\n  topic: pizzas\n"
             "topic: YAML reads this value as the number 123. Write the text in quotes.",
         ),
         (
-            _TOPIC + "  renames: {1: one}\n",
+            _TOPIC + "  table: {renames: {1: one}}\n",
             4,
-            "renames: 1: YAML reads this value as the number 1. Write the text in quo",
+            "table: renames: 1: YAML reads this value as the number 1. Write the text in quo",
         ),
-        (_TOPIC + "  schema: id bigintt\n", 4, "schema: column 'id bigintt' has unknown type 'bigintt'. Spark's types"),
-        (_TOPIC + "  schema: id int, tags array<strng>\n", 4, "array of 'strng' has unknown type 'strng'"),
-        (_TOPIC + "  group: '{{ team }}'\n", 4, "group: 'team' is undefined"),
+        (
+            _TOPIC + "  table: {columns: id bigintt}\n",
+            4,
+            "table: columns: column 'id bigintt' has unknown type 'bigintt'. Spark's types",
+        ),
+        (_TOPIC + "  table: {columns: 'id int, tags array<strng>'}\n", 4, "array of 'strng' has unknown type 'strng'"),
+        (_TOPIC + "  table:\n    group: '{{ team }}'\n", 5, "table.group: 'team' is undefined"),
     ],
 )
 def test_broken_definitions_are_one_line(

@@ -43,8 +43,8 @@ Documents = Mapping[str, str]
 TWO: Documents = {
     "cluster_eu": "KafkaCluster\nname: eu\nkafka_properties: {bootstrap.servers: 'eu:9092'}",
     "cluster_us": "KafkaCluster\nname: us\nkafka_properties: {bootstrap.servers: 'us:9092'}",
-    "orders_eu": "KafkaTopicTable\ntopic: orders\ncluster: eu\nnamespace: eu",
-    "orders_us": "KafkaTopicTable\ntopic: orders\ncluster: us\nnamespace: us",
+    "orders_eu": "KafkaTopic\ntopic: orders\ncluster: eu\ntable: eu.orders",
+    "orders_us": "KafkaTopic\ntopic: orders\ncluster: us\ntable: us.orders",
 }
 
 
@@ -132,11 +132,11 @@ def test_catalog_and_spark_are_in_one_of_the_documents() -> None:
     ("changed", "said"),
     [
         (
-            {"orders_us": "KafkaTopicTable\ntopic: orders\nnamespace: us"},
+            {"orders_us": "KafkaTopic\ntopic: orders\ntable: us.orders"},
             ["Topic orders (", "orders_us/defs.yaml) names no Kafka cluster", "names: eu, us.", "as in cluster: eu"],
         ),
         (
-            {"orders_us": "KafkaTopicTable\ntopic: orders\ncluster: asia\nnamespace: us"},
+            {"orders_us": "KafkaTopic\ntopic: orders\ncluster: asia\ntable: us.orders"},
             ["orders_us/defs.yaml) names Kafka cluster asia, and no document", "Those here are: eu, us."],
         ),
         ({"cluster_us": "KafkaCluster"}, ["cluster_us/defs.yaml has no name", "cluster_eu/defs.yaml", "cluster: eu"]),
@@ -150,7 +150,7 @@ def test_catalog_and_spark_are_in_one_of_the_documents() -> None:
             },
             ["spark_config: differs between", "cluster_eu/defs.yaml and", "cluster_us/defs.yaml", "another project"],
         ),
-        ({"orders_us": "KafkaTopicTable\ntopic: orders\ncluster: us\nnamespace: eu"}, ["Table eu.orders would be two"]),
+        ({"orders_us": "KafkaTopic\ntopic: orders\ncluster: us\ntable: eu.orders"}, ["Table eu.orders would be two"]),
     ],
 )
 def test_a_mistake_is_refused_with_its_documents(changed: Documents, said: list[str]) -> None:

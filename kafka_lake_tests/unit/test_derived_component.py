@@ -29,8 +29,8 @@ HOURS = "SELECT date_trunc('hour', at) AS hour FROM {} GROUP BY ALL"
 BIG = {"table": "big", "from": "orders", "write": "append", "sql": "SELECT * FROM orders WHERE total > 9"}
 PROJECT: Documents = {
     "cluster": "KafkaCluster",
-    "orders": "KafkaTopicTable\ntopic: orders",
-    "users": "KafkaTopicTable\ntopic: users\nwrite: upsert\nkey: [id]\nschema: id bigint",
+    "orders": "KafkaTopic\ntopic: orders",
+    "users": "KafkaTopic\ntopic: users\ntable: {columns: id bigint, write: {mode: upsert, key: [id]}}",
 }
 
 
@@ -162,7 +162,8 @@ EXAMPLES = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(type: .*?)``
 def test_each_example_of_the_page_loads(example: dict[str, Any]) -> None:
     attributes = example["attributes"]
     topics = {
-        name: f"KafkaTopicTable\ntopic: {name}" + ("\nwrite: upsert\nkey: [id]" if name == "customers" else "")
+        name: f"KafkaTopic\ntopic: {name}"
+        + ("\ntable: {write: {mode: upsert, key: [id]}}" if name == "customers" else "")
         for name in [*attributes["from"], *attributes.get("join", [])]
     }
     kind = example["type"].removeprefix("kafka_lake.")

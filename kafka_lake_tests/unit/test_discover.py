@@ -25,7 +25,7 @@ from kafka_lake.cli.discover import discovered_blocks, size_of, written_lines
 from kafka_lake.cli.main import app
 from kafka_lake.common.errors import ConfigurationError, RegistryError, UnknownSchemaError
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.discovery.discover import Discovered, described, document, documents, write
 from kafka_lake.discovery.guess import Guess, Schemas, guess
 from kafka_lake.discovery.json_columns import Column, columns_of, json_value
@@ -338,11 +338,11 @@ def test_what_a_sample_says_of_its_topic() -> None:
     }
 
 
-def loads(text: str) -> KafkaTopicTable:
+def loads(text: str) -> KafkaTopic:
     """Return the component of a document that has to be one, all but Dagster's part."""
     parsed = yaml.safe_load(text)
-    assert parsed["type"] == "kafka_lake.KafkaTopicTable"
-    return KafkaTopicTable(**parsed["attributes"])
+    assert parsed["type"] == "kafka_lake.KafkaTopic"
+    return KafkaTopic(**parsed["attributes"])
 
 
 def uncommented(text: str) -> list[str]:
@@ -350,7 +350,7 @@ def uncommented(text: str) -> list[str]:
     head, *suggestions = text.split("\n\n  # For ")
     lines = [suggestion.partition("\n")[2] for suggestion in suggestions]
     if "infer_timestamps among them" in text:
-        head = head.replace("infer_timestamps: true", "")
+        head = head.replace("format:\n    type: json\n    infer_timestamps: true", "")
     return [f"{head.rstrip()}\n{textwrap.indent(textwrap.dedent(each.replace('  # ', '')), '  ')}" for each in lines]
 
 
@@ -365,22 +365,21 @@ def test_a_document_is_accepted_by_dagster_as_it_is_and_with_each_suggestion() -
     text = document(Discovered("shop.Orders", value=VALUES, key=guess([b'{"id": 1}'], "key", ALONE)))
     assert max(map(len, text.splitlines())) < 1000
     plain = loads(text)
-    assert (plain.topic, plain.format, plain.columns, plain.key_format) == ("shop.Orders", "json", None, None)
-    assert plain.infer_timestamps
+    assert (plain.topic, plain.format.type, plain.table, plain.key) == ("shop.Orders", "json", None, None)
+    assert plain.topic_table().infer_timestamps
     assert "# Text that was a time in every record sampled becomes a column of times: at." in text
     declared, keyed = [loads(each) for each in uncommented(text)]
-    assert not declared.infer_timestamps
-    assert declared.columns is not None
-    assert declared.columns.startswith(
+    assert not declared.topic_table().infer_timestamps
+    assert str(declared.topic_table().schema).startswith(
         "id bigint, at timestamp, `a b` struct<`é: #`:array<double>>, wide struct<f0:bigint,"
     )
-    assert (keyed.key_format, keyed.key_schema) == ("json", "id bigint")
+    assert (keyed.topic_table().key_format, keyed.topic_table().key_schema) == ("json", "id bigint")
     with warnings.catch_warnings(), create_defs_folder_sandbox() as sandbox:
         warnings.simplefilter("ignore", BetaWarning)
         (planned,) = documents([Discovered("shop.Orders", value=VALUES)], [], sandbox.defs_folder_path)
         write([planned])
         with sandbox.load_component_and_build_defs(planned.path.parent) as (component, _):
-            assert isinstance(component, KafkaTopicTable)
+            assert isinstance(component, KafkaTopic)
             assert component.topic_table().identifier == tuple(planned.table.split("."))
 
 
@@ -403,16 +402,17 @@ CANAL = {"database": "d", "table": "t", "type": "INSERT", "isDdl": False, "data"
 def test_envelopes_of_changes_suggest_upserts(values: list[Any], envelope: str) -> None:
     found = Discovered("t", value=guess([json.dumps(value).encode() for value in values], "value", ALONE))
     assert found.value.envelope == envelope
-    assert (f"write: upsert with envelope: {envelope} makes" in " ".join(shown(found).split())) is bool(envelope)
-    assert loads(document(found)).write == "append"
+    told = " ".join(shown(found).split())
+    assert (f"format: envelope: {envelope} with write: upsert makes" in told) is bool(envelope)
+    assert loads(document(found)).topic_table().write == "append"
     if envelope:
-        (suggested,) = map(loads, uncommented(document(found)))
+        (suggested,) = (loads(each).topic_table() for each in uncommented(document(found)))
         assert (suggested.write, suggested.envelope) == ("upsert", envelope)
 
 
 def test_debeziums_avro_suggests_upserts() -> None:
     found = Discovered("t", value=guess([framed(12)], "value", known()))
-    (suggested,) = map(loads, uncommented(document(found)))
+    (suggested,) = (loads(each).topic_table() for each in uncommented(document(found)))
     assert (suggested.format, suggested.write, suggested.envelope) == ("avro", "upsert", "debezium")
 
 
@@ -426,23 +426,24 @@ def test_names_that_are_data_are_declared_as_maps() -> None:
 
     found = Discovered("t", value=guess([record(n) for n in range(1, 11)], "value", ALONE))
     text = document(found)
-    declared = loads(text)
-    assert declared.columns == (
+    declared = loads(text).topic_table()
+    assert declared.schema == (
         "id bigint, at timestamp, s struct<`by user`:map<string,struct<score:bigint>>>, "
         "days map<string,map<string,boolean>>, address struct<line1:string,line2:string>"
     )
     assert not declared.infer_timestamps
-    assert "# Names of fields look like data: s.by user, days, days.value. Without schema:" in text
+    assert "# Names of fields look like data: s.by user, days, days.value. Without columns:" in text
     assert "Names of fields look like data, so that one map holds them" in shown(found)
 
 
 def test_times_are_proposed_only_where_text_is_one_in_every_record() -> None:
     for texts, proposed in ((["2026-01-02T03:04:05Z", "2026-01-03 00:00:00Z"], True), (["2026-01-02", "soon"], False)):
         found = Discovered("t", value=guess([json.dumps({"at": text}).encode() for text in texts], "value", ALONE))
-        assert loads(document(found)).infer_timestamps is proposed
+        assert loads(document(found)).topic_table().infer_timestamps is proposed
         assert ("text that is a time: at; infer_timestamps" in shown(found)) is proposed
     columns = (Column("at", "string", "timestamp"),)
-    assert not loads(document(Discovered("t", value=Guess("json_schema", "so", columns)))).infer_timestamps
+    plain = loads(document(Discovered("t", value=Guess("json_schema", "so", columns))))
+    assert not plain.topic_table().infer_timestamps
 
 
 def test_columns_come_in_the_order_of_the_records_fields() -> None:
@@ -456,9 +457,9 @@ def test_columns_come_in_the_order_of_the_records_fields() -> None:
 @pytest.mark.parametrize("format_", [None, *(each for each in FORMATS if each != "variant")])
 def test_a_document_of_every_format_is_accepted(format_: Any) -> None:
     text = document(Discovered("t", value=Guess(format_, "so it seems"), key=Guess(format_, "so it seems")))
-    assert loads(text).format == (format_ or "json")
+    assert loads(text).format.type == (format_ or "json")
     for each in uncommented(text):
-        assert loads(each).key_format == format_
+        assert loads(each).topic_table().key_format == format_
 
 
 @pytest.mark.parametrize("topic", ["1e3", "007", "null", "on", "2026-01-01", "-", "1_000", "0x1F", ".a", "~"])

@@ -40,7 +40,7 @@ def {name}():
     return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
 """
 MODULES = '{type = "module", name = "a"}, {type = "module", name = "b"}'
-TOPIC = "type: kafka_lake.KafkaTopicTable\nattributes:\n  topic: {topic}\n"
+TOPIC = "type: kafka_lake.KafkaTopic\nattributes:\n  topic: {topic}\n"
 CLUSTER = "type: kafka_lake.KafkaCluster\nattributes: {}\n"
 
 

@@ -63,7 +63,7 @@ def project(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_each_topic_that_matches_becomes_a_table(project: Any) -> None:
-    many = project({"many": "KafkaTopics\ntopics: shop\\..*\nexclude: .*\\.internal"})
+    many = project({"many": "KafkaTopics\ntopics: {pattern: shop\\..*, exclude: .*\\.internal}"})
     assert many.tables() == {}
     many.refreshed()
     assert many.tables() == {
@@ -78,18 +78,15 @@ def test_defaults_are_for_all_and_overrides_for_some(project: Any) -> None:
     many = project(
         {
             "many": r"""KafkaTopics
-topics: ['(?P<app>shop)\.(.*)', '(?P<app>crm)\.(.*)']
-exclude: ['.*\.internal']
-namespace: "{app}"
-table: "raw_{2}"
+topics: {pattern: ['(?P<app>shop)\.(.*)', '(?P<app>crm)\.(.*)'], exclude: '.*\.internal'}
+table: '{app}.raw_{2}'
 defaults:
-  samples: false
-  max_dead_letters: 5%
-  start: "{{ 'la' ~ 'test' }}"
+  table: {dead_letters: {limit: 5%}, redact: all}
+  starting_offsets: "{{ 'la' ~ 'test' }}"
 overrides:
-  shop.orders: {write: upsert, key: [id], table: orders}
-  .*sers.*: {max_dead_letters: 10, partition_by: [day(_kafka.timestamp)]}
-  crm.users: {max_dead_letters: 3, continuous: {trigger: 2s}}
+  shop.orders: {table: {name: shop.orders, write: {mode: upsert, key: [id]}}}
+  .*sers.*: {table: {partition_by: [day(_kafka.timestamp)], dead_letters: {limit: 10}}}
+  crm.users: {table: {dead_letters: {limit: 3}}, read: {continuous: {trigger: 2s}}}
 """
         }
     )
@@ -109,8 +106,8 @@ overrides:
 def test_a_topic_with_a_document_of_its_own_is_left_to_that(project: Any) -> None:
     many = project(
         {
-            "many": "KafkaTopics\ntopics: .*\nnamespace: raw",
-            "one": "KafkaTopicTable\ntopic: payments\ntable: paid",
+            "many": "KafkaTopics\ntopics: .*\ntable: raw.{topic}",
+            "one": "KafkaTopic\ntopic: payments\ntable: paid",
         }
     )
     many.refreshed()
@@ -123,18 +120,18 @@ def test_a_topic_with_a_document_of_its_own_is_left_to_that(project: Any) -> Non
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
-        ("topics: '['", "topics: '[' is no regular expression"),
-        ("topics: []", "topics: there is no pattern"),
-        ("topics: .*\nexclude: '('", "exclude: '(' is no regular expression"),
+        ("topics: '['", "topics: pattern: '[' is no regular expression"),
+        ("topics: []", "topics: pattern: List should have at least 1 item"),
+        ("topics: {pattern: .*, exclude: (}", "topics: exclude: '(' is no regular expression"),
         ("topics: .*\noverrides: {'*': {}}", "overrides: '*' is no regular expression"),
-        ("topics: .*\ntable: '{app}'", "table: '{app}' names {app}, and what '.*' matches has only {topic}"),
+        ("topics: {pattern: .*}\ntable: '{app}'", "table: '{app}' names {app}, and what '.*' matches has only {topic}"),
         ("topics: ['a(.*)', 'b']\ntable: '{1}'", "table: '{1}' names {1}, and what 'b' matches has only {topic}"),
-        ("topics: .*\ndefaults: {topic: x}", "defaults: topic: stands above as topics:"),
-        ("topics: .*\noverrides: {a: {cluster: x}}", "overrides: a: cluster: stands above as cluster:"),
+        ("topics: .*\ndefaults: {topic: x}", "defaults: topic: stands above, beside defaults:"),
+        ("topics: .*\noverrides: {a: {cluster: x}}", "overrides: a: cluster: stands above"),
         ("topics: .*\ndefaults: {formt: json}", "defaults: formt: there is no such setting"),
-        ("topics: .*\ndefaults: {key: [id]}", "defaults: key: ['id'] has no effect with write: append"),
+        ("topics: .*\ndefaults: {table: {write: {mode: append, key: a}}}", "defaults: table: write: key: there is no"),
         ("topics: .*\ndefaults: {format: {a: b}}", "defaults: format: "),
-        ("topics: .*\ncluster: eu", "names Kafka cluster eu, and no document of type"),
+        ("topics: {pattern: .*}\ncluster: eu", "names Kafka cluster eu, and no document of type"),
         ("topics: .*\nfoo: 1", "foo"),
         ("topics: 3", "topics"),
     ],
@@ -150,12 +147,12 @@ def test_what_cannot_be_is_refused_before_there_is_any_topic(attributes: str, sa
 
 
 def test_a_setting_that_one_topic_cannot_have_names_the_topic(project: Any) -> None:
-    many = project({"many": "KafkaTopics\ntopics: .*\noverrides: {crm.users: {track: [a]}}"})
+    many = project({"many": "KafkaTopics\ntopics: .*\noverrides: {crm.users: {table: {track: [a]}}}"})
     many.refreshed()
     with pytest.raises(Exception, match="") as refused:
         many.tables()
     explained = explanation(refused.value, many._sandbox.defs_folder_path)
-    assert "many/defs.yaml: topic crm.users: track: ['a'] has no effect" in str(explained)
+    assert "many/defs.yaml: topic crm.users: table: track: belongs into write:" in str(explained)
 
 
 def test_two_topics_do_not_share_a_table(project: Any) -> None:
@@ -168,7 +165,7 @@ def test_two_topics_do_not_share_a_table(project: Any) -> None:
     assert "a.b's (" in said
 
 
-@pytest.mark.parametrize("more", ["", "\nnamespace: other"])
+@pytest.mark.parametrize("more", ["", "\ntable: other.{topic}"])
 def test_two_documents_are_not_about_the_same_topic(more: str, project: Any) -> None:
     many = project({"many": "KafkaTopics\ntopics: shop\\..*", "too": f"KafkaTopics\ntopics: .*orders{more}"})
     many.refreshed()
@@ -200,16 +197,16 @@ def test_a_mistake_in_defaults_is_refused_where_no_topic_matches(project: Any) -
     many = project({"many": "KafkaTopics\ntopics: none"})
     many.refreshed()
     document = many._sandbox.defs_folder_path / "many" / "defs.yaml"
-    document.write_text(document.read_text() + "  defaults: {rules: [{not_nul: [id]}]}\n")
+    document.write_text(document.read_text() + "  defaults: {table: {rules: [{not_nul: [id]}]}}\n")
     with pytest.raises(Exception, match="") as refused:
         many.tables()
     said = str(explanation(refused.value, many._sandbox.defs_folder_path))
-    assert "defaults: rules: number 1: not_nul: there is no such setting of a rule. Is it not_null?" in said
+    assert "defaults: table: rules: number 1: not_nul: there is no such setting. Did you mean not_null?" in said
     assert "valid string" not in said
 
 
 def test_an_override_for_a_topic_by_name_is_for_no_other_that_the_name_matches(project: Any) -> None:
-    overrides = "{shop.orders: {samples: false}, 'crm[.].*': {max_dead_letters: 5}}"
+    overrides = "{shop.orders: {table: {redact: all}}, 'crm[.].*': {table: {dead_letters: {limit: 5}}}}"
     many = project(
         {"many": f"KafkaTopics\ntopics: .*\ntable: 't_{{topic}}'\noverrides: {overrides}"},
         ["shop.orders", "shop2orders", "crm.a"],
@@ -229,7 +226,7 @@ def test_documents_about_several_clusters_dont_share_what_is_known(
     for place, cluster in zip(places, ("eu", "us"), strict=True):
         (folder / place).mkdir(parents=True, exist_ok=True)
         with (folder / place / "defs.yaml").open("a") as file:
-            about = f"{{topics: .*, cluster: {cluster}, namespace: {cluster}}}"
+            about = f"{{topics: .*, cluster: {cluster}, table: '{cluster}.{{topic}}'}}"
             file.write(f"---\ntype: kafka_lake.KafkaTopics\nattributes: {about}\n")
         monkeypatch.setenv(f"KAFKA_LAKE_KAFKA__{cluster.upper()}__BOOTSTRAP_SERVERS", f"{cluster}:9092")
     monkeypatch.setattr(Brokers, "topics", lambda brokers: [f"of_{brokers.bootstrap_servers[:2]}"])
@@ -240,7 +237,7 @@ def test_documents_about_several_clusters_dont_share_what_is_known(
 
 
 def test_an_override_for_no_topic_is_told(project: Any, caplog: pytest.LogCaptureFixture) -> None:
-    many = project({"many": "KafkaTopics\ntopics: .*\noverrides: {crm.user: {samples: false}}"})
+    many = project({"many": "KafkaTopics\ntopics: .*\noverrides: {crm.user: {table: {redact: all}}}"})
     many.refreshed()
     many.tables()
     assert "overrides: crm.user matches none of the 5 topics" in caplog.text
@@ -260,7 +257,7 @@ def test_a_refresh_that_fails_leaves_the_topics_as_they_were(project: Any, monke
 
 
 def test_the_sensor_tells_of_topics_that_have_no_table_yet(project: Any) -> None:
-    many = project({"many": "KafkaTopics\ntopics: shop\\..*", "one": "KafkaTopicTable\ntopic: shop.own"})
+    many = project({"many": "KafkaTopics\ntopics: shop\\..*", "one": "KafkaTopic\ntopic: shop.own"})
     many.refreshed()
     sandbox = many._sandbox
     with sandbox.load_component_and_build_defs(sandbox.defs_folder_path / "many") as (component, _):

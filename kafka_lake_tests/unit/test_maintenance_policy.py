@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation
 
-from kafka_lake.components.topic_settings import TopicSettings
+from kafka_lake.config.topic import Topic
 from kafka_lake.lake.maintenance.expire import Limits, expirable
 from kafka_lake.lake.maintenance.health import COMPACTED, commits_since_compaction
 from kafka_lake.lake.maintenance.policy import applies_to, limits_of, needs_of
@@ -186,9 +186,9 @@ def test_by_default_it_is_for_tables_that_are_ours() -> None:
 
 def test_yaml_sets_it() -> None:
     given = {"compact_every": 50, "expire_after": "30d", "keep_snapshots": 7, "max_snapshots": 9}
-    found = TopicSettings.model_validate({"topic": "t", "maintenance": given}).topic_table().maintenance
+    found = Topic.model_validate({"topic": "t", "table": {"maintenance": given}}).topic_table().maintenance
     assert found == Maintenance(compact_every=50, expire_after="30d", keep_snapshots=7, max_snapshots=9)
-    assert TopicSettings.model_validate({"topic": "t"}).topic_table().maintenance == Maintenance()
+    assert Topic.model_validate({"topic": "t"}).topic_table().maintenance == Maintenance()
 
 
 @pytest.mark.parametrize(
@@ -202,4 +202,4 @@ def test_yaml_sets_it() -> None:
 )
 def test_yaml_that_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        TopicSettings.model_validate({"topic": "t", "maintenance": given})
+        Topic.model_validate({"topic": "t", "table": {"maintenance": given}})

@@ -20,12 +20,12 @@ from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import MAINTENANCE_TAG, table_key
 from kafka_lake.components.maintenance import build_maintenance_job, health_check_key
 from kafka_lake.components.maintenance_sensor import at_once, build_maintenance_sensor, evaluate
-from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance import policy

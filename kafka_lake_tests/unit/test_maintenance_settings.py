@@ -17,8 +17,8 @@ import kafka_lake.ingest.maintenance.needed
 from kafka_lake.cli.explain import explanation
 from kafka_lake.cli.main import app
 from kafka_lake.components.assets import topics_of
-from kafka_lake.components.maintenance_settings import MaintenanceSettings
-from kafka_lake.components.topic_settings import TopicSettings
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.topic import Topic
 from kafka_lake.ingest.maintenance.needed import Due, Preview
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.health import TableHealth
@@ -47,13 +47,13 @@ def refusal(documents: Documents) -> str:
 def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> None:
     found = policies(
         {
-            "eu": "KafkaCluster\nname: eu\nmaintenance: {expire_after: 30d, keep_rows: 90d, compact_every: 7}",
+            "eu": "KafkaCluster\nname: eu\nmaintenance: {expire_after: 30d, row_retention: 90d, compact_every: 7}",
             "us": "KafkaCluster\nname: us",
-            "plain": "KafkaTopicTable\ntopic: plain\ncluster: eu",
-            "own": "KafkaTopicTable\ntopic: own\ncluster: eu\n"
-            "maintenance: {expire_after: 5d, keep_rows: null, window: '01:00-05:00'}",
-            "never": "KafkaTopicTable\ntopic: never\ncluster: us\nmaintenance: {compact_every: null}",
-            "quiet": "KafkaTopicTable\ntopic: quiet\ncluster: us\nmaintenance: {enabled: false}",
+            "plain": "KafkaTopic\ntopic: plain\ncluster: eu",
+            "own": "KafkaTopic\ntopic: own\ncluster: eu\n"
+            "table: {maintenance: {expire_after: 5d, row_retention: null, window: '01:00-05:00'}}",
+            "never": "KafkaTopic\ntopic: never\ncluster: us\ntable: {maintenance: {compact_every: null}}",
+            "quiet": "KafkaTopic\ntopic: quiet\ncluster: us\ntable: {maintenance: {enabled: false}}",
         }
     )
     assert found == {
@@ -65,90 +65,85 @@ def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> No
     }
 
 
-def test_a_cluster_s_settings_are_those_of_routes_too_unless_one_has_its_own() -> None:
-    routes = (
-        "routes:\n- {when: {field: k, equals: a}, table: a}\n"
-        "- {when: {field: k, equals: b}, table: b, maintenance: {expire_after: 9d}}"
+def test_a_cluster_s_settings_are_those_of_each_table_unless_it_has_its_own() -> None:
+    tables = (
+        "tables:\n- {name: a, where: {field: k, equals: a}}\n"
+        "- {name: b, where: {field: k, equals: b}, maintenance: {expire_after: 9d}}\n- {name: t}"
     )
-    documents = {"c": "KafkaCluster\nmaintenance: {expire_after: 30d}", "t": f"KafkaTopicTable\ntopic: t\n{routes}"}
+    documents = {"c": "KafkaCluster\nmaintenance: {expire_after: 30d}", "t": f"KafkaTopic\ntopic: t\n{tables}"}
     with loaded(documents) as definitions:
         (topic,) = topics_of(definitions.get_repository_def())
     assert [each.maintenance.expire_after for each in topic.tables] == ["30d", "30d", "9d"]
 
 
 def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
-    found = policies({"one": "KafkaCluster\nmaintenance: {orphan_files: true}", "t": "KafkaTopicTable\ntopic: t"})
+    found = policies({"one": "KafkaCluster\nmaintenance: {orphan_files: true}", "t": "KafkaTopic\ntopic: t"})
     assert found == {"t": Maintenance(orphan_files=True)}
 
 
 @pytest.mark.parametrize(
     ("cluster", "topic", "said"),
     [
-        ("keep_rows: 90d", "write: upsert\nkey: [id]", "keep_rows: 90d isn't for write: upsert"),
-        ("keep_rows: 90d", "metadata_column: null", "keep_rows needs Kafka's timestamp"),
-        ("keep_rows: 90d, by: at", "schema: id bigint", "by: at isn't in schema:, whose columns are id, _kafka."),
+        ("row_retention: 90d", "table: {write: upsert}", "a key that expired would look like one that never was"),
+        ("row_retention: 90d", "table: {metadata_column: null}", "row_retention: needs Kafka's timestamp"),
         (
-            "compact_sort: [id, at desc]",
-            "schema: id bigint",
-            "compact_sort: at isn't in schema:, whose columns are id,",
+            "row_retention: {older_than: 90d, by: at}",
+            "table: {columns: id bigint}",
+            "by: at isn't in columns:, which are id, _kafka",
         ),
-        ("statistics: [at]", "schema: id bigint", "statistics: at isn't in schema:, whose columns are id, _kafka."),
-        ("{}", "maintenance: {compact_sort: [a], compact_z_order: [a, b]}", "ask for two orders"),
-        ("{}", "maintenance: {by: at}", "by: at has no effect without keep_rows"),
-        ("keep_rows: 90d", "topics: [a, b]\ntable: c", "keep_rows: 90d can't be combined with topics: yet"),
+        ("compact_sort: [id, at desc]", "table: {columns: id bigint}", "compact_sort: at isn't in columns:, which are"),
+        ("statistics: [at]", "table: {columns: id bigint}", "statistics: at isn't in columns:, which are id, _kafka"),
+        ("{}", "table: {maintenance: {compact_sort: [a], compact_z_order: [a, b]}}", "ask for two orders"),
+        ("{}", "table: {maintenance: {row_retention: {by: at}}}", "older_than: is missing"),
+        ("row_retention: 90d", "topics: [a, b]\ntable: c", "row_retention: can't be combined with topics: yet"),
         (
-            "keep_rows: 90d",
-            "routes: [{when: {field: k, equals: a}, table: a}]",
-            "keep_rows: 90d can't be combined with routes: yet",
-        ),
-        (
-            "{}",
-            "routes: [{when: {field: k, equals: a}, table: a, maintenance: {keep_rows: 9d}}]",
-            "keep_rows: can't be combined with routes yet",
+            "row_retention: 90d",
+            "tables: [{name: a, where: {field: k, equals: a}}, {name: b}]",
+            "row_retention: can't be combined with tables: yet",
         ),
         (
             "{}",
-            "routes: [{when: {field: k, equals: a}, table: a, maintenance: {compact_z_order: [a]}}]",
+            "tables: [{name: a, where: {field: k, equals: a}, maintenance: {compact_z_order: [a]}}, {name: b}]",
             "compact_z_order needs two columns",
         ),
         (
-            "keep_rows: 90d",
-            "route_by: {field: k, table: 'k_{value}'}",
-            "keep_rows: 90d can't be combined with route_by: yet",
-        ),
-        (
             "{}",
-            "route_by: {field: k, table: 'k_{value}', maintenance: {keep_rows: 9d}}",
-            "keep_rows: can't be combined with route_by yet",
-        ),
-        (
-            "{}",
-            "route_by: {field: k, table: 'k_{value}', maintenance: {compact_sort: ['a, b']}}",
+            "tables_by: {field: k, name: 'k_{value}', maintenance: {compact_sort: ['a, b']}}",
             "'a, b' is not understood",
         ),
         ("expire_after: soon", "", "'soon' is not a duration"),
-        ("keep_rows: 0d", "", "keep_rows: 0d would delete every row"),
-        ("keep_rows: 90", "", "YAML reads this value as the number 90"),
+        ("row_retention: 0d", "", "0d would delete every row"),
+        ("row_retention: 90", "", "YAML reads this value as the number 90"),
     ],
 )
 def test_what_cannot_be_is_said_with_the_topic_or_the_document(cluster: str, topic: str, said: str) -> None:
     given = "" if cluster == "{}" else f"\nmaintenance: {{{cluster}}}"
     name = "" if topic.startswith("topics:") else "topic: shop.a\n"
-    text = refusal({"c": f"KafkaCluster\nread_committed: true{given}", "t": f"KafkaTopicTable\n{name}{topic}"})
+    text = refusal({"c": f"KafkaCluster\nread_committed: true{given}", "t": f"KafkaTopic\n{name}{topic}"})
     assert said in text
     assert "defs.yaml" in text or "Topic shop.a" in text
 
 
 def test_what_goes_well_together_is_not_refused() -> None:
     for settings in (
-        {"write": "upsert", "key": ["id"], "maintenance": {"keep_rows": None}},
-        {"schema": "id bigint", "maintenance": {"compact_sort": ["_kafka.timestamp desc"], "statistics": ["id"]}},
-        {"metadata_column": None, "maintenance": {"keep_rows": "90d", "by": "at"}},
-        {"schema": "id bigint, inner struct<at: date>", "maintenance": {"keep_rows": "90d", "by": "inner.at"}},
-        {"schema": "id bigint", "maintenance": {"keep_rows": "90d", "by": "_kafka.timestamp"}},
-        {"schema": "id bigint", "transform": "a:b", "maintenance": {"keep_rows": "90d", "by": "made"}},
+        {"write": "upsert", "maintenance": {"row_retention": None}},
+        {"columns": "id bigint", "maintenance": {"compact_sort": ["_kafka.timestamp desc"], "statistics": ["id"]}},
+        {"metadata_column": None, "maintenance": {"row_retention": {"older_than": "90d", "by": "at"}}},
+        {
+            "columns": "id bigint, inner struct<at: date>",
+            "maintenance": {"row_retention": {"older_than": "90d", "by": "inner.at"}},
+        },
+        {
+            "columns": "id bigint",
+            "maintenance": {"row_retention": {"older_than": "90d", "by": "_kafka.timestamp"}},
+        },
+        {
+            "columns": "id bigint",
+            "transform": "a:b",
+            "maintenance": {"row_retention": {"older_than": "90d", "by": "made"}},
+        },
     ):
-        TopicSettings.model_validate({"topic": "t", **settings}).topic_table()
+        Topic.model_validate({"topic": "t", "table": settings}).topic_table()
 
 
 def test_settings_over_none_are_the_settings() -> None:

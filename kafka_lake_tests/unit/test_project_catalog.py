@@ -220,8 +220,8 @@ def test_command_that_asks_starts_no_broker(
     monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", "")
     monkeypatch.delenv("KAFKA_LAKE_BOOTSTRAP_SERVERS")
     for name, text in (
-        ("orders", "type: kafka_lake.KafkaTopicTable\nattributes: {topic: orders, namespace: shop}\n"),
-        ("many", "type: kafka_lake.KafkaTopics\nattributes: {topics: ['web.*'], namespace: web}\n"),
+        ("orders", "type: kafka_lake.KafkaTopic\nattributes: {topic: orders, table: shop.orders}\n"),
+        ("many", "type: kafka_lake.KafkaTopics\nattributes: {topics: ['web.*'], table: 'web.{topic}'}\n"),
     ):
         (document.parent.parent / name).mkdir()
         (document.parent.parent / name / "defs.yaml").write_text(text)
@@ -254,8 +254,8 @@ def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, mon
     folder = document.parent.parent / "customers"
     folder.mkdir()
     (folder / "defs.yaml").write_text(
-        "type: kafka_lake.KafkaTopicTable\n"
-        "attributes: {topic: customers, namespace: shop, write: history, key: [id], schema: id bigint}\n"
+        "type: kafka_lake.KafkaTopic\nattributes:\n  topic: customers\n"
+        "  table: {name: shop.customers, columns: id bigint, write: {mode: history, key: [id]}}\n"
     )
     for part in ("_java", "_jars", "_brokers", "_spark", "_warehouse"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")

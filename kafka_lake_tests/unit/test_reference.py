@@ -1,4 +1,4 @@
-"""The tables of docs/reference.md have every setting as it is declared; `test_docs` holds the page to them."""
+"""The tables of docs/settings.md and docs/reference.md have every setting; `test_docs` holds the pages to them."""
 
 import ast
 from pathlib import Path
@@ -6,22 +6,32 @@ from pathlib import Path
 import pytest
 
 from kafka_lake.common.environment import VARIABLES
-from kafka_lake.components.reference import tables
-from kafka_lake.ingest.topic_table import TopicTable, pydantic_fields
+from kafka_lake.components.reference import of_a_topic
+from kafka_lake.config.formats import Avro
+from kafka_lake.config.table import Table
+from kafka_lake.config.topic import Topic
+from kafka_lake.config.write import History, Upsert
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_each_setting_of_a_topic_is_documented() -> None:
-    for name, field in pydantic_fields(TopicTable).items():
-        assert field.description, name
-        assert f"| `{field.serialization_alias or name}` |" in tables()["topic"]
+    groups = of_a_topic()
+    for model, group in ((Topic, "topic"), (Table, "table"), (Upsert, "write"), (History, "write"), (Avro, "format")):
+        for name in model.names():
+            assert f"| `{name}` |" in groups[group], name
 
 
 def test_a_default_that_a_setting_needs_no_value_for_is_told() -> None:
-    assert "| `max_columns` | whole number | `1000` |" in tables()["topic"]
-    assert "| `sort_by` | list of text |  | Columns within each file. | `[ordered_at desc]` |" in tables()["topic"]
-    assert "| `topic` | text |  | Name of the Kafka topic. **Needed**, unless `topics`" in tables()["topic"]
+    assert "| `max_columns` | whole number | `1000` |" in of_a_topic()["evolution"]
+    assert "| `sort_by` | list of text |  | Columns within each file. | `[ordered_at desc]` |" in of_a_topic()["table"]
+    assert "| `topic` | text |  | Name of the Kafka topic. **Needed**, unless `topics`" in of_a_topic()["topic"]
+    assert "| `write` | group | `append` |" in of_a_topic()["table"]
+
+
+def test_what_chooses_a_group_has_each_of_its_kinds() -> None:
+    assert "| `mode` | `append`, `upsert`, `history` |" in of_a_topic()["write"]
+    assert "| `mode` | `table`, `skip` |" in of_a_topic()["dead-letters"]
 
 
 def test_the_example_file_has_every_variable() -> None:

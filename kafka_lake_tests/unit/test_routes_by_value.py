@@ -1,7 +1,6 @@
 """Tables for values: which name a value gives its table, and which documents are refused."""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.kafka_topic_table import refuse_shared_tables
+from kafka_lake.components.kafka_topic import refuse_shared_tables
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.routes.by_value import admitted, as_properties, begins_in, knowing, may_meet, may_name, place_of
 from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable
 from kafka_lake_tests.unit.test_component import load
-from kafka_lake_tests.unit.test_routes import assert_refused
 
 
 def by_field(**its: Any) -> RouteBy:
@@ -88,70 +86,27 @@ def test_table_of_value_begins_where_value_appeared() -> None:
 
 ROUTED = """
 topic: shop.changes
-namespace: shop
-table: changes
 format: json
-route_by:
-  field: source.table
-  table: "shop_{value}"
-  max_tables: 9
-  partition_by: [id]
-  max_columns: 7
+table: shop.changes
+tables_by: {field: source.table, name: 'shop.shop_{value}'}
 """
-
-
-def test_settings_of_route_by_are_those_of_all_its_tables() -> None:
-    component, _ = load(ROUTED)
-    by = component.topic_table().route_by
-    assert by is not None
-    assert (by.kind, by.name, by.table, by.namespace, by.max_tables) == (
-        "field", "source.table", "shop_{value}", "shop", 9,
-    )  # fmt: skip
-    (route,) = replace(by, known=(("A", "shop", "shop_a"),)).routes
-    assert (route.when, route.to.identifier) == (When(field="source.table", values=("A",)), ("shop", "shop_a"))
-    assert (route.to.max_columns, route.to.partition_by) == (7, ("id",))
-    assert (route.to.topic, route.to.format) == ("shop.changes", "json")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (("field: source.table", ""), "route_by: has none of field, header, schema_name, source_table"),
-        (("field: source.table", "field: a\n  header: b"), "route_by: has field and header of"),
-        (("field: source.table", "field: a..b"), "no name of a field"),
-        (("field: source.table", "header: ''"), "header: '' is no name"),
-        (("field: source.table", "schema_name: a"), "schema_name: 'a' isn't true. Write schema_name: true"),
-        (("field: source.table", "schema_name: true"), "routes: schema: is for formats avro"),
-        (("field: source.table", "source_table: true"), None),
-        (('"shop_{value}"', "shop"), "'shop' gives all values one table. Write for example shop_{value}"),
-        (('"shop_{value}"', '"{colour}"'), "names {colour}. There are {value}, {parent}, {name}"),
-        (("max_tables: 9", "max_tables: 0"), "route_by: max_tables"),
-        (("max_tables: 9", "max_tables: many"), "route_by: max_tables"),
-        (("max_tables: 9", 'namespace: "{parent}"'), "values choose it. Say with namespaces: which ones"),
-        (("max_tables: 9", "namespaces: [a]"), "namespaces: has no effect without a template"),
-        (("max_tables: 9", 'namespace: "{parent}"\n  namespaces: ["a/b"]'), "is no list of namespaces"),
-        (("max_tables: 9", "start: latest"), "route_by: start: is the topic's"),
-        (("max_tables: 9", "colour: red"), "route_by: colour: there is no such setting"),
-        (("format: json", "format: avro"), "route_by: field: is for JSON, and format is avro"),
-        (("max_columns: 7", "schema: id bigint what"), "route_by: .*schema"),
-    ],
-)
-def test_what_is_no_route_by_is_refused_by_name(change: tuple[str, str], said: str | None) -> None:
-    assert_refused(ROUTED, change, said and said.replace("{", r"\{"))
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ("topic: orders\nnamespace: shop\ntable: shop_orders", "could make table shop.shop_orders"),
-        ("topic: orders\nnamespace: shop\ntable: orders", None),
+        ("topic: orders\ntable: shop.shop_orders", "could make table shop.shop_orders"),
+        ("topic: orders\ntable: shop.orders", None),
         ("topic: orders\ntable: shop_orders", None),
-        ('topic: other\nnamespace: shop\nroute_by: {field: a, table: "{value}"}', "could make table shop.changes"),
         (
-            'topic: other\nroute_by: {field: a, namespace: shop, table: "{value}_a"}',
+            "topic: other\ntable: shop.other\ntables_by: {field: a, name: 'shop.{value}'}",
+            "could make table shop.changes",
+        ),
+        (
+            "topic: other\ntables_by: {field: a, name: 'shop.{value}_a'}",
             "could make tables of the same name",
         ),
-        ('topic: other\nnamespace: shop\nroute_by: {field: a, table: "x_{value}"}', None),
+        ("topic: other\ntable: shop.other\ntables_by: {field: a, name: 'shop.x_{value}'}", None),
     ],
 )
 def test_no_value_can_name_the_table_of_another_document(other: str, said: str | None) -> None:

@@ -120,7 +120,7 @@ def test_a_column_that_tells_no_time_is_refused_with_those_that_do() -> None:
     assert row_limit(table, "day", 0).field_id == 2
     assert row_limit(table, "_kafka.timestamp", 0).field_id == 21
     for name in ("gone", "_kafka.gone", "many.at", "many.element.at", "day.x", "Day"):
-        with pytest.raises(TableError, match=r"Table shop\.orders: maintenance: by: .* no column") as caught:
+        with pytest.raises(TableError, match=r"Table shop\.orders: row_retention: by: .* no column") as caught:
             row_limit(table, name, 0)
         assert "day, _kafka.timestamp" in str(caught.value)
     for name in ("id", "text", "_kafka"):
@@ -168,7 +168,7 @@ def test_which_column_tells_the_age_of_a_row() -> None:
     assert by(replace(spec, maintenance=Maintenance()), spec.identifier) is None
     keyed = replace(spec, write="upsert", key=("id",))
     assert [by(keyed, each) for each in keyed.identifiers] == [None] * 3
-    with pytest.raises(ConfigurationError, match="Topic orders: maintenance: keep_rows needs to know"):
+    with pytest.raises(ConfigurationError, match="Topic orders: row_retention needs to know"):
         by(replace(spec, metadata_column=None), spec.identifier)
 
 

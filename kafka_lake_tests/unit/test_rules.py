@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from kafka_lake.components.assets import settings_of
 from kafka_lake.components.metadata import check_result
-from kafka_lake.components.rule_errors import rule_error
 from kafka_lake.executors.writing.refused import split
 from kafka_lake.ingest.decode import meaning_of
 from kafka_lake.ingest.report import merged
@@ -38,19 +37,16 @@ from kafka_lake_tests.unit.test_component import load, refusal, resolved
 
 ISSUE = """
 topic: orders
-rules:
-  - not_null: [order_id, store]
-  - accepted_values: {column: status, values: [new, 5, "5", true]}
-  - range: {column: amount, min: 0, max: 10000}
-  - pattern: {column: email, regex: "^[^@]+@[^@]+$"}
-  - expression: "total >= tax"
-    name: total_covers_tax
-    on_failure: warn
-    fail_above: 20%
-  - unique: [order_id, store]
-  - row_count: {min: 1}
-  - null_share: {column: coupon, max: 5%}
-rules_fail_above: 100
+table:
+  rules:
+    - not_null: [order_id, store]
+    - accepted_values: {column: status, values: [new, 5, "5", true]}
+    - range: {column: amount, min: 0, max: 10000}
+    - pattern: {column: email, regex: '^[^@]+@[^@]+$'}
+    - {expression: total >= tax, name: total_covers_tax, on_failure: warn, fail_above: 20%}
+    - unique: [order_id, store]
+    - row_count: {min: 1}
+    - null_share: {column: coupon, max: 5%}
 """
 
 
@@ -63,13 +59,13 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
     component, defs = load(ISSUE)
     spec: TopicTable = component.topic_table()
     assert [(r.name, r.on_failure, r.fail_above) for r in spec.named_rules] == [
-        ("not_null_order_id", "dead_letter", 100),
-        ("not_null_store", "dead_letter", 100),
-        ("accepted_values_status", "dead_letter", 100),
-        ("range_amount", "dead_letter", 100),
-        ("pattern_email", "dead_letter", 100),
+        ("not_null_order_id", "dead_letter", "5%"),
+        ("not_null_store", "dead_letter", "5%"),
+        ("accepted_values_status", "dead_letter", "5%"),
+        ("range_amount", "dead_letter", "5%"),
+        ("pattern_email", "dead_letter", "5%"),
         ("total_covers_tax", "warn", "20%"),
-        ("unique_order_id_store", "dead_letter", 100),
+        ("unique_order_id_store", "dead_letter", "5%"),
         ("row_count", "fail", None),
         ("null_share_coupon", "fail", None),
     ]
@@ -87,13 +83,13 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        ("rules: [{}]", "rules: number 1: says nothing. Write exactly one of not_null, accepted_values"),
-        ("rules: [{not_null: [a], unique: [a]}]", "number 1 (not_null) (unique): has not_null, unique"),
+        ("rules: [{}]", "says nothing. Write exactly one of not_null, accepted_values"),
+        ("rules: [{not_null: [a], unique: [a]}]", "has not_null, unique"),
         ("rules: [{not_null: a}]", "not_null"),
         ("rules: [{not_nul: [a]}]", "not_nul"),
         ("rules: [{foreign_key: {column: a}}]", "foreign_key"),
         ("rules: [{unique: [a], name: a-b}]", "name: 'a-b' is no name"),
-        ("rules: [{unique: [a]}, {unique: [a]}]", "rules: unique_a is there twice"),
+        ("rules: [{unique: [a]}, {unique: [a]}]", "unique_a is there twice"),
         ("rules: [{expression: a > b}, {expression: a < b}]", "expression_a_b is there twice"),
         ("rules: [{unique: [a], on_failure: drop}]", "on_failure"),
         ("rules: [{accepted_values: {column: a, values: []}}]", "values: is empty"),
@@ -125,30 +121,28 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{unique: [a], on_failure: fail, fail_above: 5%}]", "fail_above: has no effect"),
         ("rules: [{unique: [a], fail_above: 0}]", "fail_above: 0 lets no row be broken"),
         ("rules: [{unique: [a], fail_above: some}]", "fail_above: 'some' is no limit"),
-        ("rules_fail_above: 7%", "rules_fail_above: has no effect without rules:"),
-        ("rules_fail_above: some\nrules: [{unique: [a]}]", "rules_fail_above: 'some' is no limit"),
-        ("rules: [{unique: [a], on_failure: warn}]\nwrite: upsert", "isn't there for write: upsert"),
-        ("rules: [{unique: [a]}]\nmetadata_column: null", "metadata_column: rules need it"),
+        ("rules: [{unique: [a], on_failure: warn}]\n  write: upsert", "isn't there for write: upsert"),
+        ("rules: [{unique: [a]}]\n  metadata_column: null", "null can't be with rules"),
         ("rules: [{volume: {days: 2}}]", "days: has to be from 5 to 366"),
         ("rules: [{volume: {per: hour}, on_failure: fail}]", "to fail would hold back other rows"),
-        ("rules: [{volume: {}}]\nwrite: upsert", "whose rows don't tell how many records came"),
+        ("rules: [{volume: {}}]\n  write: upsert", "whose rows don't tell how many came"),
         ("rules: [{unique: [a], within: soon}]", "within: 'soon' is not a duration"),
         ("rules: [{not_null: [a], within: 7d}]", "within: is for unique"),
         ("rules: [{foreign_key: {columns: [], table: lake.b}}]", "columns: is empty"),
         ("rules: [{foreign_key: {columns: [a], table: lake.b, to: [a, b]}}]", "to: has 2 columns, and columns: has 1"),
         ("rules: [{foreign_key: {columns: [a], table: b}}]", "is no table. Write namespace.table"),
-        ("rules: [{foreign_key: {columns: [a], table: lake.orders}}]\nnamespace: lake", "is the topic's own table"),
-        ("rules: [{unique: [a]}]\ndead_letters: skip", "unique_a: on_failure: dead_letter needs dead_letters: table"),
-        ("rules: [{unique: [b]}]\nschema: a int", "unique_b: b isn't in schema:, whose columns are a"),
-        ("rules: [{unique: [b]}]\nexcept: [b]", "unique_b: b is in except:"),
-        ("rules: [{not_null: [a]}]\nschema: a int not null, b int", "not_null_a: never fails: schema: says that a"),
+        ("rules: [{foreign_key: {columns: [a], table: lake.orders}}]", "lake.orders is the table itself"),
+        ("rules: [{unique: [a]}]\n  dead_letters: skip", "unique_a: on_failure: dead_letter needs dead_letters: table"),
+        ("rules: [{unique: [b]}]\n  columns: a int", "unique_b: b isn't in columns:, which are a"),
+        ("rules: [{unique: [b]}]\n  exclude_fields: [b]", "unique_b: b is in exclude_fields:"),
+        ("rules: [{not_null: [a]}]\n  columns: a int not null, b int", "not_null_a: never fails: columns: says that a"),
         ("rules: [{check: a:b, on_failure: dead_letter}]", "no single row breaks check. Set fail or warn"),
         ("rules: [{check: a:b, fail_above: 5%}]", "fail_above: has no effect: no single row breaks check"),
         ("rules: [{check: checks.orders}]", "check: 'checks.orders' names nothing in Python"),
     ],
 )
 def test_what_cant_be_meant_or_has_no_effect_is_refused(document: str, says: str) -> None:
-    assert says in refusal(f"topic: orders\n{document}")
+    assert says in refusal(f"topic: orders\ntable:\n  {document}")
 
 
 @pytest.mark.parametrize(
@@ -157,15 +151,15 @@ def test_what_cant_be_meant_or_has_no_effect_is_refused(document: str, says: str
         r"rules: [{pattern: {column: a, regex: '\p{L}+(?P<name>x)*?'}}]",
         "rules: [{expression: \"a = 'select'\", on_failure: fail}]",
         "rules: [{expression: '`select` > 1'}]",
-        'rules: [{unique: [A, who.b, _kafka.key, _key]}]\nschema: "a int, who struct<b: int>"\nkey_format: string',
-        "rules: [{not_null: [b]}]\nschema: 'a decimal(4, 2) not null, b struct<c: int not null>'",
-        "rules: [{unique: [other]}]\nschema: a int\ntransform: some:where",
-        "rules: [{unique: [a], on_failure: warn}]\ndead_letters: skip",
-        "rules: [{unique: [a], on_failure: warn, fail_above: 5%}]\nrules_fail_above: null",
+        'rules: [{unique: [A, who.b, _kafka.key, _key]}]\n  columns: "a int, who struct<b: int>"\nkey: string',
+        "rules: [{not_null: [b]}]\n  columns: 'a decimal(4, 2) not null, b struct<c: int not null>'",
+        "rules: [{unique: [other]}]\n  columns: a int\n  transform: some:where",
+        "rules: [{unique: [a], on_failure: warn}]\n  dead_letters: skip",
+        "rules: [{unique: [a], on_failure: warn, fail_above: 5%}]",
     ],
 )
 def test_what_may_be_meant_is_taken(document: str) -> None:
-    component, _ = load(f"topic: orders\n{document}")
+    component, _ = load(f"topic: orders\ntable:\n  {document}")
     assert component.topic_table().named_rules
 
 
@@ -179,53 +173,6 @@ def test_check_lists_five_failures_in_errors_and_all_in_facts() -> None:
     assert finding.facts["failed: c6"] == "6 rows"
     told = check_result(finding, dg.AssetKey("orders"))
     assert (told.metadata["checks_failed"].value, "share_failed" in told.metadata) == (7, False)
-
-
-@pytest.mark.parametrize(
-    ("place", "kind", "says"),
-    [
-        (
-            (1, "range", "RangeFieldsModel", "name"),
-            "extra_forbidden",
-            "number 2 (range): name: is a setting of the rule.",
-        ),
-        (
-            (0, "pattern", "PatternFieldsModel", "regx"),
-            "extra_forbidden",
-            "number 1 (pattern): regx: there is no such setting of pattern. Is it regex? Its settings are column",
-        ),
-        (
-            (0, "regex"),
-            "extra_forbidden",
-            "number 1: regex: is a setting of a kind of rule. Write it in pattern:, not be",
-        ),
-        (
-            (0, "max"),
-            "extra_forbidden",
-            "max: is a setting of a kind of rule. Write it in one of range, row_count, null_",
-        ),
-        (
-            (0, "nul_share"),
-            "extra_forbidden",
-            "number 1: nul_share: there is no such setting of a rule. Is it null_share?",
-        ),
-        (
-            (0, "xyz"),
-            "extra_forbidden",
-            "number 1: xyz: there is no such setting of a rule. Its settings are not_null, ac",
-        ),
-        ((3, "pattern", "PatternFieldsModel", "column"), "missing", "number 4 (pattern): column: Said."),
-        ((3, "pattern", "str"), "string_type", "number 4 (pattern): Said."),
-        ((3, "on_failure"), "literal_error", "number 4: on_failure: Said."),
-    ],
-)
-def test_a_setting_in_the_wrong_place_is_told_where_it_belongs(place: tuple[object, ...], kind: str, says: str) -> None:
-    told = rule_error(("rules", "tuple[RuleSettingsModel, ...]", *place), kind, "Said.")
-    assert told is not None
-    assert told.startswith("rules: number ")
-    assert says in told
-    assert rule_error(("rules", "str"), kind, "Said.") is None
-    assert rule_error(("renames", *place), kind, "Said.") is None
 
 
 LIMITS = st.one_of(st.integers(1, 50), st.integers(1, 100).map("{}%".format))

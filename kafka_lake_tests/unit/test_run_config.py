@@ -16,9 +16,10 @@ PROJECT = {
     "cluster_eu": "KafkaCluster\nname: eu\nkafka_properties: {bootstrap.servers: 'eu:9092'}\n"
     "catalog_properties: {type: rest, uri: 'http://catalog'}\nspark_config: {spark.executor.memory: 2g}",
     "cluster_us": "KafkaCluster\nname: us\nkafka_properties: {bootstrap.servers: 'us:9092'}",
-    "orders": "KafkaTopicTable\ntopic: orders\ncluster: eu\nnamespace: eu\nroutes:\n"
-    "  - {table: refunds, when: {field: type, equals: refund}}",
-    "customers": "KafkaTopicTable\ntopic: customers\ncluster: us\nnamespace: us\nwrite: upsert\nkey: [id]",
+    "orders": "KafkaTopic\ntopic: orders\ncluster: eu\ntables:\n"
+    "  - {name: eu.refunds, where: {field: type, equals: refund}}\n  - {name: eu.orders}",
+    "customers": "KafkaTopic\ntopic: customers\ncluster: us\n"
+    "table: {name: us.customers, write: {mode: upsert, key: [id]}}",
     "totals": "DerivedTable\ntable: totals\nnamespace: eu\nfrom: [orders]\nwrite: aggregate\nevery: 2m\nkey: [store]\n"
     "sql: SELECT store, count(*) AS number FROM orders GROUP BY store",
 }

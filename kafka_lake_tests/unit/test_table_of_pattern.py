@@ -7,24 +7,24 @@ import pytest
 
 from kafka_lake.cli.explain import explanation
 from kafka_lake.components.has_topics import new_topics
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.names_of_topics import keep_names, kept_names
 from kafka_lake_tests.unit.test_component import refusal
 from kafka_lake_tests.unit.test_kafka_topics import Project, project  # noqa: F401
 
-ALL = "KafkaTopicTable\ntopics: 'shop\\..*'\nexclude: '.*\\.internal'\ntable: shop"
+ALL = "KafkaTopic\ntopics: {pattern: shop\\..*, exclude: .*\\.internal}\ntable: shop"
 
 
 def refreshed(many: Project) -> None:
     with many._sandbox.build_all_defs() as definitions:
-        for each in definitions.component_tree.get_all_components(KafkaTopicTable):
+        for each in definitions.component_tree.get_all_components(KafkaTopic):
             if each.pattern is not None:
                 each.keep(many._topics())
 
 
 def told(many: Project) -> str:
     with many._sandbox.build_all_defs() as definitions:
-        found = definitions.component_tree.get_all_components(KafkaTopicTable)
+        found = definitions.component_tree.get_all_components(KafkaTopic)
         return new_topics([each for each in found if each.pattern is not None], many.topics)
 
 
@@ -37,7 +37,7 @@ def refused(many: Project) -> str:
 
 
 def test_topics_that_match_fill_one_table_once_they_are_known(project: Any, caplog: Any) -> None:  # noqa: F811
-    many = project({"all": ALL, "own": "KafkaTopicTable\ntopic: shop.Users-v2"})
+    many = project({"all": ALL, "own": "KafkaTopic\ntopic: shop.Users-v2"})
     assert list(many.tables()) == ["shop.Users-v2"]
     assert "all/defs.yaml: table lake.shop: no topics are known yet. Run `kafka-lake topics refresh`." in caplog.text
     assert "all/defs.yaml: 1 new topic matches and isn't in lake.shop yet: shop.orders." in told(many)
@@ -52,7 +52,7 @@ def test_topics_that_match_fill_one_table_once_they_are_known(project: Any, capl
     assert many.tables()["shop.orders"].topics == ("shop.orders",)
     with many._sandbox.build_all_defs() as definitions:
         (document,) = [
-            each for each in definitions.component_tree.get_all_components(KafkaTopicTable) if each.pattern is not None
+            each for each in definitions.component_tree.get_all_components(KafkaTopic) if each.pattern is not None
         ]
         assert (document.known(), document.gone(many.topics)) == ([("shop.orders", "lake.shop")], ["shop.orders"])
     refreshed(many)
@@ -72,7 +72,7 @@ def test_a_pattern_of_a_table_comes_before_those_that_give_tables_of_their_own(p
 
 
 def test_two_patterns_that_take_the_same_topic_are_refused(project: Any) -> None:  # noqa: F811
-    many = project({"all": ALL, "more": "KafkaTopicTable\ntopics: '.*orders'\ntable: orders"})
+    many = project({"all": ALL, "more": "KafkaTopic\ntopics: {pattern: .*orders}\ntable: orders"})
     refreshed(many)
     assert "Topic shop.orders would have two tables" in refused(many)
 
@@ -97,14 +97,14 @@ def test_a_damaged_file_is_named(project: Any) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     ("attributes", "says"),
     [
-        ("topics: 'shop('\ntable: shop", "topics: 'shop(' is no regular expression"),
-        ("topics: 'shop.*'\nexclude: ['(']\ntable: shop", "exclude: '(' is no regular expression"),
-        ("topics: 'shop.*'", "table: is missing"),
-        ("topics: ['shop.*']\ntable: shop", "A pattern is one text, as in topics:"),
-        ("topics: [a]\nexclude: b\ntable: shop", "exclude: is for a pattern"),
-        ("topic: a\nexclude: b", "exclude: is for a pattern"),
-        ("topics: 'shop.*'\ntable: shop\nwrite: upsert", "write: upsert can't be combined with topics:"),
-        ("topics: 'shop.*'\nnamespace: kafka\ntable: shop_a", "would be the same asset, kafka/shop_a"),
+        ("topics: {pattern: shop(}\ntable: shop", "pattern: 'shop(' is no regular expression"),
+        ("topics: {pattern: shop.*, exclude: [(]}\ntable: shop", "exclude: '(' is no regular expression"),
+        ("topics: {pattern: shop.*}", "is missing. Name the table that the topics fill"),
+        ("topics: ['shop.*']\ntable: shop", "For a pattern, write topics: {pattern: "),
+        ("topics: shop.*\ntable: shop", "as in {pattern: 'shop.*'}"),
+        ("topics: {exclude: a}\ntable: shop", "pattern: is missing"),
+        ("topics: {pattern: shop.*}\ntable: {name: shop, write: upsert}", "upsert can't be combined with topics:"),
+        ("topics: {pattern: shop.*}\ntable: kafka.shop_a", "would be the same asset, kafka/shop_a"),
     ],
 )
 def test_what_a_pattern_cannot_have_is_refused_by_name(attributes: str, says: str) -> None:

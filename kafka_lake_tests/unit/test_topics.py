@@ -126,23 +126,29 @@ def test_losses_say_whose_they_are() -> None:
 @pytest.mark.parametrize(
     ("attributes", "says"),
     [
-        ("topic: a\ntopics: [a, b]\ntable: both", "topic: a can't stand beside topics:"),
-        ("topics: [a, b]", "table: is missing"),
-        ("topics: [a, b, a]\ntable: both", "topics: has a twice"),
+        ("topic: a\ntopics: [a, b]\ntable: both", "a can't stand beside topics:"),
+        ("topics: [a, b]", "is missing. Name the table that the topics fill"),
+        ("topics: [a, b, a]\ntable: both", "has a twice. Leave one of them out"),
         ("topics: ['shop\\..*']\ntable: both", "can't be the name of a topic"),
-        ("topics: [a, b]\ntable: both\nwrite: upsert", "write: upsert can't be combined with topics:"),
-        ("topics: [a, b]\ntable: both\nmetadata_column: null", "metadata_column: topics: needs it"),
-        ("topics: [a, b]\ntable: both\ncontinuous: {trigger: 2s}", "continuous: can't be combined"),
-        ("topics: [a, b]\ntable: both\nformat: avro\ncompatibility: full", "compatibility: can't be combined"),
+        ("topics: [a, b]\ntable: {name: both, write: upsert}", "upsert can't be combined with topics:"),
+        ("topics: [a, b]\ntable: {name: both, metadata_column: null}", "null can't be with topics"),
         (
-            "topics: [a, b]\ntable: both\nroutes: [{when: {field: type, equals: x}, table: xs}]",
-            "routes: can't be combined with topics:",
+            "topics: [a, b]\ntable: both\nread: {continuous: {trigger: 2s}}",
+            "can't be combined with topics: yet. Leave it out",
         ),
         (
-            "topics: [a, b]\ntable: both\nroute_by: {field: type, table: 'x_{value}'}",
-            "route_by: can't be combined with topics:",
+            "topics: [a, b]\nformat: {type: avro, compatibility: full}\ntable: both",
+            "each topic has schema versions of its own",
         ),
-        ("topics: [a, b]\nnamespace: kafka\ntable: b", "would be the same asset, kafka/b"),
+        (
+            "topics: [a, b]\ntables: [{name: xs, where: {field: type, equals: x}}, {name: both}]",
+            "can't be combined with topics: yet. Name one table",
+        ),
+        (
+            "topics: [a, b]\ntable: both\ntables_by: {field: type, name: 'x_{value}'}",
+            "can't be combined with topics: yet. Name one table",
+        ),
+        ("topics: [a, b]\ntable: kafka.b", "would be the same asset, kafka/b"),
     ],
 )
 def test_what_cannot_go_with_several_topics_is_refused_by_name(attributes: str, says: str) -> None:
@@ -150,8 +156,8 @@ def test_what_cannot_go_with_several_topics_is_refused_by_name(attributes: str, 
 
 
 def test_a_document_of_several_topics_is_one_table_below_all_of_them() -> None:
-    component, defs = load("topics: [a, b...c]\ntable: both\nnamespace: shop\ndead_letter_asset: true")
-    assert component.topic_table() == TopicTable("a", "shop", "both", topics=("a", "b...c"), dead_letter_asset=True)
+    component, defs = load("topics: [a, b...c]\ntable: shop.both")
+    assert component.topic_table() == TopicTable("a", "shop", "both", topics=("a", "b...c"))
     assert component.every_topic == ("a", "b...c")
     resources = {
         "kafka": KafkaResource(),
@@ -161,8 +167,8 @@ def test_a_document_of_several_topics_is_one_table_below_all_of_them() -> None:
     }
     whole = dg.Definitions.merge(defs, dg.Definitions(resources=resources))
     graph, topics = whole.resolve_asset_graph(), {dg.AssetKey(["kafka", "a"]), dg.AssetKey(["kafka", "b...c"])}
-    table, letters = dg.AssetKey(["shop", "both"]), dg.AssetKey(["shop", "both__dead_letters"])
-    assert graph.get(table).parent_keys == graph.get(letters).parent_keys == topics
+    table = dg.AssetKey(["shop", "both"])
+    assert graph.get(table).parent_keys == topics
     partitions = graph.get(table).partitions_def
     assert isinstance(partitions, dg.DynamicPartitionsDefinition)
     assert partitions.name == "kafka/shop/both/topics"
@@ -174,7 +180,7 @@ def test_a_document_of_several_topics_is_one_table_below_all_of_them() -> None:
 
 
 def test_two_documents_with_a_topic_in_common_are_refused() -> None:
-    from kafka_lake.components.kafka_topic_table import refuse_shared_tables
+    from kafka_lake.components.kafka_topic import refuse_shared_tables
 
     first, _ = load("topics: [a, b]\ntable: both")
     second, _ = load("topic: b\ntable: other")

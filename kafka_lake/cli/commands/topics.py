@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, help="Show and refresh the topics that K
 def list_topics(as_json: AsJson = False) -> None:
     """Show which topics match, which tables they have, and which ones are new or gone. Nothing is changed.
 
-    Below them are the tables that values of topics with route_by have.
+    Below them are the tables that values of topics with tables_by have.
     """
     from kafka_lake.cli.topics import known_topics, tables_by_value, topics_table, values_table
 
@@ -33,7 +33,7 @@ def list_topics(as_json: AsJson = False) -> None:
 def refresh() -> None:
     """Ask the clusters for their topics, so that new ones that match get tables when the definitions load again.
 
-    Topics that are gone from Kafka lose their assets. Their tables stay. Tables that values of topics with route_by
+    Topics that are gone from Kafka lose their assets. Their tables stay. Tables that values of topics with tables_by
     have got are asked of the catalog.
     """
     from kafka_lake.cli.topics import known_topics, tables_by_value, topics_table, values_table

@@ -2,12 +2,12 @@
 
 import dagster as dg
 
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.kafka.registry_settings import properties_from_env
 
 
-class RegistryTopicTable(KafkaTopicTable):
-    """A KafkaTopicTable that is left out as long as the environment names no schema registry."""
+class RegistryTopicTable(KafkaTopic):
+    """A KafkaTopic that is left out as long as the environment names no schema registry."""
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the topic's assets and checks, or nothing."""

@@ -6,15 +6,15 @@ import dagster as dg
 
 from kafka_lake.common.home import home
 from kafka_lake.components.derived_table import DerivedTable
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.kafka_topics import KafkaTopics
 
 MARK = "many"
 """The file below the deployment's folder that says that it has them."""
 
 
-class RoutedTopicTable(KafkaTopicTable):
-    """A KafkaTopicTable that is left out until `make demo MANY=1` fills its topic."""
+class RoutedTopicTable(KafkaTopic):
+    """A KafkaTopic that is left out until `make demo MANY=1` fills its topic."""
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the topic's assets and checks, or nothing."""
@@ -28,7 +28,7 @@ class MatchingTopics(KafkaTopics):
         """Return the assets and checks of the topics, or nothing."""
         return super().build_defs(context) if is_there() else dg.Definitions()
 
-    def topic_tables(self) -> Sequence[KafkaTopicTable]:
+    def topic_tables(self) -> Sequence[KafkaTopic]:
         """Return the topics, or none."""
         return super().topic_tables() if is_there() else []
 

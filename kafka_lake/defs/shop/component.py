@@ -3,14 +3,14 @@
 import dagster as dg
 
 from kafka_lake.common.home import home
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic import KafkaTopic
 
 DATABASE = "postgres"
 """The folder of the demo's database, below the deployment's."""
 
 
-class CapturedTopicTable(KafkaTopicTable):
-    """A KafkaTopicTable that is left out as long as this deployment has no database: `make demo CDC=1` makes one."""
+class CapturedTopicTable(KafkaTopic):
+    """A KafkaTopic that is left out as long as this deployment has no database: `make demo CDC=1` makes one."""
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the topic's assets and checks, or nothing."""

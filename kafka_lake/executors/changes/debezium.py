@@ -314,7 +314,7 @@ def _what_else(names: Collection[str]) -> str:
     if set(names) == {"ts_ms"}:
         return "it is a heartbeat, of Debezium's own topic for those"
     if names and not set(names) & _ENVELOPE:
-        return "it looks like a row; set envelope: none if a transformation has taken the envelope off"
+        return "it looks like a row; leave out envelope: if a transformation has taken the envelope off"
     return "it is no envelope of Debezium's"
 
 

@@ -36,7 +36,7 @@ def plan_adoption(spec: TopicTable, connections: Connections, source: Source) ->
     now = connections.cluster.watermarks_of(spec.topic)
     table = connections.catalog.table(spec.identifier)
     if table is None:
-        raise TableError(f"Table {name} doesn't exist.", "Nothing was changed. Check namespace: and table:.")
+        raise TableError(f"Table {name} doesn't exist.", "Nothing was changed. Check the name of the table:.")
     state = read_state(table)
     for topic, position in state.positions.items():
         raise TableError(
@@ -47,7 +47,7 @@ def plan_adoption(spec: TopicTable, connections: Connections, source: Source) ->
     if state.head is None:
         raise TableError(
             f"Table {name} has no snapshot, so there is nothing to take over.",
-            f"Nothing was changed. Say where it begins with start:, and run `kafka-lake ingest {spec.full_topic}`.",
+            f"Nothing was changed. Set starting_offsets:, and run `kafka-lake ingest {spec.full_topic}`.",
         )
     _refuse_updated(table)
     _refuse_occupied_column(spec, table)

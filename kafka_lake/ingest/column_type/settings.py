@@ -79,7 +79,7 @@ def refuse_contradiction(
         if declared is not None and declared.simpleString() != kind.simpleString():
             raise ConfigurationError(
                 f"Topic {spec.topic}: its settings declare column {path} as {declared.simpleString()}.",
-                f"Write {kind.simpleString()} there first (schema: in the topic's YAML); its runs wait with an error "
+                f"Write {kind.simpleString()} there first (columns: in the topic's YAML); its runs wait with an error "
                 "until this command has changed the table.",
             )
         return ()

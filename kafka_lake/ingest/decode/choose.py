@@ -104,7 +104,7 @@ def fetch_of(spec: TopicTable, connections: Connections, part: Part, format_: Fo
     if connections.registry is None:
         raise ConfigurationError(
             f"Topic {spec.topic}: format {format_} of its {part}s needs a schema registry, and none is configured.",
-            "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL, or give the schema in a file with schema_file:.",
+            "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL, or give the schema in a file with format: schema:.",
         )
     # A producer whose values' subject is in a context writes its keys' ids of that context too.
     return partial(connections.registry.by_id, subject=spec.value_subject)
@@ -141,14 +141,16 @@ def _remembered(state: TableState | None, mark: str) -> str:
 def _schema_in(spec: TopicTable, format_: Format, file: Path) -> WriterSchema:
     if format_ not in SCHEMA_TYPES:
         raise ConfigurationError(
-            f"Topic {spec.topic}: schema_file is for formats {', '.join(SCHEMA_TYPES)}, not {format_}.", "Leave it out."
+            f"Topic {spec.topic}: a schema file is for formats {', '.join(SCHEMA_TYPES)}, not {format_}.",
+            "Leave it out.",
         )
     try:
         text = file.read_text(encoding="utf-8")
         others = _imported_by(text, file) if format_ == "protobuf" else {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"Topic {spec.topic}: schema file {file} can't be read: {error}.", "Mend schema_file: in the topic's YAML."
+            f"Topic {spec.topic}: schema file {file} can't be read: {error}.",
+            "Mend format: schema: in the topic's YAML.",
         ) from error
     return WriterSchema(SCHEMA_TYPES[format_], text, others)
 

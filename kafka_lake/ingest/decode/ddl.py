@@ -23,7 +23,7 @@ _AFTER = re.compile(
 )
 
 
-def check_ddl(text: str, setting: str = "schema") -> list[str]:
+def check_ddl(text: str, setting: str = "columns") -> list[str]:
     """Return the names of a DDL string's top-level columns.
 
     Args:

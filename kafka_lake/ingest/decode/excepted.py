@@ -40,8 +40,8 @@ def refuse_excepted(spec: TopicTable, table: Table) -> None:
         name = ".".join(spec.identifier)
         drops = "; ".join(f"ALTER TABLE {name} DROP COLUMN {each}" for each in found)
         raise TableError(
-            f"Table {name} has the columns {', '.join(found)}, which except: leaves out.",
-            f"Drop them ({drops}), or take them out of except:.",
+            f"Table {name} has the columns {', '.join(found)}, which exclude_fields: leaves out.",
+            f"Drop them ({drops}), or take them out of exclude_fields:.",
         )
 
 
@@ -53,6 +53,6 @@ def refuse_excepted_key(spec: TopicTable, key: Sequence[str]) -> None:
     """
     if found := [name for name in key if name in spec.except_columns]:
         raise ConfigurationError(
-            f"except: topic {spec.topic} has {', '.join(found)} in the key of its records, which tells rows apart.",
-            "Take that out of except:, or name other columns with key:.",
+            f"exclude_fields: topic {spec.topic} has {', '.join(found)} in its records' keys, which tell rows apart.",
+            "Take that out of exclude_fields:, or name other columns with write: key:.",
         )

@@ -167,7 +167,7 @@ def _check_errors(rows: DataFrame, result: DataFrame, spec: TopicTable) -> None:
         raise ConfigurationError(
             f"{named} returns the column {TRANSFORM_ERROR}, which the topic's values have too: an error can't be told "
             "from data.",
-            f"Let the transform rename or drop {TRANSFORM_ERROR}, or leave it out of schema:.",
+            f"Let the transform rename or drop {TRANSFORM_ERROR}, or leave it out of columns:.",
         )
     kind = result.schema[TRANSFORM_ERROR].dataType.simpleString()
     if kind != "string":

@@ -45,7 +45,7 @@ class Reset(Job):
         if state is None:
             raise TableError(
                 f"Table {self.context.table_name} of topic {spec.topic} doesn't exist yet.",
-                "Say where it begins with start: in the topic's YAML.",
+                "Say where it begins with starting_offsets: in the topic's YAML.",
             )
         targets = offsets_of(self._to, spec.topic, self.context.connections.cluster, topic.now)
         chosen = {p: o for p, o in targets.items() if self._partitions is None or p in self._partitions}

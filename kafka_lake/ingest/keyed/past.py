@@ -168,23 +168,23 @@ def refuse_to_remove(spec: TopicTable, ended: Ended, rows: int, older: int) -> N
         raise ChangeRefusedError(
             f"Topic {spec.topic}: {began} lacks {older} of {rows} rows, and {ended.dead_letters} records of its "
             "commits are dead letters, which may be of those rows.",
-            "main is as it was. Mend the cause, and let a run go on with snapshot: upsert; the rows stay until the "
+            "main is as it was. Mend the cause, and let a run go on with on_snapshot: merge; the rows stay until the "
             "next snapshot.",
         )
-    limit = limit_of(spec.max_removed, "max_removed")
+    limit = limit_of(spec.max_removed, "max_snapshot_deletes")
     if is_over(limit, older, of=rows):
         raise ChangeRefusedError(
-            f"Topic {spec.topic}: {began} lacks {older} of {rows} rows, and the limit is max_removed: "
+            f"Topic {spec.topic}: {began} lacks {older} of {rows} rows, and the limit is max_snapshot_deletes: "
             f"{spec.max_removed}.",
-            "main is as it was. If the source has lost these rows, let a run go on with a higher max_removed:. If the "
-            "snapshot was of a part of the table, let a run go on with snapshot: upsert, and the rows stay.",
+            "main is as it was. If the source has lost these rows, raise max_snapshot_deletes: for a run. If the "
+            "snapshot was of a part of the table, let a run go on with on_snapshot: merge, and the rows stay.",
         )
 
 
 def several_partitions(spec: TopicTable, count: int) -> ChangeRefusedError:
     """Return the refusal of a topic in which nothing tells when a snapshot has arrived as a whole."""
     return ChangeRefusedError(
-        f"Topic {spec.topic}: snapshot: reconcile needs a topic with one partition, and it has {count}. The last "
+        f"Topic {spec.topic}: on_snapshot: replace needs a topic with one partition, and it has {count}. The last "
         "record of a snapshot is in one of them, and nothing tells when those of the others have arrived.",
-        "main is as it was. Let the connector write to a topic with one partition, or set snapshot: upsert.",
+        "main is as it was. Let the connector write to a topic with one partition, or set on_snapshot: merge.",
     )

@@ -22,7 +22,7 @@ class ChangeRefusedError(AuditFailedError):
     what_to_do: ClassVar[str] = (
         "The message names the change's Kafka partition and offset. A key whose changes come from several partitions "
         "needs `order_by:`. `deletes:` and `on_truncate:` say what becomes of deletes and of an emptied source, "
-        "`snapshot:` and `max_removed:` what becomes of rows that a new snapshot lacks."
+        "`on_snapshot:` and `max_snapshot_deletes:` what becomes of rows that a new snapshot lacks."
     )
 
 
@@ -93,8 +93,8 @@ def refuse_several_sources(spec: TopicTable, sources: Sequence[str], at: Truncat
             f"Topic {spec.topic}: the record in partition {at.partition} at offset {at.offset} {what}, and the topic's "
             f"changes are about several tables of the source: {', '.join(sources)}. Whose rows shall go isn't known.",
             "main is as it was. Let each table of the source have a topic of its own, which is the default of "
-            "Debezium and Canal; or set on_truncate: ignore and snapshot: upsert. If it is one table that was renamed, "
-            "a run with those settings forgets its old name.",
+            "Debezium and Canal; or set on_truncate: ignore and on_snapshot: merge. If it is one table that was "
+            "renamed, a run with those settings forgets its old name.",
         )
 
 

@@ -120,9 +120,9 @@ def _by(spec: HasTables, identifier: tuple[str, str]) -> str | None:
     policy = spec.maintenance
     if policy.by is None and spec.metadata_column is None and policy.keep_rows:
         raise ConfigurationError(
-            f"Topic {spec.topic}: maintenance: keep_rows needs to know how old a row is, and without metadata_column: "
+            f"Topic {spec.topic}: row_retention needs to know how old a row is, and without metadata_column: "
             f"table {'.'.join(identifier)} doesn't have Kafka's timestamp.",
-            "Name a column that tells a time with maintenance: by, or set metadata_column:.",
+            "Name a column that tells a time with row_retention: by, or set metadata_column:.",
         )
     return policy.by or f"{spec.metadata_column}.timestamp"
 

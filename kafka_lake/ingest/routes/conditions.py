@@ -216,8 +216,8 @@ def _holds(found: Column, when: When, names: SchemaNames) -> Column:
 
 
 def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:
-    about = f"Topic {spec.topic}: routes: {table}: {sql!r} is no condition on a record"
-    remedy = f"Nothing was published. Correct when: sql:; the record's columns are {', '.join(records.columns)}."
+    about = f"Topic {spec.topic}: where: of table {table}: {sql!r} is no condition on a record"
+    remedy = f"Nothing was published. Correct where: sql:; the record's columns are {', '.join(records.columns)}."
     if unsafe := unsafe_condition(sql):
         raise ConfigurationError(f"{about}: {unsafe}.", remedy)
     try:

@@ -41,7 +41,8 @@ class NewValues:
         more = f"; and {len(refused) - _SHOWN} more" if spec.samples and len(refused) > _SHOWN else ""
         takes = "no table takes them" if spec.where else f"table {'.'.join(spec.identifier)} takes them"
         return (
-            f"Topic {spec.topic}: route_by: {self.records} records have a value without a table: {takes} ({why}{more})."
+            f"Topic {spec.topic}: tables_by: {self.records} records have a value without a table: {takes} "
+            f"({why}{more})."
         )
 
 

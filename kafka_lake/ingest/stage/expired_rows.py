@@ -55,6 +55,6 @@ def leave_out_expired(context: Context, plan: Plan, staged: StagedTable) -> Stag
     what = "rows" if branch.identifier == spec.identifier else "dead letters"
     context.observer.warn(
         f"Topic {spec.topic}: {found:,} of the {what} that are read again are older than {spec.maintenance.keep_rows} "
-        "(maintenance: keep_rows), and stay away."
+        "(maintenance: row_retention), and stay away."
     )
     return replace(staged, snapshot=tip)

@@ -158,7 +158,7 @@ def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
     if all(c.safe for c in changes):
         remedy = "Set evolution: evolve to allow that, or ignore_new to leave new columns out."
     else:
-        remedy = "Give the column another name, mend schema: or transform:, or choose another on_incompatible:."
+        remedy = "Give the column another name, mend columns: or transform:, or choose another on_incompatible:."
     raise SchemaRefusedError(spec, reasons, remedy, changes)
 
 
@@ -195,7 +195,7 @@ def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> N
     )
     leave_out = "" if before is None else "; or set evolution: ignore_new to leave new fields out"
     remedy = (
-        'If their names are data, as in {"user_123": …}, declare the column that they are in with schema:, as a map '
+        'If their names are data, as in {"user_123": …}, declare the column that they are in with columns:, as a map '
         f"or as string; if there are so many columns, raise max_columns:{leave_out}."
     )
     raise SchemaRefusedError(spec, [reason], remedy)

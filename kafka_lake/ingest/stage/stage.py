@@ -273,7 +273,7 @@ def _stage_rows(
         f"Topic {context.spec.topic}: after {_PASSES} passes over the same records table {context.table_name} still "
         "lacks columns for some of their fields.",
         "That is a defect of kafka_lake: please report it. Set evolution: ignore_new, or declare the columns with "
-        "schema:, to go on meanwhile.",
+        "columns:, to go on meanwhile.",
     )
 
 

@@ -66,7 +66,7 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
         raise TableError(
             f"Topic {spec.topic}: no record of the {records.count()} looked at shows a field by format {spec.format} "
             f"that isn't null, so there are no columns to make a table of.{_why_none(decoder)}",
-            "Check format:, declare the columns with schema: or schema_file:, or wait for other records.",
+            "Check format:, declare the columns with columns: or a schema of format:, or wait for other records.",
         )
     kind = row_columns(spec, decoder, records, want.target)
     if has_variant(kind):
@@ -156,7 +156,7 @@ def _refuse_new_variants(spec: TopicTable, table: Table, rows: T.StructType) -> 
     if new := [f.name for f in rows if isinstance(f.dataType, T.VariantType) and f.name not in there]:
         name = ".".join(spec.identifier)
         raise TableError(
-            f"Topic {spec.topic}: schema: has a column {new[0]} of type variant, and table {name} was made without it.",
+            f"Topic {spec.topic}: columns: has {new[0]} of type variant, and table {name} was made without it.",
             f"Add it by Spark: ALTER TABLE {name} ADD COLUMN {new[0]} variant. That takes format version 3.",
         )
 

@@ -72,7 +72,7 @@ _JAVA_REQUEST_TIMEOUT_MS = "30000"
 _ASSIGNED = "Remove it: each run assigns its partitions and offsets itself, and joins no consumer group."
 OURS = MappingProxyType(
     {
-        "auto.offset.reset": "Remove it: a topic's start: sets where its table begins; then its position counts.",
+        "auto.offset.reset": "Remove it: starting_offsets: says where a new table begins; then its position counts.",
         "enable.auto.commit": _ASSIGNED,
         "group.id": f"{_ASSIGNED} A topic's consumer_group: names the group that lag tools look at.",
         "isolation.level": "Remove it, and set read_committed: in the KafkaCluster document.",

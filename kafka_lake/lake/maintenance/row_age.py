@@ -98,7 +98,7 @@ def row_limit(table: Table, column: str, before_ms: int) -> RowLimit:
     """
     whole = any(each.name == column for each in table.schema().fields)
     names = (column,) if whole else tuple(column.split("."))
-    found, where = _field(table.schema(), names), f"Table {'.'.join(table.name())}: maintenance: by: {column}"
+    found, where = _field(table.schema(), names), f"Table {'.'.join(table.name())}: row_retention: by: {column}"
     if found is None:
         known = ", ".join(_times(table.schema().fields))
         raise TableError(

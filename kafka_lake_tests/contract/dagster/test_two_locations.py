@@ -24,7 +24,7 @@ def second_project(folder: Path) -> Path:
     shutil.copytree(DEPLOY / "lake_project", project)
     (project / "lake_project").rename(project / project.name)
     topic = project / project.name / "defs" / "orders" / "defs.yaml"
-    topic.write_text(topic.read_text().replace("namespace: shop", "namespace: office"))
+    topic.write_text(topic.read_text().replace("name: shop.orders", "name: office.orders"))
     settings = project / "pyproject.toml"
     settings.write_text(settings.read_text().replace("lake_project", project.name))
     return project

@@ -69,10 +69,10 @@ def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema
     found = sorted(row["id"] for row in ids.limit(_MOST_IDS + 1).collect())
     if len(found) > _MOST_IDS:
         raise TableError(
-            f"Topic {topic}: routes: when: schema: the values of one commit begin with more than {_MOST_IDS} "
+            f"Topic {topic}: where: schema: the values of one commit begin with more than {_MOST_IDS} "
             "different schema ids.",
             "Values that no registry's serializer writes look like that. Nothing was read into a table. Use header: "
-            "or sql: in when:.",
+            "or sql: in where:.",
         )
     schemas = dict(_known(found, fetch))
     names = {_start(id_): schema_name(schema) for id_, schema in schemas.items() if schema.kind != "PROTOBUF"}

@@ -20,7 +20,7 @@ from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.tasks import told
 
 _HEADERS = "headers"
-_BESIDE = "feeds no column of schema:, and had a value {} times"
+_BESIDE = "feeds no declared column, and had a value {} times"
 
 
 def decode_json(

@@ -53,8 +53,8 @@ _RULES: tuple[tuple[str, Any, str, tuple[str, ...]], ...] = (
         "timestamp",
         ("timestamp",),
         "Text by RFC 3339, with `T` or one space, of the years 0001 to 9999; without an offset it is UTC. Digits "
-        "beyond microseconds are cut and counted in the check `schema_evolution`; with `timestamp_precision: exact` "
-        "they don't fit. Numbers by `timestamp_unit: s`, `ms`, `us` or `ns` only.",
+        "beyond microseconds are cut, and counted in the check `schema_evolution`. "
+        "Numbers by `timestamp_unit: s`, `ms`, `us` or `ns` only.",
         ('"2026-01-02T03:04:05Z"', '"2026-01-02 03:04:05.1234567+01:00"', '"2026-01-02T03:04Z"', '"2026-01-02"',
          '"03:04:05"', '"10000-01-01T00:00:00Z"', "1767323045"),
     ),
@@ -79,7 +79,7 @@ _INFERENCE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("9223372036854775808",), "Up to 38 digits."),
     (("1", "2.5"), "A whole number beyond 2^53 beside a fraction is rounded, and counted."),
     (("1.0",), ""),
-    (("0.12345678901234567890",), "Rounded, and counted. `schema: a decimal(38,20)` keeps all digits."),
+    (("0.12345678901234567890",), "Rounded, and counted. `columns: a decimal(38,20)` keeps all digits."),
     (('"x"', "1"), "Types that have none in common: JSON text."),
     (('{"a": 1}', '{"b": [2]}'), "Fields in the order in which they first appear."),
     (("null", "[]"), "No column yet; the check `schema_evolution` names what is empty."),

@@ -1,8 +1,7 @@
-"""`type: kafka_lake.KafkaTopicTable`: a few lines of YAML become source asset, table asset and checks."""
+"""`type: kafka_lake.KafkaTopic`: a few lines of YAML become a topic's asset, those of its tables, and checks."""
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,32 +12,41 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.has_defaults import cluster_maintenance
-from kafka_lake.components.maintenance_problems import maintenance_problems
-from kafka_lake.components.maintenance_settings import MaintenanceSettings
+from kafka_lake.components.keys import plain_name
 from kafka_lake.components.names_of_topics import keep_names, kept_names
+from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.routed_state import kept, state_of_document
-from kafka_lake.components.topic_settings import TopicSettings
 from kafka_lake.components.which_cluster import Place
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.settings import Problem
+from kafka_lake.config.table import TableSettings, table_name
+from kafka_lake.config.topic import Topic
 from kafka_lake.ingest.routes.by_value import knowing, may_meet, may_name
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
-from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.names import column_name
 from kafka_lake.lake.tables.layout import parse_partition_field
 
 log = logging.getLogger(__name__)
 
 
-class KafkaTopicTable(FromDocument, TopicSettings):
-    """A Kafka topic as an Iceberg table.
+class KafkaTopic(FromDocument, Topic):
+    """A Kafka topic as Iceberg tables.
 
     Only ``topic`` is needed. Unknown keys, bad values and combinations that can't work are refused when
     definitions load.
     """
 
+    def problems(self) -> Iterator[Problem]:
+        """Give what is wrong with settings that are right one by one, Dagster's own among them."""
+        yield from super().problems()
+        for place, settings in self.every_settings():
+            if problem := _tags_problem(settings.tags):
+                yield (*place, "tags"), problem
+
     @property
     def place(self) -> Place:
         """Return where the document is, and which topic and cluster it names."""
-        return Place(self.cluster, self._place, self.topic)
+        return Place(self.cluster, self._place, self.told)
 
     @property
     def every_topic(self) -> tuple[str, ...]:
@@ -63,8 +71,8 @@ class KafkaTopicTable(FromDocument, TopicSettings):
 
     @property
     def full_table(self) -> str:
-        """Return the table's name; of a document with a pattern, which names its table."""
-        return f"{self.namespace}.{self.table}"
+        """Return the name of the table that several topics fill."""
+        return ".".join(table_name(str(self.table and self.table.name)))
 
     def known(self) -> list[tuple[str, str]]:
         """Return the topics that the pattern matches, as far as they are known, each with the table."""
@@ -91,7 +99,7 @@ class KafkaTopicTable(FromDocument, TopicSettings):
     def _matching(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the topics that the pattern matches, but for those that another document names."""
         assert self.pattern is not None, "who asks has looked"
-        every = self._context.component_tree.get_all_components(KafkaTopicTable)
+        every = self._context.component_tree.get_all_components(KafkaTopic)
         others = {
             topic
             for each in every
@@ -110,35 +118,45 @@ class KafkaTopicTable(FromDocument, TopicSettings):
             return None
         return kept_names(state, self.shown) if state.exists() else None
 
-    def topic_table(self, folder: Path = Path()) -> TopicTable:
+    def topic_table(
+        self, folder: Path | None = None, defaults: MaintenanceSettings | None = None, topics: Sequence[str] = ()
+    ) -> TopicTable:
         """Return the settings as the pipeline takes them, with the tables that values have got.
 
         Args:
-            folder: Where the document is; schema files are named from there.
+            folder: Where the document is: schema files are there. Without it they aren't looked for.
+            defaults: What the cluster's document says of maintenance.
+            topics: The topics that a pattern matches; by default those that are known.
 
         Raises:
-            ConfigurationError: If a schema file isn't there, or what is kept of those tables is damaged.
+            ConfigurationError: If a schema file isn't there, no topic is known that a pattern matches, or what is kept
+                of tables by value is damaged.
         """
-        spec = super().topic_table(folder)
+        if self.pattern is not None and folder is not None and not (topics := topics or self.every_topic):
+            raise ConfigurationError(
+                f"Table {self.full_table}: topics: no topic is known that {self.told!r} matches.",
+                "Run `kafka-lake topics refresh`.",
+            )
+        spec = super().topic_table(folder, defaults, topics)
         if spec.route_by is None or self._context is None:
             return spec
         try:
             state = self.state_path
         except OSError as error:
             # Where no folder can be made for it, nothing has been kept.
-            log.warning("Topic %s: route_by: no tables of values are assets: %s", spec.full_topic, error)
+            log.warning("Topic %s: tables_by: no tables of values are assets: %s", spec.full_topic, error)
             return spec
         return knowing(spec, kept(state))
 
     @property
     def state_path(self) -> Path:
         """Return the file that has what `kafka-lake topics refresh` found: the tables that values have, or topics."""
-        topic = full_topic(self.cluster, self.topic if self.pattern is None else self.full_table)
+        topic = full_topic(self.cluster, self.told if self.pattern is None else self.full_table)
         return state_of_document(Path(self._context.project_root), self._place, topic)
 
-    def tables(self) -> tuple[tuple[str, str], ...]:
+    def own_tables(self) -> tuple[tuple[str, str], ...]:
         """Return namespace and name of the tables that are this topic's alone."""
-        spec = self.topic_table(self._place.parent)
+        spec = self.topic_table()
         return tuple(
             name
             for each in spec.tables
@@ -160,39 +178,38 @@ class KafkaTopicTable(FromDocument, TopicSettings):
         Args:
             folder: Where the document is; schema files are named from there.
         """
-        continuous = self.continuous.settings() if self.continuous else None
-        policy = self._maintenance_policy()
-        spec = self.topic_table(folder)
-        routes = tuple(
-            route if given.get("maintenance") else replace(route, to=replace(route.to, maintenance=policy))
-            for route, given in zip(spec.routes, self.routes or (), strict=True)
-        )
-        by = spec.route_by
-        if by is not None and not (self.route_by or {}).get("maintenance"):
-            by = replace(by, to=replace(by.to, maintenance=policy))
-        spec = replace(spec, maintenance=policy, routes=routes, route_by=by)
-        if apart := partitions_apart_from_the_key(spec):
-            log.warning("Topic %s: %s", spec.full_topic, apart)
-        return list(build_topic_assets(spec, self.presentation(), continuous))
-
-    def resolution(self) -> dg.ResolutionContext:
-        """Return by what templates in the document are filled in: those of its project, if it is in one."""
-        return self._context.resolution_context if self._context else super().resolution()
-
-    def _maintenance_policy(self) -> Maintenance:
-        """Return how the topic's tables are maintained, by its own settings and by its cluster's.
-
-        Raises:
-            ConfigurationError: If that can't be.
-        """
-        defaults = cluster_maintenance(self._context, self.cluster)
-        policy = (self.maintenance or MaintenanceSettings()).policy(defaults)
-        for problem in maintenance_problems(self, policy, complete=True):
+        continuous = self.read.continuous.settings() if self.read.continuous else None
+        spec = self.topic_table(folder, cluster_maintenance(self._context, self.cluster))
+        for place, problem in self.maintenance_problems(spec, complete=True):
             raise ConfigurationError(
-                f"Topic {self.topic} ({self._place}): {problem}",
-                "Its maintenance: overrides that of the cluster's document, setting by setting.",
+                f"Topic {self.told} ({self._place}): {': '.join(map(str, place))}: {problem}",
+                "A table's maintenance: overrides that of the cluster's document, setting by setting.",
             )
-        return policy
+        for each in spec.tables:
+            if apart := partitions_apart_from_the_key(each):
+                log.warning("Topic %s: %s", spec.full_topic, apart)
+        shown = {each.identifier: self.presentation(each) for each in spec.tables}
+        return list(build_topic_assets(spec, shown[spec.identifier], continuous, shown))
+
+    def presentation(self, spec: TopicTable) -> Presentation:
+        """Return how Dagster shows a table.
+
+        Args:
+            spec: One of the topic's tables.
+        """
+        shown = self.settings_of(spec.identifier) or TableSettings()
+        return Presentation(shown.group or plain_name(spec.namespace), shown.owners, shown.description, shown.tags)
+
+
+def _tags_problem(tags: Mapping[str, str]) -> str:
+    """Return why Dagster doesn't take tags of an asset; empty if it does."""
+    if ours := [key for key in tags if key.startswith("kafka_lake/")]:
+        return f"{ours[0]} is a tag that kafka_lake sets itself. Choose another name"
+    try:
+        dg.AssetSpec("any", tags=tags)
+    except dg.DagsterInvalidDefinitionError as error:
+        return str(error)
+    return ""
 
 
 def partitions_apart_from_the_key(spec: TopicTable) -> str:
@@ -214,7 +231,7 @@ def partitions_apart_from_the_key(spec: TopicTable) -> str:
     )
 
 
-def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
+def refuse_shared_tables(components: Iterable[KafkaTopic]) -> None:
     """Make sure that no two topics have a table in common, dead-letter tables among them, and that each is there once.
 
     Args:
@@ -224,8 +241,8 @@ def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
         ConfigurationError: If two do, with both documents' names.
     """
     components = list(components)
-    owners: dict[tuple[str, str], KafkaTopicTable] = {}
-    topics: dict[tuple[str | None, str], KafkaTopicTable] = {}
+    owners: dict[tuple[str, str], KafkaTopic] = {}
+    topics: dict[tuple[str | None, str], KafkaTopic] = {}
     for each in components:
         for topic in each.every_topic:
             if (same := topics.setdefault((each.cluster, topic), each)) is not each:
@@ -233,34 +250,30 @@ def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
                     f"Topic {topic} would have two tables: by {same._place} and by {each._place}.",
                     "Leave it to one of them; a document with a pattern has exclude: for that.",
                 )
-        for table in each.tables():
+        for table in each.own_tables():
             if (other := owners.setdefault(table, each)) is not each:
                 raise ConfigurationError(
-                    f"Table {'.'.join(table)} would be two topics': {other.topic}'s ({other._place}) and "
-                    f"{each.topic}'s ({each._place}).",
-                    "Give one of them another table: or namespace:. If both are to fill the same table, write one "
-                    f"document with topics: [{other.topic}, {each.topic}].",
+                    f"Table {'.'.join(table)} would be two topics': {other.told}'s ({other._place}) and "
+                    f"{each.told}'s ({each._place}).",
+                    "Give one of them another name. If both are to fill the same table, write one document with "
+                    f"topics: [{other.told}, {each.told}].",
                 )
-    by = [
-        (each, given)
-        for each in components
-        if each.route_by and (given := each.topic_table(each._place.parent).route_by)
-    ]
+    by = [(each, given) for each in components if each.tables_by and (given := each.topic_table().route_by)]
     for number, (each, one) in enumerate(by):
         for table, other in owners.items():
             if other is not each and may_name(one, table):
                 raise ConfigurationError(
-                    f"Topic {each.topic} ({each._place}): route_by: a value could make table {'.'.join(table)}, "
-                    f"which is topic {other.topic}'s ({other._place}).",
+                    f"Topic {each.told} ({each._place}): tables_by: a value could make table {'.'.join(table)}, "
+                    f"which is topic {other.told}'s ({other._place}).",
                     _APART,
                 )
         for other, another in by[:number]:
             if may_meet(one, another):
                 raise ConfigurationError(
-                    f"Topics {other.topic} ({other._place}) and {each.topic} ({each._place}): route_by: values could "
+                    f"Topics {other.told} ({other._place}) and {each.told} ({each._place}): tables_by: values could "
                     "make tables of the same name.",
                     _APART,
                 )
 
 
-_APART = "Give route_by: a namespace: of its own, or let its table: begin with what no other table begins with."
+_APART = "Let the name: of tables_by: have a namespace of its own, or begin with what no other table begins with."

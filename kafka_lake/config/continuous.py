@@ -1,23 +1,22 @@
-"""The setting ``continuous:`` of a topic: how often its continuous runs commit, and when they end."""
+"""The group ``continuous:``: how often a topic's continuous runs commit, and when they end."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
-import dagster as dg
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.text import Text
+from kafka_lake.config.settings import Problem, Settings
+from kafka_lake.config.text import Text
 from kafka_lake.ingest.continuous.schedule import Continuous
 
 
-class ContinuousRuns(dg.Model, dg.Resolvable):
+class ContinuousRuns(Settings):
     """How often a topic's continuous runs commit, and when they end. All has defaults: ``continuous: {}`` is enough.
 
     Durations are a number and ms, s, m or h.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     trigger: Text = Field(default="2s", description="At most one commit starts in this time.")
     time_limit: Text = Field(
@@ -31,16 +30,18 @@ class ContinuousRuns(dg.Model, dg.Resolvable):
         default="30s", description="Materializations and check results are reported once in this time."
     )
 
-    @model_validator(mode="after")
-    def _possible(self) -> "ContinuousRuns":
-        self.settings()
-        return self
+    def problems(self) -> Iterator[Problem]:
+        """Give the durations that are none, or too short for another."""
+        try:
+            self.settings()
+        except ConfigurationError as error:
+            yield (), str(error)
 
     def settings(self) -> Continuous:
         """Return the settings as a continuous run takes them.
 
         Raises:
-            ValueError: If a duration is none, or too short for another.
+            ConfigurationError: If a duration is none, or too short for another.
         """
         written = {"trigger": self.trigger, "for": self.time_limit, "idle": self.idle}
         seconds = {}
@@ -48,14 +49,11 @@ class ContinuousRuns(dg.Model, dg.Resolvable):
             try:
                 seconds[key] = seconds_of(text)
             except ConfigurationError as error:
-                raise ValueError(f"{key}: {error}") from error
-        try:
-            return Continuous(
-                trigger=seconds["trigger"],
-                time_limit=seconds["for"],
-                idle=seconds["idle"],
-                compact_every=self.compact_every,
-                report_every=seconds["report_every"],
-            )
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from error
+                raise ConfigurationError(f"{key}: {error}") from error
+        return Continuous(
+            trigger=seconds["trigger"],
+            time_limit=seconds["for"],
+            idle=seconds["idle"],
+            compact_every=self.compact_every,
+            report_every=seconds["report_every"],
+        )

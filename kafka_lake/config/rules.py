@@ -1,12 +1,13 @@
-"""The setting ``rules:`` of a topic, as YAML has it; its fields are those of `RuleEntry`."""
+"""The entries of ``rules:``, as documents have them; their fields are those of `RuleEntry`."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_type_hints
+from collections.abc import Iterator
+from typing import Any, Literal, get_type_hints
 
-import dagster as dg
-from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, create_model
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, create_model
 
-from kafka_lake.components.text import Limit, OptionalText, Text, TextList, rendered_as
+from kafka_lake.config.rule_problems import entry_problems
+from kafka_lake.config.settings import Problem, Settings
+from kafka_lake.config.text import Limit, OptionalText, Text, TextList
 from kafka_lake.ingest.rule import (
     AcceptedValues,
     ForeignKey,
@@ -22,10 +23,9 @@ from kafka_lake.ingest.topic_table import pydantic_fields
 # YAML reads 5 as a number and "5" as text: a column of the other type has no such value.
 _Value = StrictBool | StrictInt | StrictFloat | str
 _Bound = StrictInt | StrictFloat | str | None
-_BOUND: Any = Annotated[_Bound, rendered_as(_Bound)]
 _FIELDS: dict[Any, dict[str, Any]] = {
-    AcceptedValues: {"column": Text, "values": Annotated[list[_Value], rendered_as(list[_Value])]},
-    Range: {"column": Text, "min": _BOUND, "max": _BOUND},
+    AcceptedValues: {"column": Text, "values": list[_Value]},
+    Range: {"column": Text, "min": _Bound, "max": _Bound},
     Pattern: {"column": Text, "regex": Text},
     ForeignKey: {"columns": TextList, "table": Text, "to": TextList},
     RowCount: {"min": int | None, "max": int | None},
@@ -34,10 +34,15 @@ _FIELDS: dict[Any, dict[str, Any]] = {
 }
 
 
-class RuleKind(dg.Model, dg.Resolvable):
+class RuleKind(Settings):
     """What a kind of rule asks for."""
 
-    model_config = ConfigDict(extra="forbid")
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        """Return what is wrong with a key: it may be one of the rule as a whole."""
+        if key in pydantic_fields(RuleEntry):
+            return "is a setting of the rule. Write it beside the kind, not in it"
+        return super().unknown(key)
 
 
 def _kind(declared: Any) -> Any:
@@ -70,23 +75,16 @@ def _entry_fields() -> dict[str, Any]:
     return found
 
 
-def settings_of_kinds() -> Mapping[str, tuple[str, ...]]:
-    """Return the settings of each kind of rule that has some of its own."""
-    return {
-        name: tuple(_FIELDS[declared])
-        for name, hint in get_type_hints(RuleEntry).items()
-        for declared in _FIELDS
-        if hint == declared | None
-    }
-
-
-_RuleFields: Any = create_model("RuleFields", __base__=(dg.Model, dg.Resolvable), **_entry_fields())
+_RuleFields: Any = create_model("RuleFields", __base__=Settings, **_entry_fields())
 
 
 class RuleSettings(_RuleFields):  # type: ignore[misc]
     """One rule: exactly one kind, and what is to be done where it is broken."""
 
-    model_config = ConfigDict(extra="forbid")
+    def problems(self) -> Iterator[Problem]:
+        """Give what is wrong with the rule by itself."""
+        for problem in entry_problems(self.entry()):
+            yield (), problem
 
     def entry(self) -> RuleEntry:
         """Return the rule as the pipeline takes it."""

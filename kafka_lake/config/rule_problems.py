@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,38 +22,23 @@ from kafka_lake.ingest.rule import (
     rules_of,
 )
 from kafka_lake.ingest.rules.volume import LEAST_HISTORY
-from kafka_lake.ingest.topic_table import TopicTable, derived_table_name, limit_of, pydantic_fields
+from kafka_lake.ingest.topic_table import TopicTable, limit_of
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _REFERENCE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 _TEXT_IN_SQL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
 
 
-def rule_problems(settings: Any, declared: Sequence[str] | None) -> Iterator[str]:
-    """Give what is wrong with the setting.
+def rule_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]:
+    """Give what is wrong with the rules of a table that are right one by one.
 
     Args:
-        settings: A topic's, as its document has them.
-        declared: Names of the columns of `schema`; None without it, and with a transform, which has other columns.
+        spec: The table's settings.
+        declared: Names of the declared columns; None without them.
     """
-    yield from _limit_problems("rules_fail_above", settings.rules_fail_above)
-    entries: list[RuleEntry] = []
-    for number, each in enumerate(settings.rules):
-        entry = each.entry()
-        problems = list(_entry_problems(entry))
-        yield from (f"rules: {_where(entry, number)}: {problem}" for problem in problems)
-        if problems:
-            return
-        entries.append(entry)
-    if not entries:
-        if settings.rules_fail_above != pydantic_fields(TopicTable)["rules_fail_above"].default:
-            yield "rules_fail_above: has no effect without rules:. Leave it out."
-        return
-    if settings.write != "append":
-        yield from _keyed_problems(entries, settings.write)
-    if settings.metadata_column is None:
-        yield "metadata_column: rules need it to tell which record a row came from."
-    yield from _together(rules_of(entries, settings.rules_fail_above), settings, declared)
+    if spec.write != "append":
+        yield from _keyed_problems(spec.rules, spec.write)
+    yield from _together(spec, declared)
 
 
 def _keyed_problems(entries: Sequence[RuleEntry], write: str) -> Iterator[str]:
@@ -62,14 +46,11 @@ def _keyed_problems(entries: Sequence[RuleEntry], write: str) -> Iterator[str]:
     for number, entry in enumerate(entries):
         if entry.unique:
             yield (
-                f"rules: {_where(entry, number)}: isn't there for write: {write}, where each change of a key has the "
-                "same values once more."
+                f"{_where(entry, number)}: isn't there for write: {write}, where each change of a key has the same "
+                "values once more. The table has one row for each key without it."
             )
         if entry.volume is not None:
-            yield (
-                f"rules: {_where(entry, number)}: isn't there for write: {write}, whose rows don't tell how many "
-                "records came."
-            )
+            yield f"{_where(entry, number)}: isn't there for write: {write}, whose rows don't tell how many came."
 
 
 def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
@@ -79,7 +60,7 @@ def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
         entries: As its document has them.
     """
     for number, entry in enumerate(entries):
-        problems = list(_entry_problems(entry))
+        problems = list(entry_problems(entry))
         if entry.on_failure == "dead_letter" and not problems:
             problems = ["on_failure: dead_letter is for rows of records. Set fail, which is the default here, or warn."]
         if entry.volume is not None and not problems:
@@ -91,50 +72,51 @@ def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
         yield from (f"rules: {_where(entry, number)}: {problem}" for problem in problems)
         if problems:
             return
-    yield from _of_all(rules_of(entries))
+    yield from (f"rules: {problem}" for problem in _of_all(rules_of(entries)))
 
 
 def _where(entry: RuleEntry, number: int) -> str:
     return entry.name or f"number {number + 1}{''.join(f' ({kind})' for kind in entry.kinds())}"
 
 
-def _together(rules: Sequence[Rule], settings: Any, declared: Sequence[str] | None) -> Iterator[str]:
-    """Give what is wrong with the rules of a topic that are right one by one."""
+def _together(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]:
+    """Give what is wrong with the rules of a table together, or with its other settings."""
+    rules = spec.named_rules
     yield from _of_all(rules)
-    own = f"{settings.namespace}.{settings.table or derived_table_name(settings.topic)}"
+    own = ".".join(spec.identifier)
     for rule in rules:
         if rule.entry.foreign_key is not None and rule.entry.foreign_key.table == own:
-            yield f"rules: {rule.name}: {own} is the topic's own table, whose rows of the same commit it would lack."
-        if rule.on_failure == "dead_letter" and settings.dead_letters != "table":
+            yield f"{rule.name}: {own} is the table itself, whose rows of the same commit it would lack."
+        if rule.on_failure == "dead_letter" and spec.dead_letters != "table":
             yield (
-                f"rules: {rule.name}: on_failure: dead_letter needs dead_letters: table, which is "
-                f"{settings.dead_letters}. Set on_failure: fail or warn."
+                f"{rule.name}: on_failure: dead_letter needs dead_letters: table, which is {spec.dead_letters}. Set "
+                "on_failure: fail or warn."
             )
-        if left_out := [column for column in rule.columns if column in settings.except_columns]:
-            yield f"rules: {rule.name}: {', '.join(left_out)} is in except:. Take it out of one of them."
-        if settings.transform is None and declared is not None:
-            yield from _columns_problems(rule, settings, declared)
+        if left_out := [column for column in rule.columns if column in spec.except_columns]:
+            yield f"{rule.name}: {', '.join(left_out)} is in exclude_fields:. Take it out of one of them."
+        if spec.transform is None and declared is not None:
+            yield from _columns_problems(rule, spec, declared)
 
 
 def _of_all(rules: Sequence[Rule]) -> Iterator[str]:
     """Give what is wrong with names and number of rules."""
     if sum(rule.kind in BY_ARROW for rule in rules) > MOST_BY_ARROW:
-        yield f"rules: at most {MOST_BY_ARROW} of {', '.join(BY_ARROW)}, counted by column. Leave some out."
+        yield f"at most {MOST_BY_ARROW} of {', '.join(BY_ARROW)}, counted by column. Leave some out."
     names = [rule.name for rule in rules]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        yield f"rules: {', '.join(twice)} is there twice. Give one of them another name: of its own."
+        yield f"{', '.join(twice)} is there twice. Give one of them another name: of its own."
 
 
-def _columns_problems(rule: Rule, settings: Any, declared: Sequence[str]) -> Iterator[str]:
-    columns = {each.lower() for each in (*declared, settings.metadata_column or "")}
-    if settings.key_format is not None:
-        columns.add(settings.key_column.lower())
+def _columns_problems(rule: Rule, spec: TopicTable, declared: Sequence[str]) -> Iterator[str]:
+    columns = {each.lower() for each in (*declared, spec.metadata_column or "")}
+    if spec.key_format is not None:
+        columns.add(spec.key_column.lower())
     if missing := [c for c in rule.columns if c.lower() not in columns and c.split(".")[0].lower() not in columns]:
-        yield (f"rules: {rule.name}: {', '.join(missing)} isn't in schema:, whose columns are {', '.join(declared)}.")
-    if rule.kind == "not_null" and rule.columns[0] in _required(settings.columns):
+        yield f"{rule.name}: {', '.join(missing)} isn't in columns:, which are {', '.join(declared)}."
+    if rule.kind == "not_null" and rule.columns[0] in _required(str(spec.schema)):
         yield (
-            f"rules: {rule.name}: never fails: schema: says that {rule.columns[0]} is NOT NULL, so a record without it "
-            "is a dead letter of class null_in_required_column. Leave one of them out."
+            f"{rule.name}: never fails: columns: says that {rule.columns[0]} is NOT NULL, so a record without it is a "
+            "dead letter of class null_in_required_column. Leave one of them out."
         )
 
 
@@ -148,8 +130,8 @@ def _required(ddl: str) -> list[str]:
     ]
 
 
-def _entry_problems(entry: RuleEntry) -> Iterator[str]:
-    """Give what is wrong with an entry by itself."""
+def entry_problems(entry: RuleEntry) -> Iterator[str]:
+    """Give what is wrong with an entry of ``rules`` by itself."""
     kinds = entry.kinds()
     if len(kinds) != 1:
         told = f"has {', '.join(kinds)}" if kinds else "says nothing"

@@ -1,0 +1,248 @@
+"""The groups ``format:`` and ``key:`` of a topic: what the values and the keys of its records are."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.config.settings import Problem, Settings, either, one_of
+from kafka_lake.config.text import OptionalText, Text
+from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER, Placeholders
+from kafka_lake.ingest.decode.ddl import check_ddl
+from kafka_lake.ingest.topic_table import Compatibility, TimestampUnit
+
+REGISTRY = "registry"
+"""As ``schema``: that of the registry, by the id in each record."""
+
+
+class Debezium(Settings):
+    """Changes as Debezium writes them: before, after, op, source."""
+
+    type: Literal["debezium"]
+    unavailable_value_placeholder: Text = Field(
+        default=DEFAULT_PLACEHOLDER,
+        min_length=1,
+        description="With envelope debezium: the connector's `unavailable.value.placeholder`, which stands for a value "
+        "that PostgreSQL didn't send because it hasn't changed (TOAST). The row keeps the value that it has.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what is wrong with what stands for values that aren't sent."""
+        try:
+            Placeholders(self.unavailable_value_placeholder)
+        except ValueError:
+            why = "behind hex: it has no bytes of UTF-8. Copy the connector's property"
+            yield ("unavailable_value_placeholder",), why
+
+
+class Maxwell(Settings):
+    """Changes as Maxwell writes them; a topic for each table."""
+
+    type: Literal["maxwell"]
+
+
+class Canal(Settings):
+    """Changes as Canal writes them (flat messages); a topic for each table."""
+
+    type: Literal["canal"]
+
+
+_ENVELOPE = "What values are wrapped in, when they are changes of a database's rows."
+_ANY_ENVELOPE: Any = either(Debezium, Maxwell, Canal, Literal["debezium", "maxwell", "canal"])
+_OF_AVRO: Any = either(Debezium, Literal["debezium"])
+JsonEnvelope = Annotated[_ANY_ENVELOPE, one_of("type", {"debezium": Debezium, "maxwell": Maxwell, "canal": Canal})]
+AvroEnvelope = Annotated[_OF_AVRO, one_of("type", {"debezium": Debezium})]
+
+
+class Json(Settings):
+    """JSON. Columns are inferred from the records, unless a table declares its `columns`."""
+
+    type: Literal["json"]
+    infer_timestamps: bool = Field(
+        default=False,
+        description="Format json: text that is an ISO 8601 date or time in all records that show a field first becomes "
+        "a column of that type, where a table doesn't declare its columns.",
+    )
+    timestamp_unit: TimestampUnit | None = Field(
+        default=None,
+        description="Format json: what numbers in columns of times count since 1970 (s, ms, us, ns). Without it such "
+        "numbers don't fit.",
+    )
+    envelope: JsonEnvelope | None = Field(default=None, description=_ENVELOPE, examples=["debezium"])
+
+
+class BySchema(Settings):
+    """A format whose schema the registry has, or a file. Abstract."""
+
+    schema_: Text = Field(
+        default=REGISTRY,
+        alias="schema",
+        description="Formats with a schema: `registry`, by the id in each record; or a file beside the YAML document.",
+        examples=["order.avsc"],
+    )
+    subject: OptionalText = Field(
+        default=None, description="The registry's subject of the values; `<topic>-value` by default."
+    )
+    compatibility: Compatibility = Field(
+        default="none",
+        description="What a new schema version in the registry must be to the one before (backward, forward, full), or "
+        "the run fails before it publishes.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what asks for a registry, though a file has the schema."""
+        for setting in ("subject", "compatibility"):
+            if self.schema_ != REGISTRY and getattr(self, setting) not in (None, "none"):
+                yield (setting,), f"is for schema: {REGISTRY}. Leave it out, or the file"
+
+    @property
+    def file(self) -> str | None:
+        """Return the file that has the schema; None if the registry has it."""
+        return None if self.schema_ == REGISTRY else self.schema_
+
+
+class Avro(BySchema):
+    """Avro."""
+
+    type: Literal["avro"]
+    envelope: AvroEnvelope | None = Field(default=None, description=_ENVELOPE, examples=["debezium"])
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what asks for a registry, though a file has the schema."""
+        yield from super().problems()
+        if self.envelope is not None and self.file is not None:
+            yield ("envelope",), f"needs schema: {REGISTRY}. Leave the file out"
+
+
+class Protobuf(BySchema):
+    """Protobuf."""
+
+    type: Literal["protobuf"]
+    message: OptionalText = Field(
+        default=None,
+        description="Format protobuf, with a .proto file: the values' message; its first one by default.",
+        examples=["shop.Order"],
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what is for a file or for the registry alone."""
+        yield from super().problems()
+        if self.message is not None and self.file is None:
+            yield ("message",), "chooses one of a .proto file's messages. Name the file with schema:"
+
+
+class JsonSchema(BySchema):
+    """JSON with a JSON Schema."""
+
+    type: Literal["json_schema"]
+
+
+class Confluent(Settings):
+    """Whatever the schema ids of the records say: Avro, Protobuf or JSON Schema."""
+
+    type: Literal["confluent"]
+    subject: OptionalText = Field(
+        default=None, description="The registry's subject of the values; `<topic>-value` by default."
+    )
+    compatibility: Compatibility = Field(default="none", description="As for the formats with a schema.")
+
+
+class Whole(Settings):
+    """The whole value as one column."""
+
+    type: Literal["string", "bytes", "variant"]
+
+
+FORMATS: dict[str, type[Settings]] = {
+    "json": Json,
+    "avro": Avro,
+    "protobuf": Protobuf,
+    "json_schema": JsonSchema,
+    "confluent": Confluent,
+    "string": Whole,
+    "bytes": Whole,
+    "variant": Whole,
+}
+_FORMAT: Any = either(*dict.fromkeys(FORMATS.values()), Literal[tuple(FORMATS)])
+ValueFormat = Annotated[_FORMAT, one_of("type", FORMATS)]
+"""A format by its name, or a group with its name as ``type``."""
+
+_COLUMN: Any = Field(
+    default="_key",
+    pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+    description="The column of decoded keys.",
+    examples=["order_id"],
+)
+
+
+class KeyOfJson(Settings):
+    """Keys in JSON."""
+
+    format: Literal["json"]
+    column: Text = _COLUMN
+    schema_: Text = Field(
+        alias="schema", description="Of keys in JSON: Spark DDL of the key's fields.", examples=["id bigint"]
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what is wrong with the fields."""
+        try:
+            check_ddl(self.schema_, "schema")
+        except ConfigurationError as error:
+            yield (), str(error)
+
+
+class KeyBySchema(Settings):
+    """Keys with a schema."""
+
+    format: Literal["avro", "protobuf", "json_schema"]
+    column: Text = _COLUMN
+    schema_: Text = Field(
+        default=REGISTRY, alias="schema", description="`registry`, or a file beside the YAML document."
+    )
+
+
+class WholeKey(Settings):
+    """The whole key as one value, or whatever its schema id says."""
+
+    format: Literal["string", "bytes", "confluent"]
+    column: Text = _COLUMN
+
+
+KEYS: dict[str, type[Settings]] = {
+    "string": WholeKey,
+    "bytes": WholeKey,
+    "json": KeyOfJson,
+    "avro": KeyBySchema,
+    "protobuf": KeyBySchema,
+    "json_schema": KeyBySchema,
+    "confluent": WholeKey,
+}
+_KEY: Any = either(*dict.fromkeys(KEYS.values()), Literal[tuple(KEYS)])
+KeyFormat = Annotated[_KEY, one_of("format", KEYS)]
+"""A format of keys by its name, or a group with its name as ``format``."""
+
+
+def format_spec(given: Any) -> dict[str, Any]:
+    """Return a ``format:`` as fields of `TopicTable`."""
+    found: dict[str, Any] = {"format": given.type}
+    for name in ("infer_timestamps", "timestamp_unit", "subject", "compatibility", "message"):
+        found[name] = getattr(given, name, None)
+    found["schema_file"] = getattr(given, "file", None)
+    if (envelope := getattr(given, "envelope", None)) is not None:
+        found["envelope"] = envelope.type
+        found["unavailable_value_placeholder"] = getattr(envelope, "unavailable_value_placeholder", None)
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def key_spec(given: Any) -> dict[str, Any]:
+    """Return a ``key:`` as fields of `TopicTable`; None for keys that stay bytes in the metadata column."""
+    if given is None:
+        return {}
+    found: dict[str, Any] = {"key_format": given.format, "key_column": given.column}
+    if isinstance(given, KeyOfJson):
+        found["key_schema"] = given.schema_
+    if isinstance(given, KeyBySchema) and given.schema_ != REGISTRY:
+        found["key_schema_file"] = given.schema_
+    return found

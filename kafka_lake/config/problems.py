@@ -1,0 +1,252 @@
+"""What the settings of a topic's tables ask for and can't be. Each group has refused by itself what it can."""
+
+from collections.abc import Iterator, Sequence
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.config.rule_problems import rule_problems
+from kafka_lake.config.settings import Problem
+from kafka_lake.ingest.decode.ddl import check_ddl
+from kafka_lake.ingest.route import When
+from kafka_lake.ingest.topic_table import REGISTERED, TopicTable, limit_of
+from kafka_lake.lake.maintenance.order_settings import columns_of
+from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
+
+_WHOLE = ("string", "bytes", "variant")
+_OF_HISTORIES = ("valid_from", "valid_to", "_event", "_is_deleted")
+
+
+def table_problems(spec: TopicTable) -> Iterator[Problem]:
+    """Give what is wrong with a table of a topic, and where in its settings.
+
+    Args:
+        spec: Its settings.
+    """
+    try:
+        for text in spec.partition_by:
+            parse_partition_field(text)
+        for text in spec.sort_by:
+            parse_sort_field(text)
+        declared = None if spec.schema is None else check_ddl(spec.schema)
+        limit_of(spec.max_removed, "write: max_snapshot_deletes")
+    except ConfigurationError as error:
+        yield (), str(error)
+        return
+    yield from _column_problems(spec, declared)
+    yield from _excluded_problems(spec, declared)
+    if spec.write != "append":
+        yield from _keyed_problems(spec, declared)
+    for text in rule_problems(spec, declared):
+        yield ("rules",), text
+    if spec.metadata_column is None and (needed := _needs_metadata(spec)):
+        yield ("metadata_column",), f"null can't be with {needed}, which need it to tell which record a row came from"
+    if spec.cluster is None and spec.namespace == "kafka" and any(each.topic == spec.table for each in spec.each_topic):
+        why = f"topic {spec.table} and its table would be the same asset, kafka/{spec.table}"
+        yield ("name",), f"{why}. Choose another name"
+    if spec.table_properties.get("write.distribution-mode") == "range":
+        why = "write.distribution-mode range reads the topic twice, which the gates refuse. Use hash or none"
+        yield ("properties",), why
+
+
+def _needs_metadata(spec: TopicTable) -> str:
+    """Return the settings of a table that need its metadata column."""
+    kinds = {
+        f"write: {spec.write}": spec.write != "append",
+        "rules": bool(spec.rules),
+        "topics": bool(spec.topics),
+        "tables": spec.has_routes,
+    }
+    return " and ".join(name for name, is_there in kinds.items() if is_there)
+
+
+def _column_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[Problem]:
+    """Give what is wrong with a table's columns."""
+    if declared is not None and spec.format != "json":
+        yield ("columns",), f"is for format json; {spec.format} brings its own columns. Leave it out"
+    if declared is not None and spec.metadata_column and spec.metadata_column.lower() in map(str.lower, declared):
+        yield (
+            ("columns",),
+            f"has {spec.metadata_column}, which is the metadata column too. Rename it by metadata_column:",
+        )
+    if declared is not None and spec.on_incompatible == "new_column":
+        yield ("evolution", "on_incompatible"), "new_column needs inferred columns, and columns: declares them"
+    if spec.key_format is not None and spec.key_column == spec.metadata_column:
+        yield ("metadata_column",), f"{spec.key_column} is the column of the key, too. Give one of them another name"
+    if spec.transform is not None:
+        if ":" not in spec.transform:
+            yield ("transform",), f"{spec.transform!r} is not a reference. Write module:function"
+        elif declared is None and spec.format == "json":
+            yield ("transform",), "gets columns that aren't known. Declare them with columns:"
+
+
+def _excluded_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[Problem]:
+    """Give what is wrong with the fields that a table has no column for."""
+    place, named = ("exclude_fields",), spec.except_columns
+    if not named:
+        return
+    for setting, columns in _needed(spec).items():
+        if found := [name for name in named if name.lower() in {each.lower() for each in columns}]:
+            yield place, f"{', '.join(found)} is in {setting}, which the table needs. Take it out of one of them"
+    if spec.transform is not None:
+        yield place, "a transform gives the columns. Leave them out there"
+    if spec.format in _WHOLE:
+        yield place, f"values in format {spec.format} are one column"
+    if declared is not None and (missing := [name for name in named if name not in declared]):
+        yield place, f"{', '.join(missing)} isn't in columns:, so the table has no column for it. Leave it out"
+
+
+def _needed(spec: TopicTable) -> dict[str, Sequence[str]]:
+    nulls = spec.ignore_null_updates
+    return {
+        "write: key": spec.key,
+        "write: order_by": spec.order_by,
+        "write: ignore_null_updates": () if isinstance(nulls, bool) else nulls,
+        "key: column": [spec.key_column] if spec.key_format is not None else [],
+        "metadata_column": [spec.metadata_column] if spec.metadata_column is not None else [],
+        "partition_by": [parse_partition_field(each)[0] for each in spec.partition_by],
+        "sort_by": [parse_sort_field(each)[0] for each in spec.sort_by],
+    }
+
+
+def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[Problem]:
+    """Give what can't be in a table whose rows change by key."""
+    if spec.transform is not None:
+        yield ("transform",), f"can't be combined with write: {spec.write} yet. Use a view, or a derived table"
+    if spec.envelope != "none" and spec.format == "avro" and spec.key_format is not None:
+        yield ("write",), "an envelope in format avro reads keys itself. Leave out the topic's key:"
+    if spec.has_source_order and spec.order_by:
+        yield ("write", "order_by"), f"envelope {spec.envelope} already has the order of its changes. Leave it out"
+    named = () if isinstance(spec.ignore_null_updates, bool) else spec.ignore_null_updates
+    if spec.envelope != "none" and spec.ignore_null_updates:
+        yield ("write", "ignore_null_updates"), f"in envelope {spec.envelope}, a null is a value. Leave it out"
+    if always := [name for name in named if name in (*spec.key, *spec.order_by)]:
+        yield ("write", "ignore_null_updates"), f"{', '.join(always)} is in key: or order_by:, which every change has"
+    yield from _snapshot_problems(spec)
+    if never := [name for name in spec.track if name in spec.key]:
+        yield ("write", "track"), f"{', '.join(never)} is of key:, which tells rows apart. It never changes"
+    if spec.topics:
+        why = "the offsets of two topics don't tell which change of a key is the newer one. Give each topic a table"
+        yield ("write",), f"{spec.write} can't be combined with topics: yet, since {why}"
+    if declared is not None:
+        yield from _undeclared(spec, declared)
+
+
+def _snapshot_problems(spec: TopicTable) -> Iterator[Problem]:
+    """Give what can't be, of snapshots and truncates of a source."""
+    if spec.snapshot == "reconcile" and spec.envelope != "debezium":
+        yield ("write", "on_snapshot"), "replace needs envelope: debezium, which tells where a snapshot ends"
+    if spec.snapshot == "reconcile" and spec.deletes in ("soft", "ignore"):
+        yield ("write", "on_snapshot"), f"replace takes rows away, and deletes: {spec.deletes} keeps them"
+    if spec.snapshot == "reconcile" and spec.has_routes:
+        yield ("write", "on_snapshot"), "replace can't be combined with tables: yet"
+    if spec.on_truncate == "apply" and spec.deletes == "soft":
+        yield ("write", "on_truncate"), "apply takes rows away, and deletes: soft keeps them"
+    if spec.on_truncate == "apply" and spec.order_by:
+        yield ("write", "on_truncate"), "apply needs the order of Kafka or of the source: a truncate has no order_by:"
+
+
+def _undeclared(spec: TopicTable, declared: Sequence[str]) -> Iterator[Problem]:
+    """Give the settings that name columns which no record can have, and declared columns that are the table's own."""
+    known = [*declared, *([spec.key_column] if spec.key_format is not None else [])]
+    for setting in ("key", "order_by", "ignore_null_updates", "track"):
+        given = getattr(spec, setting)
+        if unknown := [name for name in (() if isinstance(given, bool) else given) if name not in known]:
+            there = f"isn't in columns:, which are {', '.join(known)}"
+            yield ("write", setting), f"{', '.join(unknown)} {there}"
+    own = _OF_HISTORIES if spec.write == "history" else ("_is_deleted",) if spec.deletes == "soft" else ()
+    if taken := [name for name in declared if name.lower() in own]:
+        yield ("columns",), f"{', '.join(taken)} is a column that the table has by itself. Give it another name"
+
+
+def routing_problems(spec: TopicTable, match: str) -> Iterator[Problem]:
+    """Give what of a topic's tables can't be together.
+
+    Args:
+        spec: The topic's.
+        match: Whether a record goes to the tables of ``all`` conditions that it meets, or of the ``first``.
+    """
+    by = spec.route_by
+    if spec.format not in ("json", "variant"):
+        if any(route.when.field for route in spec.routes):
+            yield ("tables",), f"where: field: is for JSON, and format is {spec.format}. Use header: or sql:"
+        if by is not None and by.kind in ("field", "source_table"):
+            yield ("tables_by",), f"{by.kind}: is for JSON, and format is {spec.format}. Use header: or schema_name:"
+    if any(route.when.schema for route in spec.routes) or (by is not None and by.kind == "schema_name"):
+        place = "tables" if any(route.when.schema for route in spec.routes) else "tables_by"
+        if spec.format not in REGISTERED:
+            why = f"a schema's name is for formats {', '.join(REGISTERED)}, and format is {spec.format}"
+            yield (place,), why
+        elif spec.schema_file is not None:
+            yield (place,), "a schema's name is by a registry's schema ids, and format: schema: is a file"
+    if spec.where is not None and spec.unmatched == "dead_letter" and spec.dead_letters == "skip":
+        yield ("unmatched",), "dead_letter with dead_letters: skip loses the records' values. Write ignore"
+    yield from _shared(spec)
+    if match == "first":
+        yield from _unreachable(spec)
+
+
+def _shared(spec: TopicTable) -> Iterator[Problem]:
+    owners: dict[tuple[str, ...], int] = {}
+    for number, each in enumerate(spec.tables):
+        # Some catalogs know no upper case.
+        for name in dict.fromkeys(tuple(part.lower() for part in identifier) for identifier in each.identifiers):
+            first = owners.setdefault(name, number)
+            if first != number:
+                other = spec.tables[first].table
+                both = f"{other} and {each.table}" if other != each.table else f"{each.table} twice"
+                why = f"table {'.'.join(name)} would be that of {both}. Several values of a field are one table, by in:"
+                yield ("tables",), why
+
+
+def _unreachable(spec: TopicTable) -> Iterator[Problem]:
+    taken: list[tuple[When, str]] = []
+    for route in spec.routes:
+        for name in route.when.schema:
+            # A pattern that takes a pattern as if it were a name takes all that this takes.
+            if first := next((table for when, table in taken if when.means(name)), None):
+                yield ("tables",), f"{route.to.table} would never get schema {name!r}: {first} takes it first"
+        for value in () if route.when.schema else route.when.values or ("",):
+            same = (
+                table
+                for when, table in taken
+                if when.source == route.when.source and (not value or value in when.values)
+            )
+            if first := next(same, None):
+                what = f"{route.when.source[1]} {value!r}" if value else "a record"
+                yield ("tables",), f"{route.to.table} would never get {what}: {first} takes it first"
+        taken.append((route.when, route.to.table))
+
+
+def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) -> Iterator[str]:
+    """Give what the maintenance of a table asks for and can't be.
+
+    Args:
+        spec: The table, with the settings of its maintenance.
+        topic: The topic's settings; others where it has several tables.
+        complete: Whether the cluster's own settings are among them.
+    """
+    policy = spec.maintenance
+    if (declared := _all_columns(spec)) is not None:
+        for setting, columns in columns_of(policy).items():
+            if unknown := [each for each in columns if not {each, each.partition(".")[0]} & {*declared}]:
+                yield f"{setting}: {unknown[0]} isn't in columns:, which are {', '.join(declared)}"
+    if policy.keep_rows is None:
+        return
+    of_cluster = " Set row_retention: null here, or take it out of the cluster's document." if complete else ""
+    if spec.write != "append":
+        why = f"a key that expired would look like one that never was, in a table with write: {spec.write}"
+        yield f"row_retention: {why}.{of_cluster}"
+    if topic.has_routes or bool(spec.topics):
+        setting = "topics:" if bool(spec.topics) else "tables:" if topic.routes else "tables_by:"
+        yield f"row_retention: can't be combined with {setting} yet.{of_cluster}"
+    if policy.by is None and spec.metadata_column is None:
+        yield "row_retention: needs Kafka's timestamp, which is in the metadata column. Name another column with by:"
+    if policy.by is not None and declared is not None and not {policy.by, policy.by.partition(".")[0]} & {*declared}:
+        yield f"row_retention: by: {policy.by} isn't in columns:, which are {', '.join(declared)}"
+
+
+def _all_columns(spec: TopicTable) -> list[str] | None:
+    """Return the columns of a table; None if only the table itself tells them."""
+    if spec.schema is None or spec.transform is not None:
+        return None
+    declared = [*check_ddl(spec.schema), *filter(None, (spec.metadata_column,))]
+    return [*declared, spec.key_column] if spec.key_format is not None else declared

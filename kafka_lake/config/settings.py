@@ -1,0 +1,204 @@
+"""The base of all settings: what a mistake in a document says, and how a group of settings chooses what it is."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Self, Union, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import InitErrorDetails, core_schema
+
+Problem = tuple[tuple[str | int, ...], str]
+"""Where in a group of settings something is wrong, and what is wrong with it."""
+
+_TEMPLATE_MARKS = ("{{", "{%", "{#")
+_TEMPLATE = {"type": "string", "pattern": r"\{[\{%#]"}
+_TOLD = ("title", "description", "default", "examples")
+
+
+class Settings(BaseModel):
+    """A group of settings. Text that is a template is taken as it is, until somebody renders it.
+
+    An unknown key is refused with the nearest known one. Errors don't show values, which may be rendered secrets.
+    """
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, validate_by_name=True, validate_by_alias=True)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the settings of the group, as documents have them."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            known = {*cls.names(), *cls.model_fields}
+            refuse(cls, [((str(key),), cls.unknown(str(key))) for key in given if key not in known])
+            missing = [(name, field) for name, field in cls.model_fields.items() if field.is_required()]
+            lacking = [field.alias or name for name, field in missing if not {name, field.alias} & {*given}]
+            refuse(cls, [((), f"{key}: is missing") for key in lacking])
+        return given
+
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        """Return what is wrong with a key that the group doesn't have: the nearest one, or where the key belongs."""
+        for name, field in cls.model_fields.items():
+            for group in groups_in(field.annotation):
+                if key in group.names():
+                    return f"belongs into {name}:, as in {name}: {{{key}: …}}"
+        return f"there is no such setting. {near(key, cls.names())}"
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _or_a_template(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        return value if is_template(value) else validate(value)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if not has_templates(self):
+            refuse(type(self), self.problems())
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return what editors and `dg check yaml` are told: a template may stand for any value."""
+        found = handler(schema)
+        whole = handler.resolve_ref_schema(found)
+        whole["properties"] = {name: _or_template(each) for name, each in whole.get("properties", {}).items()}
+        return found
+
+    def problems(self) -> Iterable[Problem]:
+        """Give what is wrong with settings that are right one by one."""
+        return ()
+
+
+def _or_template(schema: JsonSchemaValue) -> JsonSchemaValue:
+    told = {name: each for name, each in schema.items() if name in _TOLD}
+    values = {name: each for name, each in schema.items() if name not in _TOLD}
+    return schema if values == {"type": "string"} else {**told, "anyOf": [values, _TEMPLATE]}
+
+
+def refuse(model: type[BaseModel], problems: Iterable[Problem]) -> None:
+    """Raise a ValidationError if there are problems; each keeps its place, so that Dagster finds its line."""
+    errors = [
+        InitErrorDetails(type="value_error", loc=place, input=None, ctx={"error": ValueError(text)})
+        for place, text in problems
+    ]
+    if errors:
+        raise ValidationError.from_exception_data(model.__name__, errors, hide_input=True)
+
+
+def message(error: Mapping[str, Any]) -> str:
+    """Return what an error of Pydantic's says, as the end of a sentence."""
+    return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def said(place: Iterable[object], text: str) -> str:
+    """Return what is wrong with a setting, behind where it is: of the entries of a list, the first is number 1.
+
+    >>> said(["tables", 0, "write"], "there is no such setting")
+    'tables: number 1: write: there is no such setting'
+    """
+    names = [str(each) for each in place]
+    return ": ".join([*(f"number {int(each) + 1}" if each.isdigit() else each for each in names if each), text])
+
+
+def near(key: object, known: Sequence[str]) -> str:
+    """Return the nearest of known words as a question, or all of them if none is near.
+
+    >>> near("subjet", ["schema", "subject"]), near("x", ["schema", "subject"])
+    ('Did you mean subject?', 'Write one of schema, subject.')
+    """
+    found = get_close_matches(str(key), known, 1)
+    return f"Did you mean {found[0]}?" if found else f"Write one of {', '.join(known)}."
+
+
+def is_template(value: object) -> bool:
+    """Return whether a value is text with a template in it."""
+    return isinstance(value, str) and any(mark in value for mark in _TEMPLATE_MARKS)
+
+
+def has_templates(value: object) -> bool:
+    """Return whether there is a template anywhere in a value."""
+    if isinstance(value, BaseModel):
+        return any(map(has_templates, value.__dict__.values()))
+    if isinstance(value, Mapping):
+        return any(map(has_templates, value.values()))
+    return any(map(has_templates, value)) if isinstance(value, list | tuple) else is_template(value)
+
+
+def groups_in(annotation: Any) -> Iterator[type[Settings]]:
+    """Give the groups of settings that a field may have."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from groups_in(inner)
+
+
+def one_of(key: str, groups: Mapping[str, type[Settings]], default: str | None = None) -> Any:
+    """Return what chooses a group by one of its settings, and takes that setting's text alone for the whole group.
+
+    Args:
+        key: The setting.
+        groups: What it may be, and the group that has it.
+        default: What it is where it is left out; None if it is needed.
+    """
+
+    def chosen(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
+        if isinstance(value, tuple(groups.values())):
+            return value
+        given = value if isinstance(value, Mapping) else {key: value}
+        kind = given.get(key, default)
+        if is_template(kind):
+            return value
+        if kind is None or not isinstance(kind, str):
+            raise ValueError(f"{key}: is missing. Write one of {', '.join(groups)}")
+        if kind not in groups:
+            place = (key,) if isinstance(value, Mapping) else ()
+            refuse(Settings, [(place, f"{kind!r} isn't known. {near(kind, list(groups))}")])
+        return groups[kind].model_validate({key: kind, **given})
+
+    return WrapValidator(chosen)
+
+
+class ShortFor:
+    """What takes the value of one setting for a whole group.
+
+    Args:
+        key: The setting.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Return what validates the group, or that value."""
+
+        def whole(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+            return validate(value if value is None or isinstance(value, Mapping | Settings) else {self._key: value})
+
+        return core_schema.no_info_wrap_validator_function(whole, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return what editors are told: that value is allowed, too."""
+        return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, handler(schema)]}
+
+
+def either(*kinds: Any) -> Any:
+    """Return the union of types that are known at run time only."""
+    return Union[kinds]  # noqa: UP007 - as above

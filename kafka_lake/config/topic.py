@@ -1,0 +1,368 @@
+"""The settings of a topic's document, each group declared once, and the spec that the pipeline takes of them.
+
+The YAML component, its JSON schema and docs/settings.md derive from these models.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.config.continuous import ContinuousRuns
+from kafka_lake.config.formats import Json, KeyFormat, ValueFormat, format_spec, key_spec
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.problems import maintenance_problems, routing_problems, table_problems
+from kafka_lake.config.settings import Problem, Settings, ShortFor
+from kafka_lake.config.table import NAMESPACE, OneTable, Table, TablesBy, TableSettings, table_name
+from kafka_lake.config.text import OptionalText, Text, TextList, TextOrList
+from kafka_lake.config.topic_pattern import TopicPattern, compiled
+from kafka_lake.ingest.plan.start import start_timestamp_ms
+from kafka_lake.ingest.route import Match, Unmatched, When
+from kafka_lake.ingest.topic_table import (
+    CLUSTER_NAME,
+    InDocuments,
+    Route,
+    RouteBy,
+    TopicName,
+    TopicTable,
+    derived_table_name,
+)
+
+_TOPIC_NAME = next(each.pattern for each in get_args(TopicName) if isinstance(each, InDocuments))
+
+
+class Read(Settings):
+    """How much a commit reads, and how long a run goes on."""
+
+    max_records_per_commit: int = Field(
+        default=5_000_000, ge=1, description="A longer backlog becomes several commits of at most so many offsets each."
+    )
+    max_bytes_per_commit: Annotated[int, Field(ge=1)] | None = Field(
+        default=2_000_000_000,
+        description="A longer backlog becomes several commits that read about so many bytes each: keys, values and "
+        "headers, uncompressed, by an estimate. null for no such limit.",
+    )
+    continuous: ContinuousRuns | None = Field(
+        default=None,
+        description="Continuous runs, with a commit every few seconds; each of its settings is optional. See "
+        "[continuous runs](continuous.md).",
+        examples=[{"trigger": "2s", "for": "1h", "idle": "5m"}],
+    )
+
+
+class MatchingTopics(Settings):
+    """Topics by the names that they have: text alone is the pattern."""
+
+    pattern: TextOrList = Field(
+        min_length=1,
+        description="Regular expressions (Python's), one or a list. A topic is meant if one matches its whole name.",
+        examples=[r"shop\..*"],
+    )
+    exclude: TextOrList = Field(
+        default_factory=list,
+        description="Likewise: topics that aren't meant. Kafka's own, with two underscores, never are.",
+        examples=[r".*\.internal"],
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what is no regular expression."""
+        for setting, patterns in (("pattern", self.pattern), ("exclude", self.exclude)):
+            for each in patterns:
+                try:
+                    compiled(setting, each)
+                except ConfigurationError as error:
+                    yield (), str(error)
+
+    @property
+    def topics(self) -> TopicPattern:
+        """Return which topics are meant."""
+        return TopicPattern(tuple(self.pattern), tuple(self.exclude))
+
+
+def _names_or_pattern(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(value, MatchingTopics):
+        return value
+    if isinstance(value, str):
+        raise ValueError(rf"has to be a list of names, or a pattern, as in {{pattern: '{value}'}}")
+    return _NAMES.validate_python(value) if isinstance(value, list | tuple) else MatchingTopics.model_validate(value)
+
+
+_NAMES: TypeAdapter[list[str]] = TypeAdapter(Annotated[TextList, Field(min_length=1)])
+SeveralTopics = Annotated[MatchingTopics | list[str], WrapValidator(_names_or_pattern)]
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A table of a topic, before the pipeline knows it."""
+
+    place: tuple[str | int, ...]
+    identifier: tuple[str, str]
+    settings: TableSettings
+
+    @property
+    def where(self) -> When | None:
+        """Which records are the table's; None for those that no other table takes."""
+        given = getattr(self.settings, "where", None)
+        return None if given is None else given.when()
+
+
+class Topic(Settings):
+    """A Kafka topic and the Iceberg tables that it becomes. Only ``topic`` is needed."""
+
+    topic: Annotated[Text, Field(pattern=_TOPIC_NAME)] | None = Field(
+        default=None,
+        description="Name of the Kafka topic. **Needed**, unless `topics` names several.",
+    )
+    topics: SeveralTopics | None = Field(
+        default=None,
+        description="Instead of topic: several topics of one cluster that fill the same table, which `table` names. A "
+        "list of names, or `{pattern, exclude}` with regular expressions. `_kafka.topic` tells their rows apart. See "
+        "[many topics](many-topics.md#many-topics-in-one-table).",
+        examples=[["shop.eu.orders", "shop.us.orders"], {"pattern": r"shop\..*\.orders"}],
+    )
+    cluster: Annotated[Text, Field(pattern=CLUSTER_NAME)] | None = Field(
+        default=None,
+        description="Name of the KafkaCluster document whose topic it is; needed where that has a name.",
+        examples=["eu"],
+    )
+    format: ValueFormat = Field(
+        default_factory=lambda: Json(type="json"),
+        description="What values are. json, or `{type: json, …}` with settings of the format. avro, protobuf, "
+        "json_schema: by the registry's schema ids, or a file. confluent: whatever the ids say. string, bytes, "
+        "variant: the whole value as one column.",
+        examples=["avro", {"type": "json", "envelope": "debezium"}],
+    )
+    key: KeyFormat | None = Field(
+        default=None,
+        description="What keys are; they get a column of their own. Without it they are bytes in the metadata column.",
+        examples=["string", {"format": "json", "column": "id", "schema": "id bigint"}],
+    )
+    table: Annotated[OneTable, ShortFor("name")] | None = Field(
+        default=None,
+        description="The table: its name, or its settings. Without it a table that is called after the topic.",
+        examples=["shop.orders", {"name": "shop.orders", "partition_by": ["day(ordered_at)"]}],
+    )
+    tables: Annotated[list[Table], Field(min_length=1)] | None = Field(
+        default=None,
+        description="Instead of table: several tables, each with a `name`, a condition `where`, and settings of its "
+        "own. See [routing](routing.md).",
+        examples=[[{"name": "shop.orders", "where": {"field": "type", "equals": "order"}}]],
+    )
+    tables_by: TablesBy | None = Field(
+        default=None,
+        description="Tables that are made as values appear in the records that no other table takes by its condition. "
+        "See [routing](routing.md#a-table-for-each-value).",
+        examples=[{"field": "type", "name": "shop.raw_{value}"}],
+    )
+    match: Match = Field(
+        default="all",
+        description="With several tables, where a record goes that meets several conditions: to the tables of all, or "
+        "of the first one.",
+    )
+    unmatched: Unmatched = Field(
+        default="dead_letter",
+        description="What becomes of records that no table takes, where each has a condition: dead letters of the "
+        "first table, nothing but a count (ignore), or the run fails (fail).",
+    )
+    starting_offsets: Text = Field(
+        default="earliest",
+        description="Where a new table begins: earliest, latest, or an ISO 8601 time.",
+        examples=["2026-01-31T00:00:00Z"],
+    )
+    consumer_group: OptionalText = Field(
+        default="kafka-lake.{namespace}.{table}",
+        description="Consumer group that shows a table's position to lag tools; null for none. It is written and never "
+        "read.",
+    )
+    read: Read = Field(default_factory=Read, description="How much a commit reads, and how long a run goes on.")
+
+    @field_validator("starting_offsets")
+    @classmethod
+    def _a_start(cls, text: str) -> str:
+        try:
+            if text not in ("earliest", "latest"):
+                start_timestamp_ms(text)
+        except ConfigurationError as error:
+            raise ValueError(str(error).removeprefix("start: ")) from error
+        return text
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what is wrong with settings that are right one by one."""
+        found = list(self._topics_problems())
+        yield from found
+        if self.table is not None and self.tables is not None:
+            yield ("tables",), "can't stand beside table:. Write that one into the list"
+        elif not found:
+            yield from self._tables_problems()
+
+    def _topics_problems(self) -> Iterator[Problem]:
+        """Give what is wrong with the topics of the document."""
+        if self.topics is None:
+            if self.topic is None:
+                several = "or several that fill one table, as topics: [a, b]"
+                yield (), f"topic: is missing, or null without quotes. Name the Kafka topic; {several}"
+            return
+        if self.topic is not None:
+            yield ("topic",), f"{self.topic} can't stand beside topics:. Write it into that list"
+        if isinstance(self.topics, list):
+            if twice := [topic for topic, count in Counter(self.topics).items() if count > 1]:
+                yield ("topics",), f"has {twice[0]} twice. Leave one of them out"
+            if wrong := [topic for topic in self.topics if not re.fullmatch(_TOPIC_NAME, topic)]:
+                pattern = r"A list has whole names. For a pattern, write topics: {pattern: 'shop\..*'}"
+                yield ("topics",), f"{wrong[0]!r} can't be the name of a topic. {pattern}"
+        if self.tables is not None or self.tables_by is not None:
+            setting = "tables" if self.tables is not None else "tables_by"
+            yield (setting,), "can't be combined with topics: yet. Name one table, or give each topic a document"
+        elif self.table is None or self.table.name is None:
+            yield ("table",), "is missing. Name the table that the topics fill"
+        if getattr(self.format, "compatibility", "none") != "none":
+            why = "can't be combined with topics: yet, since each topic has schema versions of its own"
+            yield ("format", "compatibility"), why
+        if self.read.continuous is not None:
+            yield ("read", "continuous"), "can't be combined with topics: yet. Leave it out"
+
+    def _tables_problems(self) -> Iterator[Problem]:
+        planned = self._planned()
+        rest = [each for each in planned if each.where is None]
+        if 1 < len(rest) < len(planned):
+            both = " and ".join(".".join(each.identifier) for each in rest[:2])
+            why = "One table may take what no other table takes, or all may take everything"
+            yield (*rest[1].place, "name"), f"{both} have no where:, and others have one. {why}"
+            return
+        if len(planned) == 1 and not rest and self.tables_by is None:
+            yield (*planned[0].place, "where"), "needs a second table. Add one without where: for the other records"
+            return
+        try:
+            spec = self.topic_table()
+        except ConfigurationError as error:
+            yield (), str(error)
+            return
+        places = {each.identifier: each.place for each in planned}
+        tables = [(places.get(each.identifier, ("table",)), each) for each in spec.tables]
+        if spec.route_by is not None:
+            tables.append((("tables_by",), spec.route_by.table_of(NAMESPACE, "made_by_value")))
+        found = [(place + within, text) for place, each in tables for within, text in table_problems(each)]
+        yield from found
+        if found:
+            return
+        if self.pattern is not None and spec.namespace == "kafka" and self.pattern.matching([spec.table]):
+            why = f"topic {spec.table} and its table would be the same asset, kafka/{spec.table}"
+            yield ("table", "name"), f"{why}. Choose another name"
+        yield from routing_problems(spec, self.match)
+        yield from self.maintenance_problems(spec, complete=False)
+
+    def maintenance_problems(self, spec: TopicTable, complete: bool) -> Iterator[Problem]:
+        """Give what the tables' maintenance asks for and can't be.
+
+        Args:
+            spec: The topic's, with the settings of maintenance.
+            complete: Whether the cluster's own settings are among them.
+        """
+        places = {each.identifier: each.place for each in self._planned()}
+        for each in spec.tables:
+            place = places.get(each.identifier, ("table",))
+            for text in maintenance_problems(each, spec, complete):
+                yield (*place, "maintenance"), text
+
+    @property
+    def pattern(self) -> TopicPattern | None:
+        """Return by which names topics fill the table; None if the document names each of them."""
+        return self.topics.topics if isinstance(self.topics, MatchingTopics) else None
+
+    @property
+    def every_topic(self) -> tuple[str, ...]:
+        """Return the topics that fill the table; of a pattern none, since only a project knows what it matches."""
+        if isinstance(self.topics, MatchingTopics):
+            return ()
+        return tuple(self.topics or filter(None, [self.topic]))
+
+    @property
+    def told(self) -> str:
+        """Return the topic, or what tells the topics, as errors name them."""
+        if isinstance(self.topics, MatchingTopics):
+            return " or ".join(self.topics.pattern)
+        return self.topic or str((self.topics or ["?"])[0])
+
+    def _planned(self) -> list[_Planned]:
+        """Return the tables of the document, the one that takes the rest first; those by value aren't among them."""
+        if self.tables is not None:
+            planned = [_Planned(("tables", number), each.identifier, each) for number, each in enumerate(self.tables)]
+            return sorted(planned, key=lambda each: each.where is not None)
+        one = self.table or OneTable()
+        name = table_name(one.name) if one.name else (NAMESPACE, derived_table_name(self.told))
+        return [_Planned(("table",), name, one)]
+
+    def every_settings(self) -> Iterator[tuple[tuple[str | int, ...], TableSettings]]:
+        """Give the settings of each table, and where they are in the document."""
+        yield from ((each.place, each.settings) for each in self._planned())
+        if self.tables_by is not None:
+            yield ("tables_by",), self.tables_by
+
+    def settings_of(self, identifier: tuple[str, str]) -> TableSettings | None:
+        """Return the settings of a table, as the document has them; None if a value has made it or will."""
+        return next((each.settings for each in self._planned() if each.identifier == identifier), self.tables_by)
+
+    def topic_table(
+        self, folder: Path | None = None, defaults: MaintenanceSettings | None = None, topics: Sequence[str] = ()
+    ) -> TopicTable:
+        """Return the settings as the pipeline takes them.
+
+        Args:
+            folder: Where the document is: schema files are there. Without it they aren't looked for.
+            defaults: What the cluster's document says of maintenance.
+            topics: The topics that a pattern matches.
+
+        Raises:
+            ConfigurationError: If a schema file isn't there.
+        """
+        names = topics or self.every_topic or ("any_topic",)
+        common: dict[str, Any] = {
+            "topic": names[0],
+            "topics": tuple(names) if self.topics is not None else (),
+            "cluster": self.cluster,
+            "start": self.starting_offsets,
+            "consumer_group": self.consumer_group,
+            "max_records_per_commit": self.read.max_records_per_commit,
+            "max_bytes_per_commit": self.read.max_bytes_per_commit,
+            **format_spec(self.format),
+            **key_spec(self.key),
+        }
+        for setting in ("schema_file", "key_schema_file"):
+            if folder is not None and common.get(setting) is not None:
+                common[setting] = _file(common[setting], folder)
+
+        def made(settings: TableSettings, namespace: str, table: str) -> TopicTable:
+            policy = (settings.maintenance or MaintenanceSettings()).policy(defaults)
+            return TopicTable(
+                **{**common, **settings.fields(), "namespace": namespace, "table": table, "maintenance": policy}
+            )
+
+        own, *others = self._planned()
+        by = None
+        if self.tables_by is not None:
+            (kind,) = self.tables_by.kinds
+            namespace, table = self.tables_by.template
+            envelope = getattr(getattr(self.format, "envelope", None), "type", "debezium")
+            of = {"schema_name": "", "source_table": envelope}.get(kind, str(getattr(self.tables_by, kind)))
+            to = made(self.tables_by, NAMESPACE, "any_value")
+            spaces, most = tuple(self.tables_by.namespaces), self.tables_by.max_tables
+            by = RouteBy(kind, of, to, table, namespace, spaces, most)
+        everything = When(sql="true") if all(each.where is None for each in others) else None
+        routes = tuple(
+            Route(when, made(each.settings, *each.identifier)) for each in others if (when := each.where or everything)
+        )
+        where = own.where or (everything if routes else None)
+        found = made(own.settings, *own.identifier)
+        return replace(found, where=where, routes=routes, route_by=by, unmatched=self.unmatched, match=self.match)
+
+
+def _file(name: str, folder: Path) -> str:
+    path = (folder / name).resolve()
+    if not path.is_file():
+        raise ConfigurationError(f"schema: there is no file {path}.", "Paths start where the YAML document is.")
+    return str(path)

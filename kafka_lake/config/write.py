@@ -1,0 +1,136 @@
+"""The group ``write:`` of a table: what a record does to its rows."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
+
+from kafka_lake.config.settings import Settings, either, one_of
+from kafka_lake.config.text import Limit, OptionalText, Text, TextOrList, duration
+from kafka_lake.ingest.topic_table import DeleteMode, TruncateMode
+
+
+def _columns_or_all(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
+    return value if isinstance(value, bool) else _COLUMNS.validate_python(value)
+
+
+_COLUMNS: TypeAdapter[list[str]] = TypeAdapter(TextOrList)
+ColumnsOrAll = Annotated[bool | list[str] | str, WrapValidator(_columns_or_all)]
+
+
+class Append(Settings):
+    """A row for each record."""
+
+    mode: Literal["append"]
+
+
+class _OfKeys(Settings):
+    """What tells of two changes of a row which is the newer one. Abstract."""
+
+    key: TextOrList = Field(
+        default_factory=list,
+        description="Columns that tell rows apart; the record's key by default.",
+        examples=[["order_id"]],
+    )
+    order_by: TextOrList = Field(
+        default_factory=list,
+        description="Columns that tell which of two changes of a key is the newer one. Equal ones are told apart by "
+        "Kafka partition and offset. Without them, and without an envelope, Kafka's offset alone counts.",
+        examples=[["updated_at"]],
+    )
+    delete_when: OptionalText = Field(
+        default=None,
+        description="SQL condition on a row's columns that makes a delete of it.",
+        examples=["status = 'removed'"],
+    )
+    ignore_null_updates: ColumnsOrAll = Field(
+        default=False,
+        description="Without an envelope: columns that a change leaves as they are by a null; true for all but those "
+        "of key and order. A row that isn't there yet gets the null.",
+        examples=[["email", "phone"]],
+    )
+
+
+class Upsert(_OfKeys):
+    """A row for each key, as its newest change left it; a record without a value takes its key's row away."""
+
+    mode: Literal["upsert"]
+    deletes: DeleteMode = Field(
+        default="apply",
+        description="What becomes of a deleted row: it goes (apply), it stays and `_is_deleted` is true (soft), it "
+        "stays as it is (ignore), or the run fails before it publishes (fail).",
+    )
+    delete_retention: Text = Field(
+        default="7d",
+        description="How long a deleted key is remembered, so that a late change doesn't bring its row back: as 90m, "
+        "36h or 7d.",
+    )
+    on_truncate: TruncateMode = Field(
+        default="fail",
+        description="When the source's table was emptied, as an envelope tells: the older rows go (apply), the run "
+        "fails before it publishes (fail), or the rows stay (ignore).",
+    )
+    on_snapshot: Literal["merge", "replace"] = Field(
+        default="merge",
+        description="What a new snapshot of the source does, as envelope debezium tells: its rows are changes like "
+        "others (merge), or at its end the rows go whose keys it lacks, too (replace). A topic with one partition.",
+    )
+    max_snapshot_deletes: Limit = Field(
+        default="10%",
+        description="With on_snapshot: replace: how many rows may go at the end of a snapshot; beyond that the run "
+        "fails before it publishes. A count, or a share of the table's rows; null for any number.",
+        examples=["1%"],
+    )
+
+    _durations = field_validator("delete_retention")(duration)
+
+
+class History(_OfKeys):
+    """Each version of each key's row (SCD 2), from `valid_from` to `valid_to`, which is null for the current one."""
+
+    mode: Literal["history"]
+    deletes: Literal["apply", "ignore", "fail"] = Field(
+        default="apply",
+        description="What a delete does: it ends the key's version (apply), nothing (ignore), or the run fails before "
+        "it publishes (fail).",
+    )
+    on_truncate: Literal["fail", "ignore"] = Field(
+        default="fail",
+        description="When the source's table was emptied, as an envelope tells: the run fails before it publishes "
+        "(fail), or the versions stay (ignore).",
+    )
+    track: TextOrList = Field(
+        default_factory=list,
+        description="The columns whose changes make a version. A change of other columns updates "
+        "the version that is there. By default all columns.",
+        examples=[["status", "address"]],
+    )
+
+
+MODES: dict[str, type[Settings]] = {"append": Append, "upsert": Upsert, "history": History}
+_MODE: Any = either(*MODES.values(), Literal[tuple(MODES)])
+Write = Annotated[_MODE, one_of("mode", MODES)]
+"""A mode by its name, or a group with its name as ``mode``."""
+
+
+def write_spec(given: Any) -> dict[str, Any]:
+    """Return a ``write:`` as fields of `TopicTable`."""
+    if isinstance(given, Append):
+        # The rows are the changes themselves.
+        return {"write": "append", "envelope": "none"}
+    nulls = given.ignore_null_updates
+    found = {
+        "write": given.mode,
+        "key": tuple(given.key),
+        "order_by": tuple(given.order_by),
+        "deletes": given.deletes,
+        "delete_when": given.delete_when,
+        "on_truncate": given.on_truncate,
+        "ignore_null_updates": nulls if isinstance(nulls, bool) else tuple(nulls),
+    }
+    if isinstance(given, History):
+        return found | {"track": tuple(given.track)}
+    return found | {
+        "keep_deletes": given.delete_retention,
+        "snapshot": {"merge": "upsert", "replace": "reconcile"}[given.on_snapshot],
+        "max_removed": given.max_snapshot_deletes,
+    }

@@ -1,0 +1,21 @@
+"""The models of `kafka_lake.config`, one module each. Documents are validated as Dagster does, but without Dagster."""
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from kafka_lake.config.settings import message, said
+from kafka_lake.config.topic import Topic
+from kafka_lake.ingest.topic_table import TopicTable
+
+
+def spec(text: str) -> TopicTable:
+    """Return what the pipeline takes of a document's attributes."""
+    return Topic.model_validate(yaml.safe_load(text)).topic_table()
+
+
+def refusal(text: str) -> str:
+    """Return what is said of a document's attributes, one error a line."""
+    with pytest.raises(ValidationError) as refused:
+        Topic.model_validate(yaml.safe_load(text))
+    return "\n".join(said(each["loc"], message(each)) for each in refused.value.errors(include_url=False))

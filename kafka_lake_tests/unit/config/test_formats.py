@@ -1,0 +1,96 @@
+"""The groups ``format:`` and ``key:``."""
+
+import pytest
+
+from kafka_lake.ingest.topic_table import FORMATS, TopicTable
+from kafka_lake_tests.unit.config import refusal, spec
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_may_be_its_name_alone(name: str) -> None:
+    assert (
+        spec(f"topic: a\nformat: {name}") == spec(f"topic: a\nformat: {{type: {name}}}") == TopicTable("a", format=name)
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        (
+            "{type: json, infer_timestamps: true, timestamp_unit: ms}",
+            {"infer_timestamps": True, "timestamp_unit": "ms"},
+        ),
+        ("{type: avro, schema: order.avsc}", {"schema_file": "order.avsc"}),
+        ("{type: avro, subject: s, compatibility: full}", {"subject": "s", "compatibility": "full"}),
+        ("{type: avro, schema: registry}", {}),
+        ("{type: protobuf, schema: a.proto, message: shop.A}", {"schema_file": "a.proto", "message": "shop.A"}),
+        ("{type: confluent, subject: s}", {"subject": "s"}),
+    ],
+)
+def test_settings_of_a_format_arrive(text: str, fields: dict[str, object]) -> None:
+    name = text.split()[1].strip(",}")
+    assert spec(f"topic: a\nformat: {text}") == TopicTable("a", **{"format": name, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["debezium", "maxwell", "canal"])
+def test_an_envelope_is_that_of_tables_with_keys(name: str) -> None:
+    text = f"topic: a\nformat: {{type: json, envelope: {name}}}"
+    assert spec(f"{text}\ntable: {{write: upsert}}").envelope == name
+    # A table without keys has the changes themselves.
+    assert spec(text).envelope == "none"
+
+
+def test_what_stands_for_values_that_werent_sent_is_debeziums() -> None:
+    text = "topic: a\nformat: {type: json, envelope: {type: debezium, unavailable_value_placeholder: x}}"
+    assert spec(f"{text}\ntable: {{write: upsert}}").unavailable_value_placeholder == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("string", {"key_format": "string"}),
+        ("{format: string, column: id}", {"key_format": "string", "key_column": "id"}),
+        ("{format: json, schema: id bigint}", {"key_format": "json", "key_schema": "id bigint"}),
+        ("{format: avro, schema: key.avsc}", {"key_format": "avro", "key_schema_file": "key.avsc"}),
+        ("avro", {"key_format": "avro"}),
+        ("confluent", {"key_format": "confluent"}),
+    ],
+)
+def test_settings_of_a_key_arrive(text: str, fields: dict[str, str]) -> None:
+    assert spec(f"topic: a\nkey: {text}") == TopicTable("a", **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("format: {type: json, schema: a.avsc}", "format: schema: there is no such setting"),
+        ("format: {type: avro, message: A}", "format: message: there is no such setting"),
+        ("format: {type: string, subject: s}", "format: subject: there is no such setting"),
+        ("format: {type: protobuf, envelope: debezium}", "format: envelope: there is no such setting"),
+        ("format: {type: avro, envelope: maxwell}", "format: envelope: 'maxwell' isn't known. Write one of debezium"),
+        ("format: {type: json, compatibility: full}", "format: compatibility: there is no such setting"),
+        ("format: {type: avro, compatibility: upward}", "format: compatibility: Input should be 'none', 'backward'"),
+        ("format: {type: avro, schema: a.avsc, subject: s}", "format: subject: is for schema: registry"),
+        ("format: {type: avro, schema: a.avsc, envelope: debezium}", "format: envelope: needs schema: registry"),
+        ("format: {type: protobuf, message: A}", "format: message: chooses one of a .proto file's messages"),
+        ("format: {type: json, timestamp_unit: m}", "format: timestamp_unit: Input should be 's'"),
+        (
+            "format: {type: json, envelope: {type: maxwell, unavailable_value_placeholder: x}}",
+            "format: envelope: unavailable_value_placeholder: there is no such setting",
+        ),
+        (
+            "format: {type: json, envelope: {type: debezium, unavailable_value_placeholder: 'hex:zz'}}",
+            "format: envelope: unavailable_value_placeholder: behind hex: it has no bytes of UTF-8",
+        ),
+        ("format: 3", "format: type: is missing"),
+        ("key: variant", "key: 'variant' isn't known"),
+        ("key: json", "key: schema: is missing"),
+        ("key: {format: json, schema: id intt}", "key: schema: column 'id intt' has unknown type 'intt'"),
+        ("key: {format: string, schema: id int}", "key: schema: there is no such setting"),
+        ("key: {format: string, column: a b}", "key: column: String should match pattern"),
+        ("key: {column: a}", "key: format: is missing. Write one of string"),
+        ("key: {format: string, column: _kafka}", "table: metadata_column: _kafka is the column of the key, too"),
+    ],
+)
+def test_what_cannot_be_is_refused(text: str, line: str) -> None:
+    assert line in refusal(f"topic: a\n{text}").splitlines()[0]

@@ -1,0 +1,70 @@
+"""The group ``where:`` of a table."""
+
+import pytest
+
+from kafka_lake.ingest.route import When
+from kafka_lake_tests.unit.config import refusal, spec
+
+
+def document(where: str) -> str:
+    format_ = "avro" if "schema" in where else "json"
+    return f"topic: a\nformat: {format_}\ntables: [{{name: b, where: {where}}}, {{name: a}}]"
+
+
+@pytest.mark.parametrize(
+    ("where", "when"),
+    [
+        ("{field: type, equals: order}", When(field="type", values=("order",))),
+        ("{field: a.b, in: ['1', '1.50', 'false', x]}", When(field="a.b", values=("1", "1.50", "false", "x"))),
+        ("{header: kind, equals: '7'}", When(header="kind", values=("7",))),
+        ("{schema: shop.Order}", When(schema=("shop.Order",))),
+        ("{schema: [shop.*, Order]}", When(schema=("shop.*", "Order"))),
+        ("{sql: key IS NULL}", When(sql="key IS NULL")),
+    ],
+)
+def test_a_condition_arrives(where: str, when: When) -> None:
+    (route,) = spec(document(where)).routes
+    assert route.when == when
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("{field: type, equals: null}", "where: needs equals: with a value or in: with a list"),
+        ("{field: type, equals: NO}", "where: equals: YAML reads this value as false (also yes, no, on, off)"),
+        ("{field: type, equals: 007}", "where: equals: YAML reads this value as the number 7. Write the text in quote"),
+        ("{field: on, equals: a}", "where: field: YAML reads this value as true"),
+        ("{field: type, in: [1]}", "where: in: number 1: YAML reads this value as the number 1"),
+        ("{field: type, in: []}", "where: in: List should have at least 1 item"),
+        ("{field: type, in: [a], equals: a}", "where: needs equals: with a value or in: with a list. Write one of the"),
+        ("{field: type}", "where: needs equals: with a value or in: with a list"),
+        ("{field: $.type, equals: a}", "where: field: '$.type' is a path. Write it without $, as in source.table"),
+        ("{field: a..b, equals: a}", "where: field: 'a..b' can't name a field here. Use sql: for such names"),
+        ("{feld: type, equals: a}", "where: feld: Did you mean field?"),
+        ("{equals: a}", "where: has none of field:, header:, schema: and sql:. Write one"),
+        ("{field: a, header: b, equals: a}", "where: has field and header of field:, header:, schema: and sql:"),
+        ("{sql: ''}", "where: sql: String should have at least 1 character"),
+        ("{sql: 'true', equals: a}", "where: equals: there is no such setting. Write one of sql"),
+        ("{schema: a, equals: a}", "where: equals: there is no such setting"),
+        ("{schema: []}", "where: schema: List should have at least 1 item"),
+        ("{schema: 7}", "where: schema: Input should be a valid list"),
+        ("type = 'order'", "where: has to be a mapping, as in {field: type, equals: order}"),
+    ],
+)
+def test_what_cannot_be_is_refused(where: str, line: str) -> None:
+    text = refusal(document(where)).splitlines()[0]
+    assert text.startswith("tables: number 1: ")
+    assert line in text
+
+
+@pytest.mark.parametrize(
+    ("where", "format_", "line"),
+    [
+        ("{field: a, equals: b}", "string", "tables: where: field: is for JSON, and format is string. Use header: or"),
+        ("{schema: a}", "json", "tables: a schema's name is for formats avro, protobuf, json_schema, confluent, and f"),
+        ("{schema: a}", "{type: avro, schema: a.avsc}", "a schema's name is by a registry's schema ids, and format: s"),
+    ],
+)
+def test_a_condition_on_what_a_format_lacks_is_refused(where: str, format_: str, line: str) -> None:
+    text = f"topic: a\nformat: {format_}\ntables: [{{name: b, where: {where}}}, {{name: a}}]"
+    assert line in refusal(text).splitlines()[0]

@@ -1,0 +1,111 @@
+"""The group ``write:``."""
+
+import pytest
+
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.unit.config import refusal, spec
+
+DEBEZIUM = "format: {type: json, envelope: debezium}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("append", {}),
+        ("{mode: append}", {}),
+        ("upsert", {"write": "upsert"}),
+        ("{mode: upsert, key: id, order_by: [at]}", {"write": "upsert", "key": ("id",), "order_by": ("at",)}),
+        (
+            "{mode: upsert, deletes: soft, delete_when: a = 1, delete_retention: 36h}",
+            {"write": "upsert", "deletes": "soft", "delete_when": "a = 1", "keep_deletes": "36h"},
+        ),
+        ("{mode: upsert, ignore_null_updates: true}", {"write": "upsert", "ignore_null_updates": True}),
+        ("{mode: upsert, ignore_null_updates: [a]}", {"write": "upsert", "ignore_null_updates": ("a",)}),
+        ("{mode: upsert, on_truncate: ignore}", {"write": "upsert", "on_truncate": "ignore"}),
+    ],
+)
+def test_settings_arrive(text: str, fields: dict[str, object]) -> None:
+    assert spec(f"topic: a\ntable: {{write: {text}}}") == TopicTable("a", **fields)  # type: ignore[arg-type]
+
+
+def test_a_snapshot_replaces_rows_if_the_settings_say_so() -> None:
+    found = spec(
+        f"topic: a\n{DEBEZIUM}table: {{write: {{mode: upsert, on_snapshot: replace, max_snapshot_deletes: 3}}}}"
+    )
+    assert (found.snapshot, found.max_removed) == ("reconcile", 3)
+
+
+def test_a_history_tracks_columns() -> None:
+    found = spec("topic: a\ntable: {write: {mode: history, key: [id], track: [status]}}")
+    assert (found.write, found.key, found.track) == ("history", ("id",), ("status",))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("{mode: upsert, track: [a]}", "table: write: track: there is no such setting"),
+        ("{mode: history, delete_retention: 1d}", "table: write: delete_retention: there is no such setting"),
+        ("{mode: history, on_snapshot: replace}", "table: write: on_snapshot: there is no such setting"),
+        ("{mode: history, deletes: soft}", "table: write: deletes: Input should be 'apply', 'ignore' or 'fail'"),
+        ("{mode: history, on_truncate: apply}", "table: write: on_truncate: Input should be 'fail' or 'ignore'"),
+        ("{mode: append, deletes: soft}", "table: write: deletes: there is no such setting"),
+        ("{key: [a]}", "table: write: mode: is missing. Write one of append, upsert, history"),
+        ("merge", "table: write: 'merge' isn't known. Write one of append, upsert, history"),
+        ("{mode: upsert, deletes: hard}", "table: write: deletes: Input should be 'apply'"),
+        ("{mode: upsert, delete_retention: long}", "table: write: delete_retention: 'long' is not a duration"),
+        ("{mode: upsert, max_snapshot_deletes: some}", "write: max_snapshot_deletes: 'some' is no limit"),
+        ("{mode: upsert, on_snapshot: replace}", "table: write: on_snapshot: replace needs envelope: debezium"),
+        ("{mode: upsert, key: [id], ignore_null_updates: [id, v]}", "write: ignore_null_updates: id is in key: or"),
+        ("{mode: upsert, ignore_null_updates: 3}", "table: write: ignore_null_updates: "),
+        ("{mode: history, key: [id], track: [id, a]}", "table: write: track: id is of key:, which tells rows apart"),
+    ],
+)
+def test_what_cannot_be_is_refused(text: str, line: str) -> None:
+    assert line in refusal(f"topic: a\ntable: {{write: {text}}}").splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("{mode: upsert, order_by: [at]}", "table: write: order_by: envelope debezium already has the order"),
+        ("{mode: upsert, ignore_null_updates: true}", "write: ignore_null_updates: in envelope debezium, a null is"),
+        ("{mode: upsert, on_truncate: apply, deletes: soft}", "table: write: on_truncate: apply takes rows away"),
+        (
+            "{mode: upsert, on_snapshot: replace, deletes: soft}",
+            "on_snapshot: replace takes rows away, and deletes: s",
+        ),
+        ("{mode: upsert, on_snapshot: replace, deletes: ignore}", "and deletes: ignore keeps them"),
+    ],
+)
+def test_what_goes_with_no_envelope_is_refused(text: str, line: str) -> None:
+    assert line in refusal(f"topic: a\n{DEBEZIUM}table: {{write: {text}}}").splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        ("write: upsert, metadata_column: null", "table: metadata_column: null can't be with write: upsert"),
+        ("write: upsert, columns: id int, transform: 'a:b'", "table: transform: can't be combined with write: upsert"),
+        ("write: {mode: upsert, key: [ID]}, columns: id int", "table: write: key: ID isn't in columns:, which are id"),
+        ("write: {mode: upsert, order_by: [at]}, columns: id int", "table: write: order_by: at isn't in columns:"),
+        ("write: {mode: upsert, deletes: soft}, columns: _is_deleted int", "columns: _is_deleted is a column that the"),
+        (
+            "write: history, columns: 'id int, valid_to int'",
+            "table: columns: valid_to is a column that the table",
+        ),
+        ("write: {mode: history, track: [B]}, columns: b int", "table: write: track: B isn't in columns:"),
+    ],
+)
+def test_what_goes_with_no_such_table_is_refused(table: str, line: str) -> None:
+    assert line in refusal(f"topic: a\ntable: {{{table}}}").splitlines()[0]
+
+
+def test_an_envelope_in_avro_reads_keys_itself() -> None:
+    text = "topic: a\nkey: avro\nformat: {type: avro, envelope: debezium}\ntable: {write: upsert}"
+    assert refusal(text) == "table: write: an envelope in format avro reads keys itself. Leave out the topic's key:"
+
+
+def test_a_truncate_has_no_column_of_order_by() -> None:
+    write = "{mode: upsert, order_by: [at], on_truncate: apply}"
+    text = f"topic: a\nformat: {{type: json, envelope: canal}}\ntable: {{write: {write}}}"
+    assert "on_truncate: apply needs the order of Kafka or of the source" in refusal(text)
