@@ -69,7 +69,8 @@ def build_topic_assets(
         )
         for each in spec.each_topic
     ]
-    told = f"The records of {spec.told}{' that no other table takes' if spec.has_routes else ''}."
+    which = f" {spec.where}" if spec.where else " that no other table takes" if spec.has_routes else ""
+    told = f"The records of {spec.told}{which}."
     settings = settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
     table = _table(spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings})
     others = [

@@ -234,9 +234,6 @@ class Topic(Settings):
             why = "One table may take what no other table takes, or all may take everything"
             yield (*rest[1].place, "name"), f"{both} have no where:, and others have one. {why}"
             return
-        if len(planned) == 1 and not rest and self.tables_by is None:
-            yield (*planned[0].place, "where"), "needs a second table. Add one without where: for the other records"
-            return
         try:
             spec = self.topic_table()
         except ConfigurationError as error:

@@ -207,8 +207,8 @@ class TopicTable:
 
     @property
     def has_routes(self) -> bool:
-        """Return whether records may go to other tables than the topic's own."""
-        return bool(self.routes) or self.route_by is not None
+        """Return whether the topic's own table may lack records: other tables take them, or none does."""
+        return bool(self.routes) or self.route_by is not None or self.where is not None
 
     @property
     def every_route(self) -> tuple["Route", ...]:
@@ -226,7 +226,8 @@ class TopicTable:
         whens = [*([self.where] if self.where else []), *(route.when for route in self.routes)]
         values = [value for when in whens for value in when.schema or when.values]
         is_exact = not any(when.sql for when in whens) and not any("*" in value for value in values)
-        return not (is_exact and len({when.source for when in whens}) == 1 and len(set(values)) == len(values))
+        excludes = is_exact and len({when.source for when in whens}) == 1 and len(set(values)) == len(values)
+        return len(whens) > 1 and not excludes
 
     @property
     def group(self) -> str | None:

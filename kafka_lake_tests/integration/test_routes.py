@@ -430,6 +430,10 @@ def test_a_table_that_was_set_back_or_dropped_reads_again(
     raises = Route(When(sql="cast(concat(string(key), 'x') as int) > 0"), big)
     ingest(topic.spec("id bigint", routes=(raises, *spec.routes)), connections(), "raises")
     assert side.ids() == [0, 1, 2]
+    # One table may have a condition, too.
+    refunds = TopicTable(topic.name, NAMESPACE, f"{topic.table}_refunds", schema="id bigint", unmatched="ignore")
+    done = ingest(replace(refunds, where=When(field="type", values=("refund",))), connections(), "one table")
+    assert (view(refunds).ids(), done.total("ignored")) == ([0, 1], 4)
     (letter,) = view(spec).dead_letters()
     assert (letter["offset"], letter["error_class"]) == (5, "undecodable")
 

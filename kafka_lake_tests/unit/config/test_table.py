@@ -142,7 +142,6 @@ def test_what_a_table_cannot_be_is_refused(table: str, line: str) -> None:
         ("key: string\ntable: {exclude_fields: [_key]}", "table: exclude_fields: _key is in key: column"),
         ("table: a\ntables: [{name: b}]", "tables: can't stand beside table:. Write that one into the list"),
         ("tables: []", "tables: List should have at least 1 item"),
-        ("tables: [{name: b, where: {sql: key IS NULL}}]", "tables: number 1: where: needs a second table"),
         (
             "tables: [{name: a}, {name: b}, {name: c, where: {sql: key IS NULL}}]",
             "tables: number 2: name: lake.a and lake.b have no where:, and others have one",
@@ -241,3 +240,8 @@ def test_what_tables_by_value_cannot_be_is_refused(change: tuple[str, str], line
     text = BY.replace(*change)
     assert text != BY
     assert line in refusal(text).splitlines()[0]
+
+
+def test_one_table_may_have_a_condition() -> None:
+    found = spec("topic: a\ntables: [{name: b, where: {sql: key IS NULL}}]")
+    assert (found.where, found.routes, found.may_match_several) == (When(sql="key IS NULL"), (), False)
