@@ -248,7 +248,8 @@ class Reporter:
         instance = self.context.instance
         for topic, its in report.reached.items():
             spec, partitions = self._topics[topic], its.watermarks.partitions
-            register = partial(register_partitions, instance, work_name(spec), partitions, partial(partition_key, spec))
+            key_of = partial(partition_key, spec)
+            register = partial(register_partitions, instance, work_name(spec), partitions, key=key_of)
             self._told("its partitions", register, patiently)
             # The sensor leaves the topic alone while its run goes on, and its page would show the lag from before.
             self._told("its topic", partial(self._report_topic, spec, its), patiently)

@@ -348,7 +348,7 @@ class Topic(Settings):
             of = {"schema_name": "", "source_table": envelope}.get(kind, str(getattr(self.tables_by, kind)))
             to = made(self.tables_by, NAMESPACE, "any_value")
             spaces, most = tuple(self.tables_by.namespaces), self.tables_by.max_tables
-            by = RouteBy(kind, of, to, table, namespace, spaces, most)
+            by = RouteBy(kind, of, to, table, namespace=namespace, namespaces=spaces, max_tables=most)
         everything = When(sql="true") if all(each.where is None for each in others) else None
         routes = tuple(
             Route(when, made(each.settings, *each.identifier)) for each in others if (when := each.where or everything)

@@ -132,14 +132,26 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
     def pinned(names: Mapping[str, Identifier]) -> dict[str, Pinned]:
         since = {} if why else changes
         return {
-            name: Pinned(each, reads[name], before[name] if name in since else None, since.get(name), origin_of(table))
+            name: Pinned(
+                each,
+                reads[name],
+                before=before[name] if name in since else None,
+                changes=since.get(name),
+                origin=origin_of(table),
+            )
             for name, each in names.items()
             for table in [state.read[name]]
         }
 
     head = head_of(state.table) if state.table is not None else None
     return DerivePlan(
-        state.table, head, record, pinned(spec.upstream), pinned(spec.joined), full=why, is_first=known is None
+        state.table,
+        head,
+        record,
+        upstream=pinned(spec.upstream),
+        joined=pinned(spec.joined),
+        full=why,
+        is_first=known is None,
     )
 
 

@@ -68,7 +68,7 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     computed = compute(frames, spec, todo)
     computed = replace(computed, rows=shaped(computed.rows, columns))
     cut = todo.window.condition(kind) if todo.window else ""
-    staged = _Stage(engine, spec, todo, frames, branch).written(computed, cut)
+    staged = _Stage(engine, spec, todo, frames, branch=branch).written(computed, cut)
     there = frames.made(staged.table.snapshot)
     verified = verify(engine, spec, todo, frames, computed=computed, staged=there)
     came = there if staged.came is None else staged.came

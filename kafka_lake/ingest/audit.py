@@ -86,7 +86,7 @@ def audit(
     ]
     return [
         row_count(spec, plan, staged),
-        offset_continuity(plan, primary.state.position, held, carried, chain, primary.state.others),
+        offset_continuity(plan, primary.state.position, held, carried, chain=chain, others=primary.state.others),
         schema_evolution(evolution, spec, staged),
         dead_letters(spec, staged, earlier),
         data_loss(plan.named_losses),

@@ -142,7 +142,7 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
             if records.new_tables:
                 _name_new_tables(attempt, found, records, held)
             else:
-                staged: Staged = _stage(context, found.table, found, records, held)
+                staged: Staged = _stage(context, found.table, found, records, held=held)
                 context.effort.done("stage")
                 yield known
                 published: Published = audit_and_publish(
@@ -230,7 +230,7 @@ def _name_new_tables(attempt: Attempt, found: Tables, records: Records, held: Ex
     assert spec.route_by is not None, "only by it there are any"
     plan = telling(found.table, records.plan)
     properties = as_properties(spec.route_by, records.new_tables, plan.after.offsets)
-    staged = _stage(context, found.table, found, replace(records, plan=plan), held)
+    staged = _stage(context, found.table, found, replace(records, plan=plan), held=held)
     audit_and_publish(context, found, plan, staged, failed_so_far=attempt.failed_so_far, also=properties)
     names = ", ".join(f"{namespace}.{table}" for _, namespace, table in records.new_tables)
     context.observer.warn(

@@ -129,7 +129,7 @@ class RunReport:
         """Return what was done to the table by both: reports of different topics."""
         reached, commits = {**self.reached, **other.reached}, [*self.commits, *other.commits]
         seconds, others = self.seconds + other.seconds, {**self.others, **other.others}
-        return RunReport(self.table, self.run_id, reached, commits, seconds, others)
+        return RunReport(self.table, self.run_id, reached, commits, seconds=seconds, others=others)
 
     def of(self, table: tuple[str, str]) -> "RunReport":
         """Return what the run did to one of the topic's tables.

@@ -17,6 +17,7 @@ from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import StoppedError
 from kafka_lake.ingest.routes.by_value import begins_in
+from kafka_lake.ingest.routes.conditions import ConditionError
 from kafka_lake.ingest.routes.shares import TableShare, TopicRecords
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -26,7 +27,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 Identifier = tuple[str, str]
 
 _SETTLE_SECONDS = 300.0
-_FOR_ALL_TABLES = (KafkaError, RecordTooLargeError, StoppedError)
+_FOR_ALL_TABLES = (ConditionError, KafkaError, RecordTooLargeError, StoppedError)
 
 
 class LeftBehindError(KafkaLakeError):

@@ -46,7 +46,7 @@ def test_condition_that_calls_java_is_refused_everywhere(new_topic: NewTopic, co
     attempts: list[tuple[str, Callable[[], Any]]] = [
         ("where", lambda: replay_dead_letters(spec, connections(), "replay", where=GETENV)),
         ("rules", lambda: ingest(topic.spec(rules=(RuleEntry(expression=GETENV),)), connections(), "rule")),
-        ("routes", lambda: ingest(topic.spec(routes=(Route(When(sql=GETENV), beside),)), connections(), "route")),
+        ("where", lambda: ingest(topic.spec(routes=(Route(When(sql=GETENV), beside),)), connections(), "route")),
         ("delete_when", lambda: ingest(keyed, connections(), "delete")),
     ]
     for setting, attempt in attempts:

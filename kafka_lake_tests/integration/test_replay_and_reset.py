@@ -562,7 +562,7 @@ def test_a_run_fails_beyond_its_limit_of_dead_letters(
         assert len(view(spec).dead_letters()) == (0 if "dead_letters" in settings else 2)
         assert view(spec).ids() == [0, 1, 2, 4]
         return
-    with pytest.raises(GateFailedError, match=r"not_json, the first in partition 0 at offset \d") as caught:
+    with pytest.raises(GateFailedError, match=r"not_json, the first in topic \S+ partition 0 at offset \d") as caught:
         ingest(spec, connections(), "run-2")
     assert [f.check for f in caught.value.findings if not f.passed] == ["dead_letters"]
     # The limit is the run's, not the commit's: the commit before the one that broke it stays.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import ClassVar
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
@@ -30,6 +31,15 @@ UNMATCHED = -2
 
 
 _NONE: SchemaNames = MappingProxyType({})
+
+
+class ConditionError(ConfigurationError):
+    """A condition in SQL can't be asked of a topic's records, so that none of its tables can get any."""
+
+    what_to_do: ClassVar[str] = (
+        "Correct `where: {sql: …}` of the table that the message names. The message lists the columns that a condition "
+        "may use. Nothing was published to any table of the topic."
+    )
 
 
 def asks_for_schemas(spec: TopicTable) -> bool:
@@ -70,7 +80,7 @@ def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> 
         names: Of the records' schemas, as `schema_names` gives them.
 
     Raises:
-        ConfigurationError: If a condition in SQL is none on the columns of a record.
+        ConditionError: If a condition in SQL is none on the columns of a record.
     """
     given = {number: route.when for number, route in enumerate(spec.routes)}
     given = {OWN: spec.where, **given} if spec.where is not None else given
@@ -219,7 +229,7 @@ def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:
     about = f"Topic {spec.topic}: where: of table {table}: {sql!r} is no condition on a record"
     remedy = f"Nothing was published. Correct where: sql:; the record's columns are {', '.join(records.columns)}."
     if unsafe := unsafe_condition(sql):
-        raise ConfigurationError(f"{about}: {unsafe}.", remedy)
+        raise ConditionError(f"{about}: {unsafe}.", remedy)
     try:
         # A filter takes nothing but a condition on single rows; Connect looks at it when the schema is asked.
         records.filter(F.expr(sql)).schema  # noqa: B018
@@ -227,4 +237,4 @@ def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:
         # What can't be parsed is told in the second line.
         told = next(filter(None, map(str.strip, str(error).splitlines())), "")
         reason = told.partition(" SQLSTATE")[0].rstrip(" ;.")
-        raise ConfigurationError(f"{about}: {reason}.", remedy) from error
+        raise ConditionError(f"{about}: {reason}.", remedy) from error

@@ -100,7 +100,7 @@ class _Evaluation:
         if given is not None:
             snapshot = self._asked.tables[given.table].snapshot
         first = first_place(self._asked, first)
-        return RuleResult(rule, rows, failed, rows - told, first, unknown=condition.unknown, snapshot=snapshot)
+        return RuleResult(rule, rows, failed, rows - told, first=first, unknown=condition.unknown, snapshot=snapshot)
 
     def _twice(self, n: int, condition: Condition) -> DataFrame:
         """Return the rows whose key an earlier row has that the other rules don't refuse, or a row of the table."""

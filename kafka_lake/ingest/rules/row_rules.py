@@ -36,7 +36,7 @@ class RowRules:
         return tuple(self._result(rule, rows, *answers.get(rule.name, (0, 0, None))) for rule in self.rules)
 
     def _result(self, rule: Rule, rows: int, failed: int, nulls: int, first: tuple[int, int] | None) -> RuleResult:
-        return RuleResult(rule, rows, failed, nulls, first, unknown=self.unknown.get(rule.name, ()))
+        return RuleResult(rule, rows, failed, nulls, first=first, unknown=self.unknown.get(rule.name, ()))
 
 
 def row_rules(subject: str, rules: Iterable[Rule], columns: T.StructType, declared: bool) -> RowRules:

@@ -128,7 +128,7 @@ def table_to_write(context: Context, state: TableState | None, plan: Plan) -> Ta
     if want.refused or want.renamed or why_not(spec, decoder, target=want.target, state=state, plan=plan):
         return None
     try:
-        return TableToWrite(spec, decoder, want.target, state, rules_of_rows(spec, decoder, state.table))
+        return TableToWrite(spec, decoder, want.target, state, rules=rules_of_rows(spec, decoder, state.table))
     except ConfigurationError:
         # It is refused alone, and the others are written.
         return None
