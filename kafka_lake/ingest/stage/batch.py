@@ -113,7 +113,8 @@ class Batch:
         undo.callback(branch.discard)
         if self.written is not None:
             return self._append_files(branch, self.written)
-        if spec.write == "append" and self.plan.share is not None and not self.plan.share.records:
+        has_none = self.plan.share is not None and not self.plan.share.records
+        if spec.write == "append" and has_none and not self.plan.deletes:
             # The commit moves the position alone: Spark needn't look for rows.
             return self._append_files(branch, nothing_written())
         doubt = why_not(spec, self.decoder, target=self.target, state=self.state, plan=self.plan)
