@@ -228,9 +228,11 @@ class Runner:
 
         A transform that doesn't give one row for one row differs as well, and does so at each attempt.
         """
-        if not isinstance(error, AuditFailedError) or (
-            isinstance(error, GateFailedError) and not error.is_about_counts
-        ):
+        is_about_counts = (
+            error.is_about_counts if isinstance(error, GateFailedError) else type(error) is AuditFailedError
+        )
+        if not is_about_counts:
+            # Errors of a kind of their own are about what is in a record.
             return False
         spec = self.context.spec
         if not spec.transform:

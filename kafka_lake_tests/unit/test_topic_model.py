@@ -21,12 +21,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.ingest.jobs.append import Append
+from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.routes import shares
 from kafka_lake.ingest.routes.shares import TableShare
+from kafka_lake.ingest.stage import stage
 from kafka_lake.ingest.topic_runner import TopicRunner
 from kafka_lake_tests.unit.simulated import routing
 from kafka_lake_tests.unit.simulated.history import OPERATIONS, POISON, STEPS, TABLE, UNROUTABLE, Attempt, Event
-from kafka_lake_tests.unit.simulated.topic_world import OTHER, Conditions, TopicWorld
+from kafka_lake_tests.unit.simulated.topic_world import OTHER, Conditions, TopicProcess, TopicWorld
 from kafka_lake_tests.unit.simulated.world import without_pauses
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
@@ -49,13 +52,18 @@ records = st.lists(kinds, min_size=1, max_size=5)
 partitions = st.integers(0, 1)
 types = st.frozensets(st.sampled_from("abc"), max_size=2)
 conditions = st.builds(
-    lambda a, b, names, match_all: Conditions(
-        tuple((name, its) for name, its in (("a", a), ("b", b)) if name in names), match_all
+    lambda a, b, names, match_all, own, unmatched: Conditions(
+        tuple((name, its) for name, its in (("a", a), ("b", b)) if name in names),
+        match_all,
+        own,
+        unmatched,
     ),
     types,
     types,
     st.sampled_from([("a", "b"), ("a", "b"), ("a",), ("b",)]),
     st.booleans(),
+    st.one_of(st.none(), types),
+    st.sampled_from(["dead_letter", "dead_letter", "ignore"]),
 )
 names = st.sampled_from(NAMES)
 # At any moment of a run; the others come between runs.
@@ -95,7 +103,7 @@ def events(overtakers: st.SearchStrategy[Attempt] | None) -> st.SearchStrategy[E
 def attempts(overtakers: st.SearchStrategy[Attempt] | None, fewest: int = 0, most: int = 2) -> Any:
     return st.builds(
         Attempt,
-        st.just("ingest"),
+        st.sampled_from(["ingest", "ingest", "ingest", "replay"]),
         st.sampled_from([None, None, frozenset({0}), frozenset({1})]),
         st.sampled_from([100, 1, 2, 3]),
         st.sampled_from([True, True, False]),
@@ -157,6 +165,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     without_pauses(monkeypatch)
     for name in routing.REPLACED:
         monkeypatch.setattr(shares, name, getattr(routing, name))
+    monkeypatch.setattr(stage, "with_unmatched", routing.with_unmatched)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -230,6 +239,42 @@ def test_idle_table_keeps_how_far_it_is_by_one_commit() -> None:
     assert world.position("b") == {0: 11}
     assert len(world.view((TABLE[0], "b")).metadata.snapshots) == before + 1
     world.finish()
+    assert not world.violations
+
+
+def test_dead_letter_that_no_table_takes_survives_a_killed_run() -> None:
+    conditions = replace(ALL, own=frozenset("c"))
+    killed = Attempt(events=(Event("dead letters published", 1, "die"),))
+    world = outcome(produced("good/a", "good/d", "good/c"), killed, conditions=conditions)
+    assert not world.violations
+    letters = world.view((TABLE[0], f"{OTHER}__dead_letters")).content()
+    assert [record.offset for record in letters] == [1]
+
+
+def test_replay_leaves_no_row_in_a_table_that_takes_none() -> None:
+    swapped = Conditions((("a", frozenset("b")), ("b", frozenset("a"))))
+    world = outcome(produced("good/a", "bad-0/a"), NEXT, ("conditions", swapped), Attempt("replay"))
+    assert not world.violations
+    held = {name: len(world.view((TABLE[0], name)).content()) for name in ("a", "b", "b__dead_letters")}
+    assert held == {"a": 0, "b": 2, "b__dead_letters": 1}
+
+
+def test_ignored_records_are_counted_once_by_a_run_that_goes_on() -> None:
+    world = TopicWorld(replace(ALL, own=frozenset("c"), unmatched="ignore"))
+    world.do(*produced("good/c", "good/a", "good/b"))
+    world.run(NEXT)
+    process = TopicProcess(world, NEXT)
+    context = process.context("goes-on")
+    world.by_run["goes-on"] = world.conditions
+    runner, reports = TopicRunner(context, Append), list[RunReport]()
+    for more in (["good/d"], ["good/d", "good/a"], ["good/c"]):
+        world.do(*produced(*more))
+        runner.topic.poll()
+        while runner.next_commit():
+            pass
+        reports.append(runner.finish())
+    assert [each.total("ignored") for each in reports] == [1, 1, 0]
+    assert [each.total("elsewhere") for each in reports] == [1, 2, 0]
     assert not world.violations
 
 

@@ -1,6 +1,6 @@
 """Which tables take a record, as a column of Spark's: the numbers of the routes whose conditions hold."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -159,11 +159,12 @@ def of_route(routed_records: DataFrame, number: int) -> DataFrame:
     return routed_records.filter(F.col(ROUTE) == str(number)).drop(ROUTE, ROUTES)
 
 
-def not_of_route(routed_records: DataFrame, number: int) -> DataFrame:
-    """Return the records that a route doesn't take; each is there for each route that takes it."""
+def not_of_routes(routed_records: DataFrame, numbers: Collection[int]) -> DataFrame:
+    """Return the records that none of some routes takes; each is there for each route that takes it."""
+    texts = [str(number) for number in numbers]
     if ROUTES in routed_records.columns:
-        return routed_records.filter(~F.array_contains(ROUTES, str(number)))
-    return routed_records.filter(F.col(ROUTE) != str(number))
+        return routed_records.filter(~F.arrays_overlap(ROUTES, F.array(*map(F.lit, texts))))
+    return routed_records.filter(~F.col(ROUTE).isin(texts))
 
 
 def counts_of(routed_records: DataFrame) -> tuple[int, dict[int, int]]:

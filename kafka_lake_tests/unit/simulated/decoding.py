@@ -10,7 +10,7 @@ from kafka_lake.ingest.rules.asked import Asked, Verdict
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.tables.create import ensure_table
 from kafka_lake_tests.unit.simulated.frames import Frame
-from kafka_lake_tests.unit.simulated.history import COLUMNS, POISON, SCHEMA, Poison, Record
+from kafka_lake_tests.unit.simulated.history import COLUMNS, POISON, SCHEMA, Poison, Record, Unmatched
 
 if TYPE_CHECKING:
     from kafka_lake_tests.unit.simulated.process import Process
@@ -86,4 +86,5 @@ class SimulatedDecoding:
         return dead_letters
 
     def _is_letter(self, record: Record) -> bool:
-        return record.state != "tombstone" and record.state not in self._process.fits
+        fits = record.state in self._process.fits and not isinstance(record, Unmatched)
+        return record.state != "tombstone" and not fits

@@ -44,6 +44,10 @@ class Record(NamedTuple):
         return self.kind.partition("/")[0]
 
 
+class Unmatched(Record):
+    """A record that no table takes, and so a dead letter."""
+
+
 @dataclass(frozen=True)
 class Event:
     """What happens to a run when it passes a place for the nth time."""

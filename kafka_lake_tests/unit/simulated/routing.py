@@ -3,14 +3,17 @@
 Who uses it replaces the functions by the same names in `kafka_lake.ingest.routes.shares`.
 """
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from kafka_lake.ingest.routes.conditions import OWN
+from kafka_lake.ingest.routes.conditions import OWN, UNMATCHED
+from kafka_lake.ingest.stage.batch import CLASSES, WrittenBatch
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.unit.simulated.frames import Frame
-from kafka_lake_tests.unit.simulated.history import UNROUTABLE, Poison, Record
+from kafka_lake_tests.unit.simulated.history import UNROUTABLE, Poison, Record, Unmatched
 
-REPLACED = ("routed", "of_route", "not_of_route", "counts_of", "written_together", "named")
+REPLACED = ("routed", "of_route", "not_of_routes", "counts_of", "written_together", "named")
 
 
 class Routed(NamedTuple):
@@ -31,7 +34,9 @@ class Routed(NamedTuple):
 def numbers_of(record: Record, spec: TopicTable) -> tuple[int, ...]:
     kind = record.kind.partition("/")[2]
     found = tuple(number for number, route in enumerate(spec.every_route) if kind in route.when.values)
-    return (found if spec.match == "all" else found[:1]) or (OWN,)
+    if spec.where is not None and kind in spec.where.values:
+        found = (OWN, *found)
+    return (found if spec.match == "all" else found[:1]) or (OWN if spec.where is None else UNMATCHED,)
 
 
 def routed(records: Frame, spec: TopicTable, _: Any) -> Frame:
@@ -47,8 +52,8 @@ def of_route(records: Frame, number: int) -> Frame:
     return records.derived(lambda held: [each.record for each in _routed(held) if number in each.numbers])
 
 
-def not_of_route(records: Frame, number: int) -> Frame:
-    return records.derived(lambda held: [each.record for each in _routed(held) if number not in each.numbers])
+def not_of_routes(records: Frame, numbers: Collection[int]) -> Frame:
+    return records.derived(lambda held: [each.record for each in _routed(held) if not {*numbers} & {*each.numbers}])
 
 
 def counts_of(records: Frame) -> tuple[int, dict[int, int]]:
@@ -60,6 +65,15 @@ def counts_of(records: Frame) -> tuple[int, dict[int, int]]:
 
 def written_together(*_: Any, **__: Any) -> None:
     """Write nothing: there are no files for Arrow to write."""
+
+
+def with_unmatched(batch: WrittenBatch, unmatched: Any, *_: Any, **__: Any) -> WrittenBatch:
+    letters = unmatched.derived(lambda held: [Unmatched(*each) for each in held])
+    held = letters.source()
+    failed = sum(each.state != "tombstone" for each in held)
+    more = {"records": len(held), "bytes_read": len(held), "failed": failed, "tombstones": len(held) - failed}
+    counts = {name: count + more.get(name, 0) for name, count in batch.counts.items() if name != CLASSES}
+    return replace(batch, counts=counts, judged=lambda: batch.judged().unionByName(letters))
 
 
 def named(_: Any, records: Frame) -> Frame:

@@ -12,16 +12,17 @@ from kafka_lake.common.offsets import OffsetRange, Position, losses_from_json
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import Unreconciled, unreconciled
 from kafka_lake.ingest.gate import GateFailedError
-from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.route import When
+from kafka_lake.ingest.route import Match, Unmatched, When
 from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
 from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.lake.author import OFFSETS, offsets_of
 from kafka_lake.lake.positions import LOSSES, POSITION, RUN_ID, ancestors, head_of, read_state
 from kafka_lake_tests.unit.simulated.catalog import View
 from kafka_lake_tests.unit.simulated.history import TABLE, UNROUTABLE, Attempt, Record
-from kafka_lake_tests.unit.simulated.process import Process, spec_of
+from kafka_lake_tests.unit.simulated.history import Unmatched as UnmatchedRecord
+from kafka_lake_tests.unit.simulated.process import Process, job_of, spec_of
 from kafka_lake_tests.unit.simulated.world import World
 
 MOST_STEPS = 3_000
@@ -40,10 +41,14 @@ class Conditions:
     Args:
         types: By the names of tables.
         match_all: Whether a record is for each table whose condition it meets, and not for the first one alone.
+        own: Which types `OTHER` takes, if it has a condition, too; None if it has none.
+        unmatched: What becomes of records that no table takes.
     """
 
     types: tuple[tuple[str, frozenset[str]], ...]
     match_all: bool = False
+    own: frozenset[str] | None = None
+    unmatched: Unmatched = "dead_letter"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,8 +56,15 @@ class Conditions:
 
     def takers(self, kind: str) -> tuple[str, ...]:
         state, _, its = kind.partition("/")
-        found = [] if state == UNROUTABLE else [name for name, types in self.types if its in types]
-        return tuple(found if self.match_all else found[:1]) or (OTHER,)
+        if state == UNROUTABLE:
+            return (OTHER,)
+        found = [name for name, types in self.types if its in types]
+        if self.own is not None:
+            found = [OTHER, *found] if its in self.own else found
+        return tuple(found if self.match_all else found[:1]) or (() if self.own is not None else (OTHER,))
+
+    def is_unmatched(self, kind: str) -> bool:
+        return self.own is not None and not self.takers(kind)
 
     def spec(self, attempt: Attempt) -> TopicTable:
         own = spec_of(attempt)
@@ -60,7 +72,9 @@ class Conditions:
             Route(When(header="type", values=tuple(sorted(types))), replace(own, table=name))
             for name, types in self.types
         )
-        return replace(own, routes=tuple(routes), match="all" if self.match_all else "first")
+        where = When(header="type", values=tuple(sorted(self.own))) if self.own is not None else None
+        match: Match = "all" if self.match_all else "first"
+        return replace(own, routes=tuple(routes), match=match, where=where, unmatched=self.unmatched)
 
 
 def refusal(name: str) -> str:
@@ -100,6 +114,8 @@ class TopicWorld(World):
         self.conditions = conditions
         self.refusing: set[str] = set()
         self.by_run: dict[str, Conditions] = {}
+        # Until a replay is done, what it moves may be in both tables or in none.
+        self.replayed: set[Conditions] = set()
         self.reached: dict[int, dict[int, int]] = {}
         self.passed: dict[int, dict[tuple[int, int], Conditions | None]] = {}
         self.wrong: dict[int, list[str]] = {}
@@ -135,6 +151,8 @@ class TopicWorld(World):
                 if end < reached.get(partition, 0):
                     wrong.append(f"{identifier[1]} went back to {end} in partition {partition}")
                 reached[partition] = end
+            for r in offsets_of(told.get(OFFSETS, "")):
+                passed |= {(r.partition, offset): self.by_run[told[RUN_ID]] for offset in range(r.start, r.end)}
             for loss in losses_from_json(told.get(LOSSES, "[]")):
                 if loss.reason != "retention" or loss.end is None or loss.end > self.low[loss.partition]:
                     wrong.append(f"{loss} was recorded, the log begins at {self.low}")
@@ -179,8 +197,10 @@ class TopicWorld(World):
     def perform(self, process: Process, run_id: str) -> RunReport | None:
         attempt, context = process.attempt, process.context(run_id)
         self.by_run[run_id] = self.conditions
+        if attempt.what == "replay":
+            self.replayed.add(self.conditions)
         try:
-            return TopicRunner(context, lambda each: Append(each, attempt.partitions)).run()
+            return TopicRunner(context, lambda each: job_of(attempt, each)).run()
         except LeftBehindError as error:
             self.told["tables left"] += 1
             self._check_left(attempt, error)
@@ -198,11 +218,12 @@ class TopicWorld(World):
             is_asked_for = isinstance(error, GateFailedError) and error.message == refusal(name)
             is_loss = isinstance(error, DataLossError) and not attempt.accept_losses
             is_overtaken = isinstance(error, PublishRefusedError) and attempt.events
-            is_without = isinstance(error, KafkaLakeError) and "has no partition" in str(error)
+            said = str(error) if isinstance(error, KafkaLakeError) else ""
+            is_without = "has no partition" in said or (attempt.what == "replay" and "has no position" in said)
             if not (is_asked_for or is_loss or is_overtaken or is_without):
                 self.violations.append(f"{attempt} left {name}: {type(error).__name__}: {error}")
-        if not attempt.events:
-            stayed = {table.partition(".")[2] for table in left.errors}
+        if not attempt.events and attempt.what == "ingest":
+            stayed = {name for _, name in left.errors}
             self._check_ends(set(self.conditions.names) - stayed, attempt.partitions)
 
     def _check_ends(self, names: set[str], partitions: frozenset[int] | None) -> None:
@@ -235,6 +256,27 @@ class TopicWorld(World):
         self.run(Attempt())
         if (self.reads, self._ids) != (reads, snapshots):
             self.violations.append("a run without anything to do has read, or written")
+        self.run(Attempt("replay"))
+        self._check_replayed()
+
+    def _check_replayed(self) -> None:
+        """Check that what Kafka has is where the conditions say by now, whatever they said before."""
+        for name in self.conditions.names:
+            view = [self.view((TABLE[0], each)).content() for each in (name, f"{name}__dead_letters")]
+            rows, letters = ({each[:2] for each in held} for held in view)
+            for partition, kinds in self.log.items():
+                for offset, kind in enumerate(kinds):
+                    if kind is None or offset < self.low[partition]:
+                        continue
+                    record = Record(partition, offset, kind)
+                    is_its, fits = name in self.conditions.takers(kind), record.state in {"good", *self.mended}
+                    is_unmatched = name == OTHER and self.conditions.is_unmatched(kind)
+                    is_unmatched &= self.conditions.unmatched == "dead_letter"
+                    is_letter = is_unmatched or (is_its and not fits)
+                    expected = (is_its and fits, is_letter and record.state != "tombstone")
+                    found = (record[:2] in rows, record[:2] in letters)
+                    if found != expected:
+                        self.violations.append(f"after a replay {record} is in {name}: {found}, expected {expected}")
 
     # What must hold
 
@@ -250,6 +292,11 @@ class TopicWorld(World):
         table, letters = (read_state(self.view(each)) for each in its)  # type: ignore[arg-type]
         return unreconciled(table, letters)
 
+    def is_due(self, name: str) -> bool:
+        """Return whether the next run brings letters back: the rows that they became were rolled back."""
+        due = self.due(name)
+        return due is not None and due.restore is not None
+
     def moved(self, identifier: tuple[str, str], before: View) -> None:
         if identifier[1].endswith("__dead_letters"):
             return
@@ -259,7 +306,13 @@ class TopicWorld(World):
         back = self.rolled_away & {s.snapshot_id for s in ancestors(now, head_of(now))}  # type: ignore[arg-type]
         self.violations += [f"snapshot {each} was rolled back and is back" for each in sorted(back)]
         if not self.rolling_back:
-            gone = set(before.content()) - set(now.content())
+            passed, name = self.passed.get(head_of(now) or 0, {}), identifier[1]  # type: ignore[arg-type]
+            gone = {
+                record
+                for record in set(before.content()) - set(now.content())
+                # A replay moves rows to the tables that take them by now.
+                if (its := passed.get(record[:2])) is None or name in its.takers(record.kind)
+            }
             self.violations += [f"{record} has vanished from {identifier[1]}" for record in sorted(gone)]
 
     def check(self) -> None:
@@ -280,17 +333,25 @@ class TopicWorld(World):
         log = {(p, o): Record(p, o, kind) for p, kinds in self.log.items() for o, kind in enumerate(kinds) if kind}
         yield from (f"{each} is nowhere in the log" for each in rows.keys() | letters.keys() if log[each[:2]] != each)
         yield from (f"{each} is no row" for each in rows if each.state not in {"good", *self.mended})
-        yield from (f"{each} is no dead letter" for each in letters if not each.state.startswith("bad"))
-        due, passed = self.due(name), self.passed.get(head_of(view) or 0, {})  # type: ignore[arg-type]
+        yield from (
+            f"{each} is no dead letter"
+            for each in letters
+            if not (each.state.startswith("bad") or (name == OTHER and isinstance(each, UnmatchedRecord)))
+        )
+        is_due, passed = self.is_due(name), self.passed.get(head_of(view) or 0, {})  # type: ignore[arg-type]
         yield from (f"{each} is in {name}, which hasn't come to it" for each in rows if each[:2] not in passed)
         for place, conditions in passed.items():
             record = log.get(place)
             if record is None or conditions is None:
                 continue
+            said = {conditions, *self.replayed}
+            is_letter = name == OTHER and all(c.is_unmatched(record.kind) for c in said)
+            is_letter &= {c.unmatched for c in said} == {"dead_letter"}
+            if is_letter and record.state != "tombstone" and not letters[record] and not is_due:
+                yield f"{record} is taken by no table, and is no dead letter"
             is_its = name in conditions.takers(record.kind)
             if not is_its and record in rows:
                 yield f"{record} is in {name}, which doesn't take it"
-            # After a rollback beyond a commit that made rows of letters, the next run brings the letters back first.
-            is_due = due is not None and due.restore is not None
-            if is_its and not is_due and record.state != "tombstone" and not rows[record] and not letters[record]:
+            is_still = all(name in c.takers(record.kind) for c in said)
+            if is_still and not is_due and record.state != "tombstone" and not rows[record] and not letters[record]:
                 yield f"{record} lies before the position {dict(self.position(name))} of {name} and is nowhere"
