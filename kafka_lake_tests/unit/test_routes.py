@@ -46,6 +46,8 @@ def test_routes_may_take_the_same_records_unless_the_first_counts() -> None:
         (None, [When(field="type", values=("a",)), When(sql="true")], True),
         (None, [When(schema=("a.b",)), When(schema=("a.c",))], False),
         (None, [When(schema=("a.*",)), When(schema=("a.c",))], True),
+        # A value that has a table by itself is one value.
+        (None, [], False),
     ],
 )
 def test_a_record_is_of_one_table_if_conditions_exclude_each_other(

@@ -223,7 +223,7 @@ class TopicWorld(World):
             if not (is_asked_for or is_loss or is_overtaken or is_without):
                 self.violations.append(f"{attempt} left {name}: {type(error).__name__}: {error}")
         if not attempt.events and attempt.what == "ingest":
-            stayed = {name for _, name in left.errors}
+            stayed = {table.partition(".")[2] for table in left.errors}
             self._check_ends(set(self.conditions.names) - stayed, attempt.partitions)
 
     def _check_ends(self, names: set[str], partitions: frozenset[int] | None) -> None:
