@@ -219,9 +219,9 @@ def least(positions: Collection[Position]) -> Position | None:
         return None
     if not all(each.identity.same_as(first.identity) for each in positions):
         return None
-    offsets: dict[int, int] = {}
-    for partition, offset in (item for each in positions for item in each.offsets.items()):
-        offsets[partition] = min(offset, offsets.get(partition, offset))
+    # A table that doesn't know a partition yet has nothing of it.
+    by_all = set(first.offsets).intersection(*(each.offsets for each in positions))
+    offsets = {partition: min(each.offsets[partition] for each in positions) for partition in sorted(by_all)}
     return Position(first.identity, offsets, first.epochs)
 
 

@@ -12,6 +12,7 @@ from kafka_lake.common.offsets import (
     TopicIdentity,
     Watermarks,
     lag,
+    least,
     positions_from_json,
     positions_to_json,
 )
@@ -81,6 +82,14 @@ def test_advanced_moves_the_consumed_partitions_alone():
     assert before.advanced((OffsetRange(1, 2, 9), OffsetRange(2, 0, 4))).offsets == {0: 1, 1: 9, 2: 4}
     assert Position(ME, {0: 1}, {0: 7}).advanced((OffsetRange(0, 1, 2),)).epochs == {0: 7}
     assert before.offsets == {0: 1, 1: 2}
+
+
+def test_all_tables_have_nothing_of_a_partition_that_one_lacks() -> None:
+    one, other, older = (Position(TopicIdentity("c", "t", "x"), its) for its in ({0: 5, 1: 9}, {0: 7}, {0: 6, 1: 2}))
+    assert least([one, older]) == Position(one.identity, {0: 5, 1: 2})
+    for both in ([one, other], [other, one]):
+        assert least(both) == Position(one.identity, {0: 5})
+    assert least([one, Position(TopicIdentity("c", "t2", "x"), {0: 1})]) is None
 
 
 def test_lag():
