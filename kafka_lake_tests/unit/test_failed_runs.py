@@ -2,12 +2,17 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 import pytest
 
+from kafka_lake.common.errors import AuditFailedError, RegistryError
 from kafka_lake.components.at_hand import dagster_at_hand, failed_runs
+from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import TOPIC_TAG
+from kafka_lake.ingest.topic_runner import TablesLeftError
 from kafka_lake.ingest.topic_table import TopicTable
 
 
@@ -51,3 +56,12 @@ def test_without_a_dagster_that_can_be_asked_nothing_is_told(tmp_path: Path, mon
     ended("orders", dg.Failure(description="Topic orders: 1001 new columns."))
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "nowhere"))
     assert failed_runs([TopicTable("orders")]) == {}
+
+
+@pytest.mark.parametrize(("other", "again"), [(AuditFailedError("refused"), False), (RegistryError("gone"), True)])
+def test_step_is_not_tried_again_if_checks_refused(other: Exception, again: bool) -> None:
+    report: Any = SimpleNamespace(topic="events")
+    errors = {("lake", "orders"): AuditFailedError("refused"), ("lake", "clicks"): other}
+    with pytest.raises(dg.Failure) as raised, as_failures():
+        raise TablesLeftError(errors, report)
+    assert raised.value.allow_retries is again
