@@ -187,15 +187,18 @@ def _plan(attempt: Attempt, found: Tables) -> Plan | None:
     share, state = attempt.share, found.table
     if share is not None:
         share.sees(attempt.topic.now)
-    todo = attempt.job.plan(attempt.topic, share.ahead(state) if share and not share.is_settling else state)
+    if share is not None and share.is_settling:
+        settling = share.settling(state)
+        attempt.context.observer.step_done("planned")
+        return attempt.topic.remembered(settling) if settling else None
+    todo = attempt.job.plan(attempt.topic, share.ahead(state) if share else state)
     attempt.context.observer.step_done("planned")
     if todo is not None and share is not None:
-        todo = share.cut(todo if share.is_settling else share.whole(todo, state))
+        todo = share.cut(share.whole(todo, state))
     if todo is None:
         return None
-    if attempt.share is None or not attempt.share.is_settling:
-        todo = attempt.byte_limit.cut(attempt.search.next(todo))
-        todo = attempt.too_large.cut(todo, found.table.table if found.table else None)
+    todo = attempt.byte_limit.cut(attempt.search.next(todo))
+    todo = attempt.too_large.cut(todo, state.table if state else None)
     return attempt.topic.remembered(todo)
 
 

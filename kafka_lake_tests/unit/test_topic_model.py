@@ -196,6 +196,12 @@ def outcome(*history: Attempt | tuple[str, Any], conditions: Conditions = ALL) -
     return world
 
 
+def begun(world: TopicWorld, attempt: Attempt, run_id: str) -> TopicRunner:
+    """Return a run that goes on for as long as it is asked for commits."""
+    world.by_run[run_id] = world.conditions
+    return TopicRunner(TopicProcess(world, attempt).context(run_id), Append)
+
+
 def test_tables_with_later_records_go_on_after_a_batch_fails() -> None:
     """The table that reads the batch refuses it; all that another one lacks lies behind that batch."""
     world = TopicWorld(ALL)
@@ -259,14 +265,54 @@ def test_replay_leaves_no_row_in_a_table_that_takes_none() -> None:
     assert held == {"a": 0, "b": 2, "b__dead_letters": 1}
 
 
+def test_idle_table_has_lost_nothing_that_it_has_read_before() -> None:
+    world = TopicWorld(ALL)
+    world.do(*produced("good/a", "good/b"))
+    world.run(NEXT)
+    world.do(*produced(*["good/a"] * 8))
+    runner = begun(world, Attempt(accept_losses=False), "goes-on")
+    while runner.next_commit():
+        pass
+    # Kafka deletes what the idle table has passed before its position is moved.
+    world.do("retain", (0, 3))
+    runner.topic.poll()
+    runner.raise_errors(runner.finish())
+    assert {name: world.position(name) for name in NAMES} == {name: {0: 10} for name in NAMES}
+    world.finish()
+    assert not world.violations
+
+
+def test_rollback_to_before_a_partition_was_known_is_read_from_its_start() -> None:
+    world = TopicWorld(ALL)
+    world.do(*produced("good/a", "good/b"))
+    world.run(NEXT)
+    world.do("add partition", None)
+    world.do(*produced(*["good/a"] * 2, partition=1))
+    runner = begun(world, Attempt(limit=2), "goes-on")
+    while runner.next_commit():
+        pass
+    world.do(*produced(*["good/c"] * 2, partition=1))
+    runner.topic.poll()
+    while runner.next_commit():
+        pass
+    # The table has passed the last two records, and forgets that there is such a partition.
+    world.do("roll back", "a")
+    world.do(*produced("good/c", partition=1))
+    runner.topic.poll()
+    while runner.next_commit():
+        pass
+    runner.finish()
+    assert not world.violations
+    world.finish()
+    assert not world.violations
+    assert len(world.view((TABLE[0], "a")).content()) == 4
+
+
 def test_ignored_records_are_counted_once_by_a_run_that_goes_on() -> None:
     world = TopicWorld(replace(ALL, own=frozenset("c"), unmatched="ignore"))
     world.do(*produced("good/c", "good/a", "good/b"))
     world.run(NEXT)
-    process = TopicProcess(world, NEXT)
-    context = process.context("goes-on")
-    world.by_run["goes-on"] = world.conditions
-    runner, reports = TopicRunner(context, Append), list[RunReport]()
+    runner, reports = begun(world, NEXT, "goes-on"), list[RunReport]()
     for more in (["good/d"], ["good/d", "good/a"], ["good/c"]):
         world.do(*produced(*more))
         runner.topic.poll()
@@ -341,6 +387,8 @@ SABOTAGES = {
     batch_is_not_cut: (FIRST, ("refuse", "a"), NEXT, ("refuse", "a"), produced("good/a", "good/a"), Attempt(limit=2)),
     passed_offsets_count_from_anywhere: (
         FIRST,
+        NEXT,
+        produced("good/a"),
         NEXT,
         produced("good/b"),
         Attempt(limit=1, events=(Event("planned", 4, "roll back", "a"),)),

@@ -19,7 +19,7 @@ from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.by_schema.names import SchemaNames
-from kafka_lake.ingest.plan.model import Plan, Share, can_be_parted, part
+from kafka_lake.ingest.plan.model import Plan, Share, can_be_parted, part, position_only
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.records import Records
 from kafka_lake.ingest.routes.conditions import (
@@ -265,7 +265,7 @@ class TableShare:
             return todo
         ends, lost = {r.partition: r for r in todo.ranges}, {loss.partition for loss in todo.losses}
         for partition, each in self._passed.items():
-            start = state.position.offsets.get(partition, each.start)
+            start = state.position.offsets.get(partition, 0)
             # Where Kafka has lost records, the plan begins behind them.
             if partition not in lost and each.start <= start < each.end:
                 end = ends[partition].end if partition in ends else each.end
@@ -278,8 +278,6 @@ class TableShare:
         Args:
             todo: What the table lacks.
         """
-        if self.is_settling:
-            return self._settling(todo)
         if todo.kind != "append" or not can_be_parted(todo):
             return todo
         lacking = tuple(r for r in todo.ranges if self.next(r.partition, r.start) < r.end)
@@ -298,16 +296,27 @@ class TableShare:
         self.is_waiting = mine is None
         return mine
 
-    def _settling(self, todo: Plan) -> Plan | None:
-        """Return the commit that moves the table's position over all that it has passed, however much that is."""
-        starts = {**todo.after.offsets, **{r.partition: r.start for r in todo.ranges}}
+    def settling(self, state: TableState | None) -> Plan | None:
+        """Return the commit that moves the table's position over all that it has passed; None if that is nothing.
+
+        What Kafka has lost of that since isn't lost: it has been read, and nothing of it is for the table.
+
+        Args:
+            state: The table as it is.
+        """
+        if state is None or state.position is None or self._now is None:
+            return None
+        position = state.position
+        # Of a partition that it doesn't know, the table has nothing.
+        starts = {**dict.fromkeys(self._passed, 0), **position.offsets}
         ranges = tuple(
             OffsetRange(partition, start, end)
             for partition, start in sorted(starts.items())
             if (end := self.next(partition, start)) > start
         )
-        nothing = part(todo, ())
-        return replace(nothing, ranges=ranges, after=nothing.after.advanced(ranges)) if ranges else None
+        epochs = {r.partition: self._now.epochs[r.partition] for r in ranges if r.partition in self._now.epochs}
+        after = replace(position, epochs={**position.epochs, **epochs}).advanced(ranges)
+        return replace(position_only(after), ranges=ranges) if ranges else None
 
     def of(self, todo: Plan) -> Records | None:
         """Return the table's records of a plan; None if it has none of them, and passes the offsets.
@@ -419,7 +428,7 @@ class TableShare:
                     "Nothing of this commit was published to this table. Add a table that takes such records, or set "
                     "unmatched: dead_letter.",
                 )
-        return records.count()
+        return int(records.count())
 
     def _with(self, todo: Plan, count: int, elsewhere: int) -> Plan:
         return replace(todo, share=Share(count, elsewhere))
