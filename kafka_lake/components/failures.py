@@ -9,7 +9,7 @@ from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.log_format import log_as_the_environment_says
 from kafka_lake.common.redaction import error_without_secrets
 from kafka_lake.ingest.sentence import sentence
-from kafka_lake.ingest.topic_runner import TablesLeftError
+from kafka_lake.ingest.topic_runner import LeftBehindError
 
 
 class SensorFailedError(dg.DagsterError):
@@ -36,7 +36,7 @@ def as_failures(allow_retries: bool = True) -> Iterator[None]:
         cause = error_without_secrets(error)
         if (told := sentence(error)) is None:
             raise cause from (error.__cause__ if cause is error else None)
-        errors = error.errors.values() if isinstance(error, TablesLeftError) else (error,)
+        errors = error.errors.values() if isinstance(error, LeftBehindError) else (error,)
         again = allow_retries and not all(isinstance(each, AuditFailedError) for each in errors)
         raise dg.Failure(description=told, allow_retries=again) from cause
 

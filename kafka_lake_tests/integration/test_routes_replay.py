@@ -11,7 +11,7 @@ from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.run import ingest, replay
-from kafka_lake.ingest.topic_runner import TablesLeftError
+from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import Route, TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 
@@ -95,7 +95,7 @@ def test_settings_of_dead_letters_count_for_unmatched_records(
         ({"dead_letters": "fail"}, f"dead_letters is fail, and {count} records of 3 fit no row"),
         ({"max_dead_letters": 0}, f"{count} dead letters of 3 records, the limit is 0"),
     ):
-        with pytest.raises(TablesLeftError, match=message):
+        with pytest.raises(LeftBehindError, match=message):
             ingest(replace(spec, **settings), connections(), "refused", observer=Observer(warn=warnings.append))
     assert not [each for each in warnings if "Planning again" in each]
     assert view(spec.tables[1]).ids() == [1]

@@ -12,7 +12,7 @@ from kafka_lake.common.errors import AuditFailedError, RegistryError
 from kafka_lake.components.at_hand import dagster_at_hand, failed_runs
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import TOPIC_TAG
-from kafka_lake.ingest.topic_runner import TablesLeftError
+from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import TopicTable
 
 
@@ -63,5 +63,5 @@ def test_step_is_not_tried_again_if_checks_refused(other: Exception, again: bool
     report: Any = SimpleNamespace(topic="events")
     errors = {("lake", "orders"): AuditFailedError("refused"), ("lake", "clicks"): other}
     with pytest.raises(dg.Failure) as raised, as_failures():
-        raise TablesLeftError(errors, report)
+        raise LeftBehindError(errors, report)
     assert raised.value.allow_retries is again
