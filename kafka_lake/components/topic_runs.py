@@ -37,6 +37,7 @@ _AS_JSON = TypeAdapter(TopicTable)
 _COUNTED_FAILURES = 12
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 1800.0
+_LONGEST_BESIDE_OTHERS = 60.0
 _CLOCKS_DIFFER = 3600.0
 
 
@@ -86,7 +87,9 @@ def pause(context: dg.SensorEvaluationContext, spec: TopicTable) -> float:
     )
     if not failed or failed[0].end_time is None:
         return 0.0
-    return float(failed[0].end_time + min(_FIRST_PAUSE * 2 ** (len(failed) - 1), _LONGEST_PAUSE) - time.time())
+    # One table, or one topic, that can't go on fails the run; the others wait for the next run no longer than this.
+    longest = _LONGEST_BESIDE_OTHERS if spec.has_routes or spec.topics else _LONGEST_PAUSE
+    return float(failed[0].end_time + min(_FIRST_PAUSE * 2 ** (len(failed) - 1), longest) - time.time())
 
 
 def settings_fingerprint(spec: TopicTable) -> str:

@@ -27,7 +27,8 @@ from kafka_lake.components.sensor import build_sensor, evaluate, poll_topics
 from kafka_lake.components.topic_page import told_before
 from kafka_lake.components.topic_runs import WORK_TAG
 from kafka_lake.components.work import Pace
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.route import When
+from kafka_lake.ingest.topic_table import Route, TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.positions import POSITION
 
@@ -365,6 +366,23 @@ def test_of_many_failures_a_few_tell_how_long_to_wait(instance, catalog, answers
     told = str(tick(instance, catalog).skip_message)
     assert told == "pizzas: its last runs failed, the next one starts in 1799 s"
     assert asked == [12], "however many there are"
+
+
+def test_tables_wait_a_minute_at_most_for_one_that_refuses(instance, catalog, answers, monkeypatch):
+    other = Route(When(field="type", values=("b",)), replace(SPEC, table="other"))
+    spec, watermarks = replace(SPEC, routes=(other,)), KafkaResource().cluster().watermarks([SPEC.topic])
+
+    def asked():
+        return evaluate(dg.build_sensor_context(instance=instance), [spec], watermarks, catalog, PACE)
+
+    (request,) = asked().run_requests
+    for _ in range(15):
+        instance.report_run_failed(run_of(instance, request, dg.DagsterRunStatus.STARTED))
+    end = instance.get_run_records(limit=1)[0].end_time
+    monkeypatch.setattr(topic_runs.time, "time", lambda: end + 1)
+    assert not asked().run_requests
+    monkeypatch.setattr(topic_runs.time, "time", lambda: end + 61)
+    assert len(asked().run_requests) == 1
 
 
 def test_a_topic_whose_settings_were_mended_waits_no_more(instance, catalog, answers):
