@@ -47,21 +47,15 @@ class IngestConfig(dg.Config):
         gt=0,
         description="For catch_up_for: the shortest time between the beginnings of two commits, in seconds.",
     )
-    keep_up_for: float | None = Field(
-        default=None, ge=0, description="Deprecated: the old name of `catch_up_for`. It still counts if it is set."
-    )
-    look_every: float | None = Field(
-        default=None, gt=0, description="Deprecated: the old name of `poll_every`. It still counts if it is set."
-    )
 
     def catch_up(self, run_id: str) -> Continuous | None:
         """Return how a run continues after it has done what it was asked for; None if it doesn't."""
-        seconds = self.catch_up_for if self.keep_up_for is None else self.keep_up_for
+        seconds = self.catch_up_for
         if not seconds or self.mode is not Mode.incremental:
             return None
         # Up to a quarter less: else runs that began together would end together, and start together again.
         time_limit = seconds * (1 - crc32(run_id.encode()) / 2**34)
-        trigger = min(self.poll_every if self.look_every is None else self.look_every, time_limit)
+        trigger = min(self.poll_every, time_limit)
         return Continuous(
             trigger=trigger,
             time_limit=time_limit,

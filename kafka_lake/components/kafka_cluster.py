@@ -63,9 +63,6 @@ class KafkaCluster(HasDefaults):
         description="A run that the sensor requested continues for at most this long, while records come and no other "
         "run waits in Dagster's queue. 0s: it ends where the topic ended when the run began.",
     )
-    keep_up_for: OptionalText = Field(
-        default=None, description="Deprecated: the old name of `catch_up_for`. It still counts if it is set."
-    )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on from the start.")
     maintenance_interval_seconds: int = Field(
         default=300,
@@ -81,7 +78,7 @@ class KafkaCluster(HasDefaults):
             raise ValueError(f"{name!r} can't be the name of a cluster. Use lower-case letters, digits and single _")
         return name
 
-    _durations = field_validator("catch_up_for", "keep_up_for")(duration)
+    _durations = field_validator("catch_up_for")(duration)
 
     def kafka(self) -> KafkaResource:
         """Return how the cluster is reached."""
@@ -130,7 +127,7 @@ class KafkaCluster(HasDefaults):
                 "spark": SparkResource(spark_config=common["spark_config"], catalog=catalog),
             }
         maintain = build_maintenance_job(self.name)
-        catch_up = seconds_of(self.keep_up_for or self.catch_up_for)
+        catch_up = seconds_of(self.catch_up_for)
         derived = []
         if self.name == clusters[0].name and context.component_tree.get_all_components(DerivedTable):
             derived.append(build_derived_sensor(self.sensor_interval_seconds, self.sensor_running))

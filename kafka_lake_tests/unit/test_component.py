@@ -376,20 +376,7 @@ def test_the_cluster_sets_for_how_long_catch_up_runs_continue():
     assert "catch_up_for" in said
 
 
-def test_a_cluster_may_use_the_old_name_of_catch_up_for():
-    config = {}
-    for setting in ("catch_up_for", "keep_up_for"):
-        _, defs = load(f"{setting}: 90s", "KafkaCluster")
-        config[setting] = next(sensor.description for sensor in defs.sensors if sensor.name == "kafka_offsets")
-    assert config["keep_up_for"] == config["catch_up_for"]
-    assert "up to 1.5 min" in config["keep_up_for"]
-    assert "'soon' is not a duration" in refusal("keep_up_for: soon", "KafkaCluster")
-
-
-@pytest.mark.parametrize(
-    "config", [{"catch_up_for": 60.0, "poll_every": 2.0}, {"keep_up_for": 60.0, "look_every": 2.0}], ids=["new", "old"]
-)
-def test_run_config_may_use_the_old_names(config):
+def test_a_run_continues_as_its_configuration_says():
     found = []
 
     @dg.op
@@ -400,7 +387,7 @@ def test_run_config_may_use_the_old_names(config):
     def one_op():
         ingest()
 
-    one_op.execute_in_process(run_config={"ops": {"ingest": {"config": config}}})
+    one_op.execute_in_process(run_config={"ops": {"ingest": {"config": {"catch_up_for": 60.0, "poll_every": 2.0}}}})
     assert found == [IngestConfig(catch_up_for=60, poll_every=2).catch_up("a")]
     assert found[0].trigger == 2
 
