@@ -359,7 +359,7 @@ OF_CHANGES = {
     "not_a_change", "no_key", "no_old_key", "no_order", "other_key", "value_not_sent", "key_changed", "several_rows",
 }  # fmt: skip
 OF_RULES = {"rule:<name>"}
-OF_ROUTES = {"unrouted"}
+OF_ROUTES = {"unmatched"}
 
 
 def test_each_class_has_a_meaning(records: Records) -> None:

@@ -131,7 +131,7 @@ def test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_aga
         sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{first.snapshot_id}"))
     assert view(spec).position() == {}
     topic.send_ids([1])
-    with pytest.raises(TableError, match="carries a position in topic") as caught:
+    with pytest.raises(TableError, match="carries the position of topic") as caught:
         ingest(spec, connections(), "run-2")
     assert f"kafka-lake reset {topic.name}" in str(caught.value)
     reset(spec, connections(), "run-3", "0:1")
@@ -155,7 +155,7 @@ def test_deleted_rows_and_expiry_by_pyiceberg_stop_start_latest(
     only_the_head_stays(table)
     assert view(spec).position() == {}
     topic.send_ids([2, 3])
-    with pytest.raises(TableError, match="carries a position in topic") as caught:
+    with pytest.raises(TableError, match="carries the position of topic") as caught:
         ingest(spec, connections(), "run-3")
     assert f"kafka-lake reset {topic.name}" in str(caught.value)
     assert view(spec).position() == {}

@@ -377,7 +377,7 @@ _TOPIC = "type: kafka_lake.KafkaTopic\nattributes:\n  topic: pizzas\n"
         (_TOPIC + "  table: {partition_by: [day(]}\n", 4, "table: partition_by: 'day(' is not an Iceberg transform"),
         (
             _TOPIC + "  match: all\n---\n" + _TOPIC + "  starting_offsets: whenever\n",
-            8,
+            9,
             "starting_offsets: 'whenever' is",
         ),
         (_TOPIC + "\towners: []\n", 4, "no YAML: "),

@@ -60,8 +60,8 @@ def test_without_a_dagster_that_can_be_asked_nothing_is_told(tmp_path: Path, mon
 
 @pytest.mark.parametrize(("other", "again"), [(AuditFailedError("refused"), False), (RegistryError("gone"), True)])
 def test_step_is_not_tried_again_if_checks_refused(other: Exception, again: bool) -> None:
-    report: Any = SimpleNamespace(topic="events")
-    errors = {("lake", "orders"): AuditFailedError("refused"), ("lake", "clicks"): other}
+    report: Any = SimpleNamespace()
+    errors = {"lake.orders": AuditFailedError("refused"), "lake.clicks": other}
     with pytest.raises(dg.Failure) as raised, as_failures():
-        raise LeftBehindError(errors, report)
+        raise LeftBehindError("Topic events: the run left tables", errors, report)
     assert raised.value.allow_retries is again
