@@ -16,6 +16,7 @@ from pyiceberg.catalog import (
 )
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
+from sqlalchemy import exc as sql
 
 from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
@@ -247,8 +248,8 @@ class LakeCatalog:
         try:
             with self._asking(f"Namespace {namespace}"):
                 self.pyiceberg.create_namespace_if_not_exists(namespace)
-        except NamespaceAlreadyExistsError:
-            # Somebody else was faster; which is what was wanted.
+        except (NamespaceAlreadyExistsError, sql.IntegrityError):
+            # Somebody else was faster; which is what was wanted. SqlCatalog looks first and inserts then.
             return
 
     def purge(self, identifier: tuple[str, str]) -> None:

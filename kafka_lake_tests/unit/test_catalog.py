@@ -289,3 +289,20 @@ def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remed
 def test_a_class_of_java_beside_the_type_is_refused():
     with pytest.raises(ConfigurationError, match="no catalog-impl beside a type"):
         spark({"type": "rest", "uri": "http://r", "catalog-impl": "org.apache.iceberg.rest.RESTCatalog"})
+
+
+def test_namespace_that_another_process_creates_meanwhile_is_there(
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.ensure_namespace("shop")
+    real, asked = catalog.pyiceberg.namespace_exists, list[object]()
+
+    def exists(namespace: object) -> bool:
+        asked.append(namespace)
+        return len(asked) > 1 and bool(real(namespace))
+
+    # The catalog looks, finds none, and inserts what the other has inserted by then.
+    monkeypatch.setattr(catalog.pyiceberg, "namespace_exists", exists)
+    catalog.ensure_namespace("shop")
+    assert len(asked) >= 1
+    assert ("shop",) in catalog.pyiceberg.list_namespaces()
