@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
@@ -200,7 +201,7 @@ class TopicTable:
         deletes = (self.deletes_table,) if self.write == "upsert" else ()
         return (self.identifier, self.dead_letter_table, *deletes)
 
-    @property
+    @cached_property
     def tables(self) -> tuple["TopicTable", ...]:
         """Return the settings of each table that the topic fills: its own first, then those of its routes."""
         return (self, *(route.to for route in self.every_route))
@@ -301,7 +302,7 @@ class RouteBy:
         """Return what has the values, as the state has it."""
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
-    @property
+    @cached_property
     def routes(self) -> tuple[Route, ...]:
         """Return a route for each value that has a table."""
         return tuple(Route(self.when(value), self.table_of(space, table)) for value, space, table in self.known)
