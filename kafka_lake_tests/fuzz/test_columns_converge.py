@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import types as T
 
 from kafka_lake.executors.json.columns import Rules
-from kafka_lake.executors.json.task import decoder_of, loaded
+from kafka_lake.executors.task import decoder_of, loaded
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
 from kafka_lake.lake.evolution.evolve import evolve

@@ -21,7 +21,13 @@ from kafka_lake_tests.unit.test_arrow_worker import batch, work
 
 
 def work_in(folder: Path, **more: Any) -> dict[str, Any]:
-    decoding = {"columns": (("id", ("long",), ("id",), False, "bigint"),), "rules": {}, "max_bytes": 100, "plain": True}
+    decoding = {
+        "decoder": "json",
+        "columns": (("id", ("long",), ("id",), False, "bigint"),),
+        "rules": {},
+        "max_bytes": 100,
+        "plain": True,
+    }
     metadata = new_table_metadata(
         Schema(NestedField(1, "id", LongType())), UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, folder.as_uri()
     )

@@ -19,7 +19,8 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 from pyspark import cloudpickle
 
-from kafka_lake.executors.json import task as json_task
+from kafka_lake.executors import task as task_of_records
+from kafka_lake.executors.decoders import OfValues
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.executors.writing.files import _repetitive
@@ -37,8 +38,8 @@ def work(**settings: Any) -> Work:
     return Work(**{**given, "topic_id": "T", "metadata_column": "_kafka", **settings})
 
 
-def decoder(required: bool = False, limit: int | None = None) -> JsonDecoder:
-    return JsonDecoder((("id", ("long",), ("id",), required, "bigint"),), Rules(), limit)
+def decoder(required: bool = False, limit: int | None = None) -> OfValues:
+    return OfValues(JsonDecoder((("id", ("long",), ("id",), required, "bigint"),), Rules(), limit))
 
 
 def batch(values: Sequence[bytes | None], headers: Sequence[Any] | None = None) -> pa.RecordBatch:
@@ -177,10 +178,15 @@ def test_values_that_are_all_different_get_no_dictionary(count: int) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("task", "column", "count"),
-    [(json_task.decode, "error_class", 2), (json_task.observe, "observed", 1), (decode_and_write, "error_class", 2)],
+    [
+        (task_of_records.decode, "error_class", 2),
+        (task_of_records.observe, "observed", 1),
+        (decode_and_write, "error_class", 2),
+    ],
 )
 def test_tasks_travel_to_machines_without_this_package(task: Any, column: str, count: int, tmp_path: Path) -> None:
-    decoding = {"columns": (("id", ("long",), ("id",), False, "bigint"),), "rules": {}, "max_bytes": 100, "plain": True}
+    columns = (("id", ("long",), ("id",), False, "bigint"),)
+    decoding = {"decoder": "json", "columns": columns, "rules": {}, "max_bytes": 100, "plain": True}
     needs = decoding
     if task is decode_and_write:
         schema = Schema(NestedField(1, "id", LongType()))

@@ -22,7 +22,7 @@ from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.components import dead_letters
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder, Seen, news_leaves
-from kafka_lake.executors.json.task import dumped, loaded
+from kafka_lake.executors.task import dumped, loaded
 from kafka_lake.executors.json.types import leaves
 from kafka_lake.ingest import published
 from kafka_lake.ingest.audit import noted
@@ -69,7 +69,7 @@ def test_what_is_told_of_a_batch_and_of_all_together_is_bounded(shape: str, plai
         if found.seen:
             texts.append(told(found.seen))
     assert all(len(text) < 51 * 60 * 2 for text in texts)
-    together = loaded(texts, RULES)
+    together = loaded(texts, RULES.max_columns)
     assert news_leaves(together.news) <= 51
     assert leaves(together.misfits) <= 51
     assert len(together.empty) <= 51
@@ -79,7 +79,7 @@ def test_what_is_told_of_a_batch_and_of_all_together_is_bounded(shape: str, plai
     # One more than the table may have is enough to know that it can't.
     assert max(news_leaves(together.news), leaves(together.misfits), len(together.empty)) == 51
     assert together.more >= 1_000
-    assert loaded([told(together)], RULES) == together
+    assert loaded([told(together)], RULES.max_columns) == together
 
 
 def test_what_is_within_the_bound_is_told_whole() -> None:

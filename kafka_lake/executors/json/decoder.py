@@ -35,6 +35,7 @@ class Seen:
         misfits: Fields whose values fit no column, as a struct's type; None if there are none.
         cut: Path of a column → how many of its times lost digits beyond microseconds.
         rounded: Path of a column → how many of its numbers were rounded to a double or float.
+        key: The same of the records' keys, as `data` gives it; empty if there is nothing to say of them.
         empty: Paths of fields that are empty and have no column.
         more: How many other fields without a column there were, in each batch; of those nothing is known.
         aside: Path of a field without a column → how many values it had.
@@ -47,14 +48,15 @@ class Seen:
     more: int = 0
     aside: Mapping[str, int] = field(default_factory=dict)
     rounded: Mapping[str, int] = field(default_factory=dict)
+    key: Mapping[str, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.news or self.misfits or self.cut or self.empty or self.more or self.aside or self.rounded)
+        return any(getattr(self, each.name) for each in fields(self))
 
     def data(self) -> dict[str, Any]:
         """Return it as plain data."""
         kept = {"news": self.news, "misfits": self.misfits, "cut": self.cut, "empty": sorted(self.empty)}
-        return {**kept, "more": self.more, "aside": self.aside, "rounded": self.rounded}
+        return {**kept, "more": self.more, "aside": self.aside, "rounded": self.rounded, "key": self.key}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Seen":
@@ -72,6 +74,7 @@ class Seen:
             more=self.more + later.more,
             aside=_added(self.aside, later.aside),
             rounded=_added(self.rounded, later.rounded),
+            key=Seen.of(self.key).and_(Seen.of(later.key)).data() if self.key and later.key else self.key or later.key,
         )
 
     def within(self, most: int) -> "Seen":
@@ -113,7 +116,7 @@ class Decoded:
     places: np.ndarray
     error_class: pa.StringArray
     error_message: pa.StringArray
-    seen: Seen
+    seen: Seen = NOTHING
 
     @property
     def rows(self) -> pa.StructArray:
@@ -194,10 +197,10 @@ class JsonDecoder:
             values: Binary; nulls are tombstones.
         """
         open_ = pc.is_valid(values).to_numpy(zero_copy_only=False)
-        if self._max_bytes is not None:
-            size = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
-            large = size > self._max_bytes
-            open_ &= ~large
+        large = too_large(values, self._max_bytes)
+        if large:
+            open_ = open_.copy()
+            open_[list(large)] = False
         todo = np.flatnonzero(open_)
         parts: list[pa.StructArray] = []
         places: list[np.ndarray] = []
@@ -213,12 +216,9 @@ class JsonDecoder:
             made, at, errors, misfits = self._one_by_one(values, todo)
             parts.append(made)
             places.append(at)
-        if self._max_bytes is not None:
-            for index in np.flatnonzero(large):
-                said = f"The value has {size[index]} bytes, the limit is {self._max_bytes}."
-                errors[int(index)] = (TOO_LARGE, said)
+        errors |= large
         made, at = _in_order(parts, places, self._kind)
-        return Decoded(made, at, *_failed(errors, len(values)), self._seen(misfits, aside))
+        return Decoded(made, at, *failed_at(errors, len(values)), self._seen(misfits, aside))
 
     def _seen(self, misfits: Kind, plain: Mapping[str, int]) -> Seen:
         """Return what was in no column, of all values.
@@ -331,7 +331,17 @@ def _at(places: np.ndarray, count: int) -> pa.Array:
     return pa.array(where, mask=where < 0)
 
 
-def _failed(errors: Mapping[int, tuple[str, str]], count: int) -> tuple[pa.StringArray, pa.StringArray]:
+def too_large(values: pa.Array, max_bytes: int | None) -> dict[int, tuple[str, str]]:
+    """Return the errors of the values that have more bytes than this, by place; None for no limit."""
+    if max_bytes is None:
+        return {}
+    size = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+    large = np.flatnonzero(size > max_bytes)
+    return {int(at): (TOO_LARGE, f"The value has {size[at]} bytes, the limit is {max_bytes}.") for at in large}
+
+
+def failed_at(errors: Mapping[int, tuple[str, str]], count: int) -> tuple[pa.StringArray, pa.StringArray]:
+    """Return error classes and messages of so many values, null where there is none, by errors by place."""
     if not errors:
         return pa.nulls(count, pa.string()), pa.nulls(count, pa.string())
     where = _at(np.fromiter(errors, dtype=np.int64, count=len(errors)), count)

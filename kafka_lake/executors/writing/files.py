@@ -2,7 +2,7 @@
 
 import io
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from uuid import uuid4
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyiceberg.typedef import Record
 
 from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
 from kafka_lake.executors.writing.origin_bounds import OriginBounds
+from kafka_lake.executors.writing.order import in_order
 from kafka_lake.executors.writing.shapes import column_of, small_offsets
 from kafka_lake.executors.writing.work import Work
 
@@ -28,14 +29,16 @@ _WORTH_A_LOOK, _LOOKED_AT = 1000, 10_000
 class Files:
     """Gathers rows and writes them as data files of a table.
 
-    Where the table has no partitions, a file gets a row group whenever enough has been gathered, so that the memory
-    stays small and warm. Else each of the partitions gets a file of its own then.
+    Where the table has no partitions and no sort order, a file gets a row group whenever enough has been gathered, so
+    that the memory stays small and warm. Else the rows of a file are gathered, and each of the partitions gets a file
+    of its own. A file's rows are sorted; those of two files may overlap.
     """
 
     def __init__(self, work: Work) -> None:
         self._work = work
         self._metadata = TableMetadataUtil.parse_raw(work.metadata)
-        self._whole = self._metadata.spec().is_unpartitioned()
+        self._order = self._metadata.sort_order()
+        self._whole = self._metadata.spec().is_unpartitioned() and self._order.is_unsorted
         self._io = load_file_io(dict(work.io), self._metadata.location)
         self.columns = pa.schema([small_offsets(f) for f in schema_to_pyarrow(self._metadata.schema())])
         self._locations = load_location_provider(self._metadata.location, self._metadata.properties)
@@ -70,10 +73,15 @@ class Files:
                 self._roll()
             return
         repetitive = _repetitive(rows)
-        for key, part in partitions_of(self._metadata, rows):
+        for key, part in self._parts(rows):
             self._open = self._begun(key, repetitive)
-            self._open.write(part, 0)
+            self._open.write(in_order(part, self._order, self._metadata.schema()), 0)
             self._roll()
+
+    def _parts(self, rows: pa.Table) -> Iterable[tuple[PartitionKey | None, pa.Table]]:
+        if self._metadata.spec().is_unpartitioned():
+            return [(None, rows)]
+        return partitions_of(self._metadata, rows)
 
     def _roll(self) -> None:
         if self._open is not None:
@@ -115,7 +123,7 @@ class _File:
             file_format=FileFormat.PARQUET,
             partition=self._key.partition if self._key else Record(),
             file_size_in_bytes=len(self._output),
-            sort_order_id=None,
+            sort_order_id=self._metadata.default_sort_order_id or None,
             spec_id=self._metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE
+from kafka_lake.executors.task import ERROR_CLASS, ERROR_MESSAGE
 from kafka_lake.executors.writing.rules import Answer
 from kafka_lake.executors.writing.spans import Span
 
@@ -117,5 +117,5 @@ def failures_of(failed: pa.RecordBatch) -> Iterator[Failure]:
         first = those.slice(int(np.lexsort(places)[0]), 1).select(["partition", "offset", ERROR_MESSAGE, "value"])
         partition, offset, message, value = first.to_pylist()[0].values()
         # No character has more than 4 bytes.
-        begin = value[: 4 * SAMPLE_CHARACTERS].decode(errors="replace")[:SAMPLE_CHARACTERS]
+        begin = (value or b"")[: 4 * SAMPLE_CHARACTERS].decode(errors="replace")[:SAMPLE_CHARACTERS]
         yield Failure(name, len(those), partition=partition, offset=offset, message=message, value=begin)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.json.task import single_threaded
 from kafka_lake.executors.packing import Batches
+from kafka_lake.executors.task import single_threaded
 from kafka_lake.executors.writing.files import Files
 from kafka_lake.executors.writing.work import Work
 

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json.task import single_threaded
 from kafka_lake.executors.packing import Batches
+from kafka_lake.executors.task import single_threaded
 from kafka_lake.executors.writing.shapes import column_of
 
 Path = tuple[str, ...]

@@ -1,4 +1,4 @@
-"""From batches of JSON records to data files of several tables, in one task: one table after the other."""
+"""From batches of records to data files of several tables, in one task: one table after the other."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json.task import single_threaded
 from kafka_lake.executors.packing import Batches
+from kafka_lake.executors.task import single_threaded
 from kafka_lake.executors.writing.report import Report
 from kafka_lake.executors.writing.task import LARGE, Writer, given_back, reported, returned
 from kafka_lake.executors.writing.work import Work

@@ -1,4 +1,4 @@
-"""From batches of JSON records to data files of a table, in one task; records that become no row are given back."""
+"""From batches of records to data files of a table, in one task; records that become no row are given back."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json.decoder import Decoded, JsonDecoder
-from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE, decoder_of, dumped, single_threaded
+from kafka_lake.executors.decoders import RecordDecoder, record_decoder
+from kafka_lake.executors.json.decoder import Decoded
 from kafka_lake.executors.packing import Batches
+from kafka_lake.executors.task import ERROR_CLASS, ERROR_MESSAGE, dumped, single_threaded
 from kafka_lake.executors.writing.files import Files
 from kafka_lake.executors.writing.refused import split
 from kafka_lake.executors.writing.report import Report, dumped_report, failures_of, merged
@@ -57,7 +58,7 @@ class Writer:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._files, self._report, self._spans = Files(work), Report(), Spans()
-        self._decoder = decoder_of(work.decoding)
+        self._decoder = record_decoder(work.decoding)
         self._asked = Asked(work.tests, self._files.columns)
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -132,7 +133,7 @@ def _without_refused(batch: pa.RecordBatch, work: Work) -> tuple[pa.RecordBatch,
 
 
 def decode(
-    batch: pa.RecordBatch, work: Work, decoder: JsonDecoder
+    batch: pa.RecordBatch, work: Work, decoder: RecordDecoder
 ) -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch, Decoded]:
     """Turn records into a table's rows.
 
@@ -145,7 +146,7 @@ def decode(
         Rows with the table's columns by name; the records that they were; the records that failed, with
         ``error_class`` and ``error_message``; and what the decoder said.
     """
-    decoded = decoder.decode(batch.column("value"))
+    decoded = decoder.decode(batch)
     rows, kept = decoded.made, batch
     if len(rows) < len(batch):
         kept = batch.take(pa.array(decoded.places))

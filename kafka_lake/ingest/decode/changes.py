@@ -184,6 +184,10 @@ class Changes:
         fixed = self.left_out is None or self.rows.fixed is not None
         return Unavailable(F.col(CHANGE)["unavailable"], target, left_out=None if fixed else self.left_out)
 
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any] | None:
+        """Return None: Spark's expressions decode."""
+        return None
+
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return what rows tell."""
         return self.rows.metrics(max_record_bytes)

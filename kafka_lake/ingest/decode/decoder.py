@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.executors.json.task import OBSERVED
+from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN, TOO_LARGE
 from kafka_lake.ingest.decode.target import Target
 
@@ -39,6 +39,14 @@ class Decoder(Protocol):
 
         Returns:
             The records with three more columns, one row for each, none lost.
+        """
+
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any] | None:
+        """Return what `record_decoder` makes a decoder of, which decodes in tasks; None if Spark's expressions decode.
+
+        Args:
+            target: The columns that rows shall have.
+            max_record_bytes: Longer values are ``too_large``, and not parsed; None for no limit.
         """
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
@@ -85,6 +93,10 @@ class Nothing:
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
         """Return no schema."""
         return ()
+
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any] | None:
+        """Return None."""
+        return None
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return no aggregate."""

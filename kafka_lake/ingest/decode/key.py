@@ -8,9 +8,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.executors.json.task import OBSERVED
+from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.decode import BAD_KEY
 from kafka_lake.ingest.decode.decoder import Decoder, Learned
+from kafka_lake.ingest.decode.in_tasks import decoded_in_tasks
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.text import COLUMN
 
@@ -57,6 +58,9 @@ class Keyed:
         self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
     ) -> DataFrame:
         """Add the three columns of every decoder's result to records."""
+        work = self.work(target, max_record_bytes)
+        if work is not None:
+            return decoded_in_tasks(records, target.columns, work)
         known = self.column in target.columns.fieldNames()
         values = target.without(self.column)
         frame = self.value.decode(records, values, max_record_bytes=max_record_bytes, messages=messages)
@@ -93,6 +97,23 @@ class Keyed:
                 "error_message"
             ),
         )
+
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any] | None:
+        """Return what tasks are told; None unless both parts are decoded in tasks."""
+        names = target.columns.fieldNames()
+        value = self.value.work(target.without(self.column), max_record_bytes)
+        key, whole = None, False
+        if self.column in names:
+            kind = target.columns[self.column].dataType
+            whole = isinstance(kind, T.StructType)
+            keys = target.part(self.column) if whole else Target(T.StructType([T.StructField(COLUMN, kind)]))
+            key = self.key.work(keys, None)
+            if key is None:
+                return None
+        if value is None:
+            return None
+        rest = {"names": names, "column": self.column, "whole": whole, "of_tombstones": self.of_tombstones}
+        return {"decoder": "with_key", "value": value, "key": key, "told": rest}
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return the metrics of both."""

@@ -6,10 +6,7 @@ from pyiceberg.schema import sanitize_column_names
 from pyiceberg.table import Table
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 
-from kafka_lake.executors.json.plain import can_be_plain
 from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.json.columns import columns_of
-from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.topic_table import TopicTable
@@ -32,14 +29,10 @@ def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableStat
         return "arrow is false"
     if spec.is_keyed:
         return "changes are merged by Spark"
-    if not isinstance(decoder, Json):
-        return "the format has a decoder of its own"
+    if decoder.work(target, spec.max_record_bytes) is None:
+        return "the format is decoded by Spark"
     if spec.transform is not None or plan.kind != "append" or plan.deletes:
         return "rows are transformed or replaced"
-    if state.table.metadata.sort_order().fields:
-        return "files are sorted by Spark"
-    if not can_be_plain(columns_of(target.columns, target)):
-        return "a column's type, or what feeds it, is looked at record by record"
     return why_not_written(state.table)
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.executors.json.task import ERROR_CLASS
+from kafka_lake.executors.task import ERROR_CLASS
 from kafka_lake.executors.writing.tables import TABLE, decode_and_write_tables
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.json.decoder import Json

@@ -1,4 +1,4 @@
-"""The quick way of JSON: decoded and written in Spark's tasks by Arrow, so that no row passes through the JVM again.
+"""Records decoded and written in Spark's tasks by Arrow, so that no row passes through the JVM again.
 
 Records come from Spark's Kafka source as always, and what is committed is one Iceberg snapshot as always.
 """
@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
+from kafka_lake.executors.task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.executors.writing import task as write_task
 from kafka_lake.executors.writing.report import Failure, Report, loaded, merged
 from kafka_lake.executors.writing.rules import merged_answers
@@ -26,7 +26,7 @@ from kafka_lake.executors.writing.spans import Span
 from kafka_lake.executors.writing.tables import decode_and_write_tables
 from kafka_lake.executors.writing.task import LARGE, REPORT
 from kafka_lake.executors.writing.work import Work
-from kafka_lake.ingest.decode.json.decoder import Json
+from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.target import Target, spark_columns
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.refused import Refused
@@ -115,7 +115,7 @@ def by_arrow(
     spec: TopicTable,
     spark: Any,
     records: DataFrame,
-    decoder: Json,
+    decoder: Decoder,
     target: Target,
     state: TableState,
     plan: Plan,
@@ -164,7 +164,7 @@ def by_arrow(
     return outcome(spec, state.table, reports, frames=frames, records=records, rules=rules)
 
 
-def rules_of_rows(spec: TopicTable, decoder: Json, table: Table) -> RowRules:
+def rules_of_rows(spec: TopicTable, decoder: Decoder, table: Table) -> RowRules:
     """Return the rules of single rows that a table's writers ask; raises as `row_rules`."""
     declared = decoder.fixed is not None
     columns = spark_columns(table.schema().as_struct()) if spec.rules else T.StructType()
@@ -317,7 +317,7 @@ def _without_bound(spark: Any) -> Iterator[None]:
             spark.conf.set(_BOUND, _USUAL_BOUND)
 
 
-def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: Plan, rules: RowRules) -> Work:
+def work_of(spec: TopicTable, decoder: Decoder, target: Target, table: Table, plan: Plan, rules: RowRules) -> Work:
     """Return what tasks are told of a table that they write."""
     slim: dict[str, Any] = {
         "snapshots": [],
@@ -326,10 +326,12 @@ def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan:
         "refs": {},
         "current_snapshot_id": None,
     }
+    decoding = decoder.work(target, spec.max_record_bytes)
+    assert decoding is not None, "what Spark decodes, `why_not` refuses"
     return Work(
         metadata=table.metadata.model_copy(update=slim).model_dump_json(),
         io=table.io.properties,
-        decoding=decoder.work(target, spec.max_record_bytes),
+        decoding=decoding,
         topic=spec.topic,
         topic_id=plan.after.identity.topic_id,
         metadata_column=spec.metadata_column,

@@ -13,7 +13,6 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_frequent_first
 from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.key_columns import key_columns
 from kafka_lake.ingest.decode.rows import none_failed
 from kafka_lake.ingest.decode.target import Target
@@ -120,7 +119,6 @@ class Batch:
         doubt = why_not(spec, self.decoder, target=self.target, state=self.state, plan=self.plan)
         tasks = tasks_of(self.plan, spark)
         if not doubt:
-            assert isinstance(self.decoder, Json), "others have no way by Arrow"
             # If the batch is staged, it is left by whoever releases that.
             held = undo.enter_context(ExitStack())
             arrow = by_arrow(

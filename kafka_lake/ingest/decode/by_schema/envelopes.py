@@ -63,6 +63,10 @@ class Envelopes:
         """Add the three columns of every decoder's result to rows and keys that were cut out."""
         return self.rows.decode(records, target, max_record_bytes=max_record_bytes, messages=messages)
 
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any] | None:
+        """Return None: Spark's expressions decode."""
+        return None
+
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return how many values each schema has written, and how many values and keys are of none that is known."""
         known = {"value": self.values, "key": self.keys}

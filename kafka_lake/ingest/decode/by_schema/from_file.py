@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.executors.json.columns import Rules
-from kafka_lake.executors.json.task import OBSERVED
+from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.decode.by_schema.shares import Share, decoded_shares
 from kafka_lake.ingest.decode.by_schema.writer import Writer
 from kafka_lake.ingest.decode.decoder import Learned, Nothing

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.executors.json.columns import Rules
-from kafka_lake.executors.json.task import OBSERVED
+from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.decode import NO_SCHEMA_ID, UNKNOWN_SCHEMA
 from kafka_lake.ingest.decode.by_schema.shares import Share, decoded_shares
 from kafka_lake.ingest.decode.by_schema.writer import Writer, writer_of
@@ -111,6 +111,10 @@ class Registered:
             messages=messages,
             others=parsed_row,
         )
+
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any] | None:
+        """Return None: Spark's expressions decode."""
+        return None
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return how many values each schema has written, and how many are of none that is known."""

@@ -8,18 +8,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.executors.json import task as json_task
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import Seen
-from kafka_lake.executors.json.task import DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
 from kafka_lake.executors.json.types import settled
+from kafka_lake.executors.task import OBSERVED, loaded
 from kafka_lake.ingest.decode.decoder import Learned, Nothing
-from kafka_lake.ingest.decode.json.columns import columns_of, nullable_all, spark_type, travelling, with_variants
+from kafka_lake.ingest.decode.in_tasks import decoded_in_tasks, observed_in_tasks, observed_texts
+from kafka_lake.ingest.decode.json.columns import columns_of, spark_type
 from kafka_lake.ingest.decode.json.news import grown, with_required
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.tasks import told
 
-_HEADERS = "headers"
 _BESIDE = "feeds no declared column, and had a value {} times"
 
 
@@ -51,12 +49,12 @@ def decode_observed(
     records: DataFrame, target: Target, rules: Rules, max_record_bytes: int | None = None, plain: bool = True
 ) -> DataFrame:
     """Add the columns that `decode_json` adds, and ``observed``, which `observed_in` reads; see there for arguments."""
-    return _decoded(records, target, work_of(target, rules, max_record_bytes, plain))
+    return decoded_in_tasks(records, target.columns, work_of(target, rules, max_record_bytes, plain))
 
 
 def observed_in(records: DataFrame, target: Target, rules: Rules) -> Seen:
     """Return what records have that no column takes, in a pass of its own."""
-    return loaded(_observed(records, work_of(target, rules, None)), rules)
+    return observed_in_tasks(records, work_of(target, rules, None), rules.max_columns)
 
 
 def said_of(seen: Seen) -> dict[str, str]:
@@ -73,32 +71,14 @@ def said_of(seen: Seen) -> dict[str, str]:
 
 
 def work_of(target: Target, rules: Rules, max_record_bytes: int | None, plain: bool = True) -> dict[str, Any]:
-    """Return what `json_task.decoder_of` makes a decoder of: plain data, which travels."""
+    """Return what `record_decoder` makes a decoder of: plain data, which travels."""
     return {
+        "decoder": "json",
         "columns": columns_of(target.columns, target),
         "rules": asdict(rules),
         "max_bytes": max_record_bytes,
         "plain": plain,
     }
-
-
-def _decoded(records: DataFrame, target: Target, work: Mapping[str, Any]) -> DataFrame:
-    """Return the records with ``decoded``, ``error_class``, ``error_message`` and ``observed``."""
-    text = T.StringType()
-    fields = [
-        *records.schema.fields,
-        T.StructField(DECODED, travelling(nullable_all(target.columns))),
-        *(T.StructField(name, text) for name in (ERROR_CLASS, ERROR_MESSAGE, OBSERVED)),
-    ]
-    given = records
-    if _HEADERS in records.columns:
-        # Null lists one after the other cost Spark's Arrow writer the square of their number.
-        given = records.withColumn(_HEADERS, F.coalesce(_HEADERS, F.array().cast(records.schema[_HEADERS].dataType)))
-    made = given.mapInArrow(told(json_task.decode, work), T.StructType(fields))
-    if _HEADERS in records.columns:
-        made = made.withColumn(_HEADERS, F.when(F.size(_HEADERS) > 0, F.col(_HEADERS)))
-    row = with_variants(F.col(DECODED), target.columns)
-    return made if row is None else made.withColumn(DECODED, F.when(F.col(DECODED).isNotNull(), row))
 
 
 @dataclass(frozen=True)
@@ -140,9 +120,9 @@ class Json(Nothing):
         self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
     ) -> DataFrame:
         """Add the three columns of every decoder's result to records, and ``observed``."""
-        return _decoded(records, target, self.work(target, max_record_bytes))
+        return decoded_in_tasks(records, target.columns, self.work(target, max_record_bytes))
 
-    def work(self, target: Target, max_record_bytes: int | None) -> dict[str, Any]:
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
         """Return what tasks are told, see `work_of`."""
         any_case = target.any_case or self.declared is not None
         rules = replace(self.rules, infer=self.declared is None, any_case=any_case)
@@ -162,10 +142,10 @@ class Json(Nothing):
         """
         observed = (counts.get(OBSERVED) if self.watches else None) or ()
         if isinstance(observed, int):
-            observed = _observed(records, self.work(target, None))
+            observed = observed_texts(records, self.work(target, None))
         if not observed:
             return None if not self.kept_out else Learned(replace(self, kept_out=()), again=False)
-        return Learned(self._knowing(loaded(observed, self.rules), target), again=False)
+        return Learned(self._knowing(loaded(observed, self.rules.max_columns), target), again=False)
 
     def _knowing(self, seen: Seen, target: Target) -> "Json":
         said = said_of(seen)
@@ -192,12 +172,5 @@ class Json(Nothing):
         if self.declared is not None:
             return self
         nothing = Target(T.StructType([]))
-        seen = loaded(_observed(records, self.work(nothing, None)), self.rules)
+        seen = observed_in_tasks(records, self.work(nothing, None), self.rules.max_columns)
         return replace(self._knowing(seen, nothing), kept_out=())
-
-
-def _observed(records: DataFrame, work: Mapping[str, Any]) -> list[str]:
-    """Return what batches of records have that no column takes, as `json_task.observe` says it."""
-    asked = records.select("value", "partition", "offset")
-    frame = asked.mapInArrow(told(json_task.observe, work), T.StructType([T.StructField(OBSERVED, T.StringType())]))
-    return [row[OBSERVED] for row in frame.collect()]

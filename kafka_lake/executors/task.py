@@ -1,4 +1,4 @@
-"""What Spark's tasks do with batches of JSON records: decode them, or only see what they have that no column takes."""
+"""What Spark's tasks do with batches of records: decode them, or only see what they have that no column takes."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,33 +6,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.json.columns import Rules
-from kafka_lake.executors.json.decoder import NOTHING, JsonDecoder, Seen
+from kafka_lake.executors.decoders import record_decoder
+from kafka_lake.executors.json.decoder import NOTHING, Seen
 from kafka_lake.executors.packing import Batches
 
 DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED = "decoded", "error_class", "error_message", "observed"
 
 
-def decoder_of(work: Mapping[str, Any]) -> JsonDecoder:
-    """Return a decoder.
-
-    Args:
-        work: Plain data: ``columns``, ``rules`` (the fields of `Rules`), ``max_bytes`` and ``plain``.
-    """
-    return JsonDecoder(work["columns"], Rules(**work["rules"]), work["max_bytes"], work["plain"])
-
-
 def decode(work: Mapping[str, Any]) -> Batches:
     """Return the function that adds a decoder's columns to records, and ``observed`` to the first of a batch.
 
-    Its input has a column ``value``, and ``partition`` and ``offset``.
+    Its input has columns ``key`` and ``value``, and ``partition`` and ``offset``.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
-        decoder = decoder_of(work)
+        decoder = record_decoder(work)
         for batch in batches:
-            made = decoder.decode(batch.column("value"))
+            made = decoder.decode(batch)
             observed = [dumped(made.seen, batch) if made.seen else None] + [None] * (len(batch) - 1)
             added = [made.rows, made.error_class, made.error_message, pa.array(observed[: len(batch)], pa.string())]
             names = [*batch.schema.names, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED]
@@ -46,9 +37,9 @@ def observe(work: Mapping[str, Any]) -> Batches:
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
-        decoder = decoder_of(work)
+        decoder = record_decoder(work)
         for batch in batches:
-            seen = decoder.decode(batch.column("value")).seen
+            seen = decoder.decode(batch).seen
             if seen:
                 yield pa.RecordBatch.from_pydict({OBSERVED: pa.array([dumped(seen, batch)], pa.string())})
 
@@ -61,16 +52,16 @@ def dumped(seen: Seen, batch: pa.RecordBatch) -> str:
     return json.dumps({"at": first, **seen.data()})
 
 
-def loaded(texts: Sequence[str], rules: Rules) -> Seen:
+def loaded(texts: Sequence[str], max_columns: int) -> Seen:
     """Return what batches had together, whatever order they come in: fields in that of the records.
 
     Args:
         texts: What `dumped` said.
-        rules: The topic's; they bound it.
+        max_columns: How many columns the table may have, which bounds it.
     """
     seen = NOTHING
     for each in sorted((json.loads(text) for text in texts), key=lambda each: tuple(each["at"])):
-        seen = seen.and_(Seen.of(each)).within(rules.max_columns + 1)
+        seen = seen.and_(Seen.of(each)).within(max_columns + 1)
     return seen
 
 
