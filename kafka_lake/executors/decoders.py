@@ -34,6 +34,7 @@ class OfValues:
         self._values = values
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
+        """Decode records, by their column ``value``."""
         return self._values.decode(batch.column("value"))
 
 
@@ -81,4 +82,8 @@ def _json(told: Mapping[str, Any]) -> ValueDecoder:
     return JsonDecoder(told["columns"], Rules(**told["rules"]), told["max_bytes"], told["plain"])
 
 
-_KINDS: Mapping[str, Callable[[Mapping[str, Any]], ValueDecoder]] = {"json": _json, "plain": lambda told: PlainValues(**told)}
+def _plain(told: Mapping[str, Any]) -> ValueDecoder:
+    return PlainValues(**told)
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any]], ValueDecoder]] = {"json": _json, "plain": _plain}

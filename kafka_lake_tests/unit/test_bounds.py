@@ -22,8 +22,8 @@ from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.components import dead_letters
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder, Seen, news_leaves
-from kafka_lake.executors.task import dumped, loaded
 from kafka_lake.executors.json.types import leaves
+from kafka_lake.executors.task import dumped, loaded
 from kafka_lake.ingest import published
 from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.dead_letters.nearby import joined

@@ -18,8 +18,8 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
 from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
-from kafka_lake.executors.writing.origin_bounds import OriginBounds
 from kafka_lake.executors.writing.order import in_order
+from kafka_lake.executors.writing.origin_bounds import OriginBounds
 from kafka_lake.executors.writing.shapes import column_of, small_offsets
 from kafka_lake.executors.writing.work import Work
 

@@ -14,7 +14,7 @@ def in_order(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
         order: The table's sort order.
         schema: The table's, for the columns that the order names by id.
     """
-    if order.is_unsorted or len(rows) < 2:  # noqa: PLR2004
+    if order.is_unsorted or len(rows) < 2:
         return rows
     keys: dict[str, pa.Array] = {}
     directions: list[tuple[str, str]] = []

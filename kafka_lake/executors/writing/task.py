@@ -20,6 +20,7 @@ from kafka_lake.executors.writing.work import Work
 
 REPORT = "report"
 LARGE = "large"
+TOPIC_ID = "topic_id"
 _TIMESTAMP_TYPES = ["CreateTime", "LogAppendTime"]
 
 
@@ -29,7 +30,8 @@ def decode_and_write(told: Mapping[str, Any]) -> Batches:
     Args:
         told: The fields of a `Work`.
 
-    Its input has the columns key, value, partition, offset, timestamp, timestampType, headers and large, its output
+    Its input has the columns key, value, partition, offset, timestamp, timestampType, headers and large, and perhaps
+    topic_id, its output
     also ``error_class`` and ``error_message``, and ``report``, which is null where there is a record and the only one
     that isn't null in its last row.
     """
@@ -171,7 +173,7 @@ def _metadata(kept: pa.RecordBatch, work: Work) -> pa.StructArray:
         headers = pa.nulls(count, headers.type)
     columns = {
         "topic": pa.repeat(pa.scalar(work.topic), count),
-        "topic_id": pa.repeat(pa.scalar(work.topic_id or None, pa.string()), count),
+        "topic_id": _topic_ids(kept, work),
         "partition": kept.column("partition"),
         "offset": kept.column("offset"),
         "timestamp": kept.column("timestamp"),
@@ -180,6 +182,13 @@ def _metadata(kept: pa.RecordBatch, work: Work) -> pa.StructArray:
         "headers": headers,
     }
     return pa.StructArray.from_arrays(list(columns.values()), list(columns))
+
+
+def _topic_ids(kept: pa.RecordBatch, work: Work) -> pa.Array:
+    """Return the ids of the records' topics: their own, if they have a column that tells it."""
+    if TOPIC_ID in kept.schema.names:
+        return kept.column(TOPIC_ID)
+    return pa.repeat(pa.scalar(work.topic_id or None, pa.string()), len(kept))
 
 
 def bytes_of(batch: pa.RecordBatch) -> int:

@@ -8,14 +8,13 @@ from pyiceberg.transforms import UnknownTransform, VoidTransform
 
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState
 
 _SCHEMES = ("", "file", "s3", "s3a", "s3n", "gs", "abfs", "abfss")
 
 
-def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableState, plan: Plan) -> str:
+def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableState) -> str:
     """Return why a batch can't go by Arrow, empty if it can. Pure.
 
     Args:
@@ -23,16 +22,13 @@ def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableStat
         decoder: Its decoder.
         target: The columns to decode into.
         state: The table with the columns that it will be written with.
-        plan: The batch.
     """
-    if not spec.arrow:
-        return "arrow is false"
     if spec.is_keyed:
         return "changes are merged by Spark"
     if decoder.work(target, spec.max_record_bytes) is None:
         return "the format is decoded by Spark"
-    if spec.transform is not None or plan.kind != "append" or plan.deletes:
-        return "rows are transformed or replaced"
+    if spec.transform is not None:
+        return "rows are transformed"
     return why_not_written(state.table)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.task import ERROR_CLASS
@@ -20,11 +19,11 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.row_rules import RowRules
 from kafka_lake.ingest.stage.arrow_doubts import why_not
 from kafka_lake.ingest.stage.arrow_writer import (
-    RETURNED,
     ByArrow,
     given_back,
     may_withhold,
     outcome,
+    returned,
     rules_of_rows,
     run_tasks,
     work_of,
@@ -37,7 +36,6 @@ from kafka_lake.lake.positions import TableState
 
 _TASKS_FOR_EACH_TABLE = 2
 _ORDER = (TABLE, "partition", "offset")
-_RETURNED = T.StructType([*RETURNED[:-3], T.StructField(TABLE, T.StringType()), *RETURNED[-3:]])
 
 
 @dataclass(frozen=True)
@@ -121,11 +119,13 @@ def table_to_write(context: Context, state: TableState | None, plan: Plan) -> Ta
     # Of other formats, a decoder may ask a registry, which a table without records needn't reach.
     if state is None or state.head is None or spec.format != "json" or spec.write != "append":
         return None
+    if plan.kind != "append" or plan.deletes:
+        return None
     decoder = context.decoding.decoder(spec, context.connections, state)
     if not isinstance(decoder, Json):
         return None
     want = plan_schema(spec, decoder, state)
-    if want.refused or want.renamed or why_not(spec, decoder, target=want.target, state=state, plan=plan):
+    if want.refused or want.renamed or why_not(spec, decoder, target=want.target, state=state):
         return None
     try:
         return TableToWrite(spec, decoder, want.target, state, rules=rules_of_rows(spec, decoder, state.table))
@@ -176,7 +176,7 @@ def write_tables(
         few = tasks <= _TASKS_FOR_EACH_TABLE
         spread = given.coalesce(tasks) if few else given.repartitionByRange(tasks, *_ORDER)
         task = told(decode_and_write_tables, {"works": mine, "unwanted": tuple(unwanted), "withheld": withheld})
-        return spread.sortWithinPartitions(*_ORDER).mapInArrow(task, _RETURNED)
+        return spread.sortWithinPartitions(*_ORDER).mapInArrow(task, returned([TABLE]))
 
     withhold = may_withhold(spark, (each.state for each in tables.values()), plan)
     done = run_tasks(spark, records.withColumnRenamed(column, TABLE), withhold, write, held=held, also=[TABLE])

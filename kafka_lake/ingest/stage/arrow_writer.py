@@ -24,7 +24,7 @@ from kafka_lake.executors.writing.report import Failure, Report, loaded, merged
 from kafka_lake.executors.writing.rules import merged_answers
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.executors.writing.tables import decode_and_write_tables
-from kafka_lake.executors.writing.task import LARGE, REPORT
+from kafka_lake.executors.writing.task import LARGE, REPORT, TOPIC_ID
 from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.target import Target, spark_columns
@@ -61,18 +61,6 @@ _RECORD: dict[str, T.DataType] = {
     "timestampType": T.IntegerType(),
     "headers": _HEADERS,
 }
-RETURNED = T.StructType(
-    [
-        T.StructField(*each)
-        for each in {
-            **_RECORD,
-            LARGE: T.BooleanType(),
-            ERROR_CLASS: T.StringType(),
-            ERROR_MESSAGE: T.StringType(),
-            REPORT: T.BinaryType(),
-        }.items()
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -146,17 +134,22 @@ def by_arrow(
     """
     if spark.conf.get("spark.sql.session.timeZone") != "UTC":
         return None
-    rules = rules_of_rows(spec, decoder, state.table)
+    # Other jobs ask some of them, or ask them otherwise: of the staged snapshot.
+    asked = spec if plan.kind == "append" else replace(spec, rules=())
+    rules = rules_of_rows(asked, decoder, state.table)
     work = work_of(spec, decoder, target=target, table=state.table, plan=plan, rules=rules)
     if refused is not None:
         work = replace(work, refused=refused.by_partition(), reasons=refused.reasons)
 
+    # Dead letters may be of a topic that was there before this one.
+    also = [name for name in (TOPIC_ID,) if name in records.columns]
+
     def write(given: DataFrame, withheld: bool) -> DataFrame:
         mine = replace(work, withheld=withheld)
-        return given.coalesce(tasks).mapInArrow(told(write_task.decode_and_write, vars(mine)), RETURNED)
+        return given.coalesce(tasks).mapInArrow(told(write_task.decode_and_write, vars(mine)), returned(also))
 
     with ExitStack() as attempt:
-        done = run_tasks(spark, records, may_withhold(spark, [state], plan), write, held=attempt)
+        done = run_tasks(spark, records, may_withhold(spark, [state], plan), write, held=attempt, also=also)
         if done is None:
             return None
         held.enter_context(attempt.pop_all())
@@ -247,6 +240,13 @@ def outcome(
         rules=rules.results(done.asked, done.answers),
         marks=marks,
     )
+
+
+def returned(also: Sequence[str]) -> T.StructType:
+    """Return what tasks give back: records with other columns that they got, what is wrong with them, and reports."""
+    rest = {ERROR_CLASS: T.StringType(), ERROR_MESSAGE: T.StringType(), REPORT: T.BinaryType()}
+    given = {**_RECORD, LARGE: T.BooleanType(), **dict.fromkeys(also, T.StringType())}
+    return T.StructType([T.StructField(*each) for each in {**given, **rest}.items()])
 
 
 def _failed(spec: TopicTable, frames: Sequence[DataFrame], records: DataFrame) -> DataFrame:

@@ -110,13 +110,16 @@ class Batch:
         )
         branch.create()
         undo.callback(branch.discard)
+        base, marks = self.state.head, dict(self.marks)
+        if self.plan.deletes and not spec.is_keyed:
+            gone = delete_replaced(context, branch, self.plan)
+            base, marks = gone or base, marks | removes_mark(gone)
         if self.written is not None:
-            return self._append_files(branch, self.written)
-        has_none = self.plan.share is not None and not self.plan.share.records
-        if spec.write == "append" and has_none and not self.plan.deletes:
+            return self._append_files(branch, self.written, base, marks)
+        if not spec.is_keyed and self.plan.share is not None and not self.plan.share.records:
             # The commit moves the position alone: Spark needn't look for rows.
-            return self._append_files(branch, nothing_written())
-        doubt = why_not(spec, self.decoder, target=self.target, state=self.state, plan=self.plan)
+            return self._append_files(branch, nothing_written(), base, marks)
+        doubt = why_not(spec, self.decoder, target=self.target, state=self.state)
         tasks = tasks_of(self.plan, spark)
         if not doubt:
             # If the batch is staged, it is left by whoever releases that.
@@ -134,7 +137,7 @@ class Batch:
                 refused=self.refused,
             )
             if arrow is not None:
-                return replace(self._append_files(branch, arrow), release=held.close)
+                return replace(self._append_files(branch, arrow, base, marks), release=held.close)
             held.close()
         else:
             log.info("Topic %s: Spark writes these rows: %s.", spec.topic, doubt)
@@ -146,14 +149,23 @@ class Batch:
         )
         if spec.is_keyed:
             return self._merge(branch, decoded, tasks, undo)
-        return WrittenBatch(self._append_rows(branch, decoded.rows, tasks), decoded.counts(), decoded.judged)
+        rows = self._fitting(decoded.rows).coalesce(tasks)
+        primary = append(branch, self.state, rows, self._summary(marks))
+        return WrittenBatch(primary, decoded.counts(), decoded.judged)
 
-    def _append_files(self, branch: StagingBranch, arrow: ByArrow) -> WrittenBatch:
-        """Append what Arrow wrote as one snapshot."""
+    def _append_files(self, branch: StagingBranch, arrow: ByArrow, base: int, marks: Mapping[str, str]) -> WrittenBatch:
+        """Append what Arrow wrote as one snapshot.
+
+        Args:
+            branch: Where to.
+            arrow: What it wrote.
+            base: What the branch points to.
+            marks: More of the snapshot's summary.
+        """
         refused = {each.rule.name: each.failed for each in arrow.rules if each.refuses_rows}
-        branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}, refused))
+        branch.append(arrow.files, self._summary({**marks, **arrow.marks}, refused))
         classes = most_frequent_first(DeadLetterClass(**vars(each)) for each in arrow.failures)
-        primary = replace(staged_table(branch, branch.head, self.state, arrow.spans), rules=arrow.rules)
+        primary = replace(staged_table(branch, base, self.state, arrow.spans), rules=arrow.rules)
 
         def judged() -> DataFrame:
             return none_failed(self.records) if arrow.failed is None else arrow.failed
@@ -214,9 +226,3 @@ class Batch:
         again = self.plan.deletes if self.plan.kind == "replace" else ()
         who = author_summary(self.context.run_id, self.plan.kind, again)
         return {**positions_summary(self.plan.after, self.state.others), **who, **marks}
-
-    def _append_rows(self, branch: StagingBranch, rows: DataFrame, tasks: int) -> StagedTable:
-        fitting, marks = self._fitting(rows).coalesce(tasks), dict(self.marks)
-        if self.plan.deletes:
-            marks |= removes_mark(delete_replaced(self.context, branch, self.plan))
-        return append(branch, self.state, fitting, self._summary(marks))
