@@ -151,6 +151,12 @@ bench-peers: REPEATS ?= 3
 bench-peers: $(STAMP) ## The same, compared with the Iceberg sink of Kafka Connect (N=5000000 REPEATS=3 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks throughput --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
 
+.PHONY: bench-matrix
+bench-matrix: N ?= 1000000
+bench-matrix: REPEATS ?= 3
+bench-matrix: $(STAMP) ## What each kind of topic costs beside declared JSON (N=1000000 REPEATS=3 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks matrix --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
+
 .PHONY: bench-dirty
 bench-dirty: N ?= 1000000
 bench-dirty: REPEATS ?= 2

@@ -15,6 +15,7 @@ from benchmarks import compaction as while_compacted
 from benchmarks import derived as of_derived
 from benchmarks import hot as hot_keys
 from benchmarks import maintenance as of_tables
+from benchmarks import matrix as of_kinds
 from benchmarks import routes as of_routes
 from benchmarks import rules as of_rows
 from benchmarks import soak as everything
@@ -59,6 +60,21 @@ def throughput(
     for topic in settings.topics:
         title = f"{topic}: {records:,} records of {result['bytes_per_record'][topic]:.0f} B, medians of {repeats}"
         _out.print(results.on_terminal(title, results.HEADER, results.throughput_rows(result, topic)))
+    _save(result, keep)
+
+
+@app.command()
+def matrix(
+    records: Annotated[int, typer.Option(min=10_000, help="In a whole topic.")] = 1_000_000,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    case: Annotated[list[str], typer.Option(help="Beginning of a case's name; may be repeated.")] = [],  # noqa: B006
+    package: Annotated[str, typer.Option(help="A folder with another version of the package, measured instead.")] = "",
+    keep: Keep = False,
+) -> None:
+    """What each kind of topic costs beside declared JSON: formats, types, layouts, upserts."""
+    result = of_kinds.measure(of_kinds.Settings(records, repeats, tuple(case), package), _tell_user)
+    title = f"{records:,} records in each whole topic, medians of {repeats}, warm"
+    _out.print(results.on_terminal(title, of_kinds.HEADER, of_kinds.rows(result)))
     _save(result, keep)
 
 

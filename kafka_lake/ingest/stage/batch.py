@@ -144,12 +144,12 @@ class Batch:
         topic_id, decoder = self.plan.after.identity.topic_id, self.decoder
         if isinstance(decoder, Changes):
             decoder = decoder.of_partitions(len(self.plan.after.offsets))
-        decoded = context.decoding.decode(
-            spec, decoder, self.target, self.records, topic_id=topic_id, refused=self.refused
-        )
+        # Decoding starts Python once for each partition of the records: few tasks, before it, not behind it.
+        few = self.records.coalesce(tasks)
+        decoded = context.decoding.decode(spec, decoder, self.target, few, topic_id=topic_id, refused=self.refused)
         if spec.is_keyed:
             return self._merge(branch, decoded, tasks, undo)
-        rows = self._fitting(decoded.rows).coalesce(tasks)
+        rows = self._fitting(decoded.rows)
         primary = append(branch, self.state, rows, self._summary(marks))
         return WrittenBatch(primary, decoded.counts(), decoded.judged)
 
