@@ -33,7 +33,6 @@ def _to(table: str, on_failure: OnFailure) -> RuleEntry:
 _REFUSED = "5 rules by Arrow, 1 % of the rows refused"
 # Half of the records is in the table when the other half is asked.
 _TWO_COMMITS, _TWO_PLAIN = "2 commits", "2 commits, no rules"
-# As all are that aren't JSON.
 _BY_SPARK, _UPSERTED = ", written by Spark", ", upserted"
 # A table that is broadcast, and one that isn't.
 _OTHERS = {"orders_small": 100_000, "orders_large": 5_000_000}
@@ -158,7 +157,9 @@ def main() -> None:
                     it.connections.spark().range(count).writeTo(full_name).using("iceberg").create()
             begin = Moment.now(os.getpid(), it.task["broker"])
             spec = TopicTable(SMALL.name, NAMESPACE, _table(number), schema=SMALL.ddl)
-            spec = replace(spec, arrow=not case.endswith(_BY_SPARK), rules=_rules(case, topic.records))
+            # Spark writes tables of format version 3.
+            version = "3" if case.endswith(_BY_SPARK) else "2"
+            spec = replace(spec, table_properties={"format-version": version}, rules=_rules(case, topic.records))
             if case.endswith(_UPSERTED):
                 spec = replace(spec, write="upsert", key=("order_id",))
             if case.startswith(_TWO_COMMITS):

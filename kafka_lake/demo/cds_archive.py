@@ -101,8 +101,9 @@ def _ingest(bootstrap: str, catalog: LakeCatalog) -> None:
     spark = SparkResource(spark_config={}, catalog=CatalogResource(name="lake"))
     connections = Connections(kafka.cluster(), kafka.spark_options(), catalog, spark.live_session)
     try:
-        for table, arrow in (("by_arrow", True), ("by_spark", False)):
-            spec = TopicTable(_TOPIC, _TOPIC, table, schema=_SCHEMA, arrow=arrow)
+        # Spark writes tables of format version 3.
+        for table, version in (("by_arrow", "2"), ("by_spark", "3")):
+            spec = TopicTable(_TOPIC, _TOPIC, table, schema=_SCHEMA, table_properties={"format-version": version})
             ingest(spec, connections, table)
     finally:
         spark.stop()

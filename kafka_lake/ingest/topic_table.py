@@ -112,7 +112,6 @@ class TopicTable:
     except_columns: tuple[str, ...] = ()
     max_columns: int = Field(default=1000, ge=1)
     compatibility: Compatibility = "none"
-    arrow: bool = True
     timestamp_unit: TimestampUnit | None = None
     timestamp_precision: TimestampPrecision = "micros"
     write: WriteMode = "append"

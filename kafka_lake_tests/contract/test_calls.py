@@ -15,6 +15,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import Requests, connections_of, counted
 from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.written_by import by
 
 pytestmark = [pytest.mark.integration, pytest.mark.every_pair, pytest.mark.pairs("rest_s3")]
 
@@ -37,7 +38,7 @@ def test_a_run_of_one_commit(
     new_topic: Callable[..., Topic], systems: Callable[[], Connections], asked: Requests, arrow: bool, loads: int
 ) -> None:
     topic = new_topic()
-    spec = topic.spec(arrow=arrow)
+    spec = topic.spec(**by(arrow))
     topic.send_ids([1, 2, 3])
     ingest(spec, systems(), "run-1")
     topic.send_ids([4])
@@ -59,7 +60,7 @@ def test_an_answer_that_is_lost_on_the_way(
     new_topic: Callable[..., Topic], systems: Callable[[], Connections], asked: Requests, arrow: bool, commit: int
 ) -> None:
     topic = new_topic()
-    spec = topic.spec(arrow=arrow)
+    spec = topic.spec(**by(arrow))
     topic.send_ids([1, 2, 3])
     ingest(spec, systems(), "run-1")
     topic.send_ids([4])

@@ -18,6 +18,7 @@ from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import connections_of, counted_glue, counted_store
 from kafka_lake_tests.contract.hive import LOG
 from kafka_lake_tests.contract.postgres import database, execute
+from kafka_lake_tests.written_by import by
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.in_contract]
 
@@ -40,7 +41,7 @@ def _second_run(
     topic: Topic, arrow: bool, systems: Callable[[], Connections], seen: Callable[[], list[Any]]
 ) -> list[Any]:
     """Return what was seen of a run of one commit, the second one of its table."""
-    spec = topic.spec(arrow=arrow)
+    spec = topic.spec(**by(arrow))
     topic.send_ids([1, 2, 3])
     ingest(spec, systems(), "run-1")
     topic.send_ids([4])

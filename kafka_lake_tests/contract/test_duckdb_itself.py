@@ -21,6 +21,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.written_by import by
 
 pytestmark = [
     pytest.mark.integration,
@@ -112,7 +113,7 @@ def test_iceberg_scan_finds_each_value_before_and_after_deletes(
 ) -> None:
     topic = new_topic(2)
     properties = {"write.delete.mode": "merge-on-read"}
-    spec = topic.spec(_COLUMNS, partition_by=partition_by, arrow=arrow, table_properties=properties)
+    spec = topic.spec(_COLUMNS, partition_by=partition_by, **by(arrow), table_properties=properties)
     rows = _send(topic, range(60))
     ingest(spec, connections(), "run-1")
     rows |= _send(topic, range(60, 80))

@@ -18,6 +18,7 @@ from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.written_by import by
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.in_contract]
 
@@ -32,6 +33,7 @@ _TRANSFORMS = (
     ("hour(moment)", "truncate(2, city)"),
     ("bucket(3, city)", "truncate(10, store)"),
 )
+
 _LOST: Mapping[str, Callable[[], Exception]] = {
     "rest": lambda: NoAnswer("the connection was closed"),
     "sql": lambda: OperationalError("COMMIT", {}, OSError("the server closed the connection")),
@@ -87,7 +89,7 @@ def test_every_reader_finds_what_was_produced(
     arrow: bool,
 ) -> None:
     topic = new_topic(2)
-    spec = topic.spec(_COLUMNS, partition_by=partition_by, arrow=arrow)
+    spec = topic.spec(_COLUMNS, partition_by=partition_by, **by(arrow))
     rows = _sent(topic, 60)
     ingest(spec, connections(), "run-1")
     systems, since = connections(), date(2026, 1, 1)
@@ -104,7 +106,7 @@ def test_commits_whose_answers_are_lost_are_there_once(
     arrow: bool,
 ) -> None:
     topic = new_topic()
-    spec = topic.spec(arrow=arrow)
+    spec = topic.spec(**by(arrow))
     topic.send_ids([0])
     ingest(spec, connections(), "run-0")
     lost = 0

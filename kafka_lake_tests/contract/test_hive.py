@@ -16,6 +16,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.lake.assertions import probe_table, require_assertions
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.written_by import by
 
 pytestmark = [pytest.mark.integration, pytest.mark.every_pair, pytest.mark.pairs("hive_files")]
 
@@ -70,7 +71,7 @@ def test_answers_of_the_metastore_are_lost(
     new_topic: NewTopic, connections: NewConnections, monkeypatch: pytest.MonkeyPatch, arrow: bool
 ) -> None:
     topic = new_topic()
-    spec = topic.spec(arrow=arrow)
+    spec = topic.spec(**by(arrow))
     topic.send_ids([1])
     ingest(spec, connections(), "run-1")
     topic.send_ids([2])

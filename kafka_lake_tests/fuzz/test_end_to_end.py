@@ -13,6 +13,7 @@ from kafka_lake_tests.fuzz.generate import CORPUS, payload, tame_payload
 from kafka_lake_tests.fuzz.oracle import Letter, Reported, Row, empty, judge
 from kafka_lake_tests.fuzz.tables import as_pyiceberg_reads, columns_of, rows_of
 from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -33,18 +34,19 @@ TAME_DDL = (
     "bo boolean, i int, l bigint, d double, t string, da date, ts timestamp, "
     f"tn timestamp_ntz, li array<bigint>, lt array<string>, st {STRUCT}, ls array<{STRUCT}>"
 )
+
 SHORT = ("inferred",)
 TAME_TOPICS = ("declared, by Arrow", "declared, by Spark")
 TOPICS: dict[str, dict[str, Any]] = {
     "inferred": {"schema": None},
-    "inferred, by Spark": {"schema": None, "arrow": False},
+    "inferred, by Spark": {"schema": None, **by(False)},
     "inferred, with times": {"schema": None, "infer_timestamps": True},
     "new columns": {"schema": None, "on_incompatible": "new_column"},
-    "new columns, by Spark": {"schema": None, "on_incompatible": "new_column", "arrow": False},
+    "new columns, by Spark": {"schema": None, "on_incompatible": "new_column", **by(False)},
     "declared": {"schema": DDL},
     "declared, sorted": {"schema": DDL, "sort_by": ("l",)},
     TAME_TOPICS[0]: {"schema": TAME_DDL},
-    TAME_TOPICS[1]: {"schema": TAME_DDL, "arrow": False},
+    TAME_TOPICS[1]: {"schema": TAME_DDL, **by(False)},
 }
 
 

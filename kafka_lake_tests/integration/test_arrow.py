@@ -19,6 +19,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import summary_of
 from kafka_lake_tests.conftest import Topic, View, data_files, keeps_frames
 from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -30,6 +31,7 @@ DDL = (
     "id bigint, n int, x double, name string, ok boolean, at timestamp, tags array<string>, "
     "who struct<first: string, age: bigint>, points array<struct<y: double>>"
 )
+
 PARTITIONS = ("day(_kafka.timestamp)", "bucket(3, id)", "truncate(2, name)", "month(at)")
 TIMES = [
     "2026-11-21T10:00:00Z", "2026-11-21T10:00:00.123456Z", "2026-11-21 10:00:00+02:00", "2026-11-21T10:00:00",
@@ -113,7 +115,7 @@ def test_both_ways_make_the_same_rows_and_the_same_dead_letters(
     every = {"id": 1, "n": 3, "ok": True, "who": {"first": "a", "age": 3}, "points": [{"y": 1.5}], "null": None}
     first.append(json.dumps(every).encode())
     specs = [
-        topic.spec(schema, arrow=arrow, partition_by=PARTITIONS if schema else PARTITIONS[:3])
+        topic.spec(schema, **by(arrow), partition_by=PARTITIONS if schema else PARTITIONS[:3])
         for arrow in (True, False)
     ]
     specs[1] = TopicTable(**{**vars(specs[1]), "table": f"{topic.table}_spark"})

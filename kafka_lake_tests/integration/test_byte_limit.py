@@ -18,6 +18,7 @@ from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_discover import transaction
 from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -44,7 +45,7 @@ def fill(broker: EmbeddedBroker, topic: Topic, sizes: dict[int, list[int]]) -> d
     return made
 
 
-@pytest.mark.parametrize("settings", [pytest.param({}, id="arrow"), exhaustive({"arrow": False}, id="spark")])
+@pytest.mark.parametrize("settings", [pytest.param({}, id="arrow"), exhaustive(by(False), id="spark")])
 def test_commits_stay_near_the_limit_though_sizes_differ_by_partition_and_by_time(
     settings: dict[str, Any],
     broker: EmbeddedBroker,

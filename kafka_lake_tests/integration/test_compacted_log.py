@@ -17,6 +17,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.spark.frames import SparkFrames
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +48,7 @@ class Compacting(SparkFrames):
         return super().from_kafka(spark, options).filter(kept("offset"))
 
 
-@pytest.mark.parametrize("settings", [{"write": "upsert", "key": ("id",)}, exhaustive({"arrow": False})])
+@pytest.mark.parametrize("settings", [{"write": "upsert", "key": ("id",)}, exhaustive(by(False))])
 def test_log_compacted_during_a_run_is_planned_again(
     settings: dict[str, Any],
     new_topic: Callable[..., Topic],

@@ -45,6 +45,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.runner import Runner as Runs
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -801,7 +802,7 @@ def test_dagster_is_told_of_records_what_the_topic_lets_out(
     topic.send({"id": "hush1"})
     topic.send(b"hush2 is no JSON")
     know_partitions(runner, topic)
-    spec = topic.spec("id bigint not null", arrow=arrow, dead_letters=policy, **settings)
+    spec = topic.spec("id bigint not null", **by(arrow), dead_letters=policy, **settings)
     result = runner.run(spec, (0, 0))
     assert result.success is (policy == "table")
     records = runner.instance.event_log_storage.get_logs_for_run(result.run_id)

@@ -16,6 +16,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -359,7 +360,7 @@ def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
 ) -> None:
     topic = new_topic()
     topic.send({"id": 1, "scores": {"user_0": 0}})
-    spec = topic.spec(None, max_columns=20, arrow=arrow)
+    spec = topic.spec(None, max_columns=20, **by(arrow))
     ingest(spec, connections(), "run-1")
     for user in range(1, 19):
         topic.send({"id": 1 + user, "scores": {f"user_{user}": user}})
@@ -379,13 +380,13 @@ def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
     assert see.table.schema() == before
     assert list(see.table.metadata.refs) == ["main"]
     assert len(see.rows()) == 19
-    ignoring = topic.spec(None, max_columns=20, arrow=arrow, evolution="ignore_new")
+    ignoring = topic.spec(None, max_columns=20, **by(arrow), evolution="ignore_new")
     report = ingest(ignoring, connections(), "run-4")
     told = {column: what for column, what, _ in notes(report)}
     assert told["scores.user_100"] == "not added"
     assert any("more" in why for column, _, why in notes(report) if column == "…")
     see.assert_exactly_once(topic.ledger)
-    mapped = topic.spec("id bigint, scores map<string, bigint>", arrow=arrow)
+    mapped = topic.spec("id bigint, scores map<string, bigint>", **by(arrow))
     mapped = type(mapped)(**{**vars(mapped), "table": f"{mapped.table}_mapped"})
     ingest(mapped, connections(), "run-5")
     assert dict(values(view(mapped))[-1]["scores"]) == {"user_299": 299}

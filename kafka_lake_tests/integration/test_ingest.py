@@ -24,6 +24,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.transactions import await_transactions
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -535,7 +536,7 @@ def test_a_time_that_no_table_holds_is_null_and_named(
     for stamp in (1_767_323_045_000, 1_767_323_045_000_000):
         topic.send({"id": stamp}, timestamp_ms=stamp)
     for arrow in (True, False):
-        spec = TopicTable(topic.name, "it", f"{topic.table}_{arrow}".lower(), "id bigint", arrow=arrow)
+        spec = TopicTable(topic.name, "it", f"{topic.table}_{arrow}".lower(), "id bigint", **by(arrow))
         (commit,) = ingest(spec, connections(), "run").commits
         times = {row["id"]: row["_kafka"]["timestamp"] for row in view(spec).rows()}
         assert {stamp: time and time.year for stamp, time in times.items()} == {
@@ -557,7 +558,7 @@ def test_what_was_fetched_beyond_a_batch_is_freed(
         return (runtime.totalMemory() - runtime.freeMemory()) >> 20
 
     topic = new_topic()
-    spec = topic.spec("id bigint, text string", arrow=False, max_records_per_commit=60)
+    spec = topic.spec("id bigint, text string", **by(False), max_records_per_commit=60)
     topic.send({"id": -1, "text": ""})
     # Whatever is loaded and compiled once is there.
     ingest(spec, connections(), "run-1")

@@ -11,6 +11,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_keyed import debezium, rows
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -103,7 +104,7 @@ def test_rows_that_are_appended_lack_it_too(
     arrow: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
-    spec = topic.spec(None, except_columns=("secret",), arrow=arrow)
+    spec = topic.spec(None, except_columns=("secret",), **by(arrow))
     topic.send({"id": 1, "secret": "x"})
     ingest(spec, connections(), "run-1")
     topic.send({"id": 2, "secret": {"now": ["another type"]}})

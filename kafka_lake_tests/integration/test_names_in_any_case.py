@@ -12,6 +12,7 @@ from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +40,7 @@ def test_declared_columns_take_fields_in_another_case(
     topic = new_topic()
     for number in range(3):
         topic.send({"VBELN": f"{number}", "NETWR": 1.5, "PARTNER": {"KUNNR": "k", "Name": "n"}, "MANDT": "100"})
-    spec = topic.spec(DECLARED, arrow=arrow, rules=[{"not_null": ("vbeln",)}])
+    spec = topic.spec(DECLARED, **by(arrow), rules=[{"not_null": ("vbeln",)}])
     report = ingest(spec, connections(), "run-1")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)

@@ -23,6 +23,7 @@ from kafka_lake.kafka.oldest import arrival_times, unread
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.transactions import await_transactions
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -36,9 +37,7 @@ STAMPS = [GOOD, GOOD * 1000, GOOD * 1_000_000, 2**63 - 1, -(2**63), -(10**15), -
 WIDE = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 
 
-@pytest.mark.parametrize(
-    "settings", [{"arrow": True}, exhaustive({"arrow": False}), exhaustive({"write": "upsert", "key": ("id",)})]
-)
+@pytest.mark.parametrize("settings", [{}, exhaustive(by(False)), exhaustive({"write": "upsert", "key": ("id",)})])
 def test_records_with_impossible_times_become_rows(
     settings: dict[str, Any], new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

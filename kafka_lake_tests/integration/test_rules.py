@@ -32,6 +32,7 @@ from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import summary_of
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
 
@@ -48,6 +49,7 @@ RULES = (
     RuleEntry(expression="total >= tax AND _kafka.offset >= 0", name="total_covers_tax"),
     RuleEntry(unique=("id",)),
 )
+
 # No row breaks one that Spark asks: what breaks the others is never written.
 SET_APART = (*RULES[:4], RuleEntry(row_count=RowCount(1)), RuleEntry(expression="_kafka.offset >= 0", name="placed"))
 GOOD: dict[str, Any] = {"status": "new", "amount": 5.5, "email": "a@b", "total": 2.0, "tax": 1.0}
@@ -161,7 +163,7 @@ def rules_are_kept(
     [
         (RULES, {}),
         (SET_APART, {}),
-        exhaustive(RULES, {"arrow": False, "transform": "kafka_lake_tests.integration.transforms:with_tenfold"}),
+        exhaustive(RULES, {"transform": "kafka_lake_tests.integration.transforms:with_tenfold"}),
     ],
     ids=["all kinds", "set apart", "by Spark"],
 )
@@ -187,7 +189,7 @@ def test_rules_of_rows_mean_the_same_however_rows_are_written(
     # To Java, a line end may follow what $ ends, and \r is none of the characters of a dot.
     for s, n, d in (("ab", 1, None), ("ab\n", 0, "2026-01-03"), ("\rb", 0, "2026-01-02"), (None, None, "2026-01-03")):
         topic.send({"id": len(topic.ledger), "s": s, "n": n, "d": d})
-    ways: dict[str, dict[str, Any]] = {"arrow": {}, "spark": {"arrow": False}}
+    ways: dict[str, dict[str, Any]] = {"arrow": {}, "spark": by(False)}
     ways["keyed"] = {"write": "upsert", "key": ("id",)}
     for way, settings in ways.items():
         spec = topic.spec("id bigint, s string, n bigint, d date", rules=rules, rules_fail_above=None, **settings)

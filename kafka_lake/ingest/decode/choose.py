@@ -78,7 +78,6 @@ def _one(
             declared=declared,
             infer_timestamps=spec.infer_timestamps,
             rules=rules_of(spec),
-            plain=spec.arrow,
             watches=part == "value",
         )
     # Times are as the schema says, not as settings for JSON without one do.

@@ -116,7 +116,8 @@ class Batch:
             base, marks = gone or base, marks | removes_mark(gone)
         if self.written is not None:
             return self._append_files(branch, self.written, base, marks)
-        if not spec.is_keyed and self.plan.share is not None and not self.plan.share.records:
+        has_none = self.plan.share is not None and not self.plan.share.records
+        if has_none and not spec.is_keyed and not self.plan.deletes:
             # The commit moves the position alone: Spark needn't look for rows.
             return self._append_files(branch, nothing_written(), base, marks)
         doubt = why_not(spec, self.decoder, target=self.target, state=self.state)

@@ -9,6 +9,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.written_by import by
 
 SCHEMA = "id bigint, name string"
 
@@ -22,7 +23,7 @@ def main(topic: str, *engines: str) -> None:
             connections = Connections(
                 kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session
             )
-            spec = TopicTable(topic, "rest", table=f"arrow_{arrow}".lower(), schema=SCHEMA, arrow=arrow)
+            spec = TopicTable(topic, "rest", table=f"arrow_{arrow}".lower(), schema=SCHEMA, **by(arrow))
             ingest(spec, connections, "run-1")
             by_python, by_spark = _rows(connections, spec, spark)
             print("ROWS", json.dumps([spec.table, by_python, by_spark]))

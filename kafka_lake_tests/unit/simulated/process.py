@@ -37,8 +37,6 @@ def spec_of(attempt: Attempt) -> TopicTable:
         max_records_per_commit=attempt.limit,
         max_bytes_per_commit=attempt.max_bytes,
         on_data_loss="continue" if attempt.accept_losses else "fail",
-        # What simulates Spark's writer has no files for Arrow to write.
-        arrow=False,
     )
 
 

@@ -90,7 +90,6 @@ class Json(Nothing):
         infer_timestamps: Whether text that is a date or time in all records of a batch becomes a column of that type
             when it is first seen.
         rules: How values are read; fields without a column are wanted where nothing is declared.
-        plain: Whether Arrow's parser takes what it can.
         watches: Whether to see what is in no column; nobody looks for that in keys, whose columns are declared.
         shown: What the records look like, as far as the table doesn't know it, in one or more schemas.
         misfits: What those look like that fitted no row, by each pass.
@@ -100,7 +99,6 @@ class Json(Nothing):
     declared: Target | None = None
     infer_timestamps: bool = False
     rules: Rules = field(default_factory=Rules)
-    plain: bool = True
     watches: bool = True
     shown: tuple[T.StructType, ...] = ()
     misfits: tuple[T.StructType, ...] = ()
@@ -126,7 +124,7 @@ class Json(Nothing):
         """Return what tasks are told, see `work_of`."""
         any_case = target.any_case or self.declared is not None
         rules = replace(self.rules, infer=self.declared is None, any_case=any_case)
-        return work_of(target, rules, max_record_bytes, self.plain)
+        return work_of(target, rules, max_record_bytes)
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return how many batches had something that is in no column."""
