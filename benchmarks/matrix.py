@@ -68,7 +68,7 @@ def _order(number: int) -> dict[str, Any]:
         "store_id": number % 97,
         "sauce": _SAUCES[number % 4],
         "cheese": _CHEESES[number % 3],
-        "total_price": 8 + number % 2200 / 100,
+        "total_price": (800 + number % 2200) / 100,
         "date_ordered": moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{number * 37 % 1000:03}Z",
     }
 
