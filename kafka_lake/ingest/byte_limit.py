@@ -1,6 +1,7 @@
 """What keeps a commit near its limit of bytes: looks at some of the planned records, and what the last commit had."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.common.record_sizes import Probe
@@ -33,11 +34,17 @@ class ByteLimit:
     def cut(self, todo: Plan) -> Plan:
         """Return as much of a plan as the limit allows: at least one record, all if there is no limit.
 
-        Records are looked at only where they may come near the limit.
+        Records are looked at only where they may come near the limit; the plan tells how large they are then.
 
         Raises:
             KafkaError: If the brokers don't give records of the topic.
         """
+        cut = self._cut(todo)
+        if not self._largest or not can_be_parted(cut):
+            return cut
+        return replace(cut, record_bytes=max(self._largest.values()))
+
+    def _cut(self, todo: Plan) -> Plan:
         spec, connections = self._context.spec, self._context.connections
         limit = spec.max_bytes_per_commit
         if todo.by_client:

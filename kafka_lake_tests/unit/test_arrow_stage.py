@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.stage.arrow_writer import _without_bound
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.stage.arrow_writer import _without_bound, may_withhold
 
 
 def session(fails_from: int) -> tuple[Any, list[str]]:
@@ -32,3 +34,12 @@ def test_a_server_that_is_gone_hides_no_error_by_that() -> None:
     with pytest.raises(ValueError, match="the batch"), _without_bound(spark):
         raise ValueError("the batch")
     assert len(told) == 2
+
+
+@pytest.mark.parametrize(("record_bytes", "count", "may"), [(0, 200_000, True), (200, 200_000, True),
+                                                            (10_000, 200_000, False), (200, 100, False)])  # fmt: skip
+def test_large_records_are_left_out_first_unless_many_are_large(record_bytes: float, count: int, may: bool) -> None:
+    spark = SimpleNamespace(conf=SimpleNamespace(get=lambda _: "67108864b"))
+    after = Position(TopicIdentity("c", "t", "pizzas"), {0: count})
+    plan = Plan((OffsetRange(0, 0, count),), after, 0, record_bytes=record_bytes)
+    assert may_withhold(spark, [], plan) == may

@@ -284,3 +284,18 @@ def test_many_partitions_are_looked_at_in_few_places_each():
     object.__setattr__(log.limit._context.connections, "record_sizes", counted)
     log.commit()
     assert set(asked) == {2}
+
+
+@pytest.mark.parametrize(("size", "told"), [(10_000, 10_000), (100, 100)])
+def test_a_plan_tells_how_large_its_records_are(size: int, told: int) -> None:
+    log = Log({0: [size] * 1000, 1: [50] * 1000}, 2_000_000)
+    todo = log.commit()
+    assert todo is not None
+    assert todo.record_bytes == told
+
+
+def test_a_plan_of_records_nobody_looks_at_tells_no_size() -> None:
+    log = Log({0: [10_000] * 10}, 100 * LARGEST_RECORD)
+    todo = log.commit()
+    assert todo is not None
+    assert (log.looks, todo.record_bytes) == (0, 0)

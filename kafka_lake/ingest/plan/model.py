@@ -1,6 +1,6 @@
 """What one commit reads, and the position that it leaves behind."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position
@@ -38,6 +38,7 @@ class Plan:
         share: What of the records is for the table; None for all of them.
         by_client: Whether this process reads the records, since Spark's Kafka source fails at one of them.
         one_by_one: Whether no record beyond a range may be expanded in memory, so that records are polled singly.
+        record_bytes: Bytes of the largest records, as far as some have been looked at; 0 if none has.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -52,6 +53,7 @@ class Plan:
     share: Share | None = None
     by_client: bool = False
     one_by_one: bool = False
+    record_bytes: float = field(default=0, compare=False)
 
     @property
     def records_at_most(self) -> int:

@@ -303,7 +303,8 @@ def may_withhold(spark: Any, states: Iterable[TableState], plan: Plan) -> bool:
         return False
     heads = (state.table.current_snapshot() for state in states)
     known = any(head is not None and LARGE_RECORDS in summary_of(head) for head in heads)
-    return plan.records_at_most >= _LONG_BATCH and not known
+    # Where many are large, leaving them out would be to read all of them twice.
+    return plan.records_at_most >= _LONG_BATCH and not known and plan.record_bytes <= _LARGE_BYTES
 
 
 @contextmanager
