@@ -2,7 +2,8 @@
 
 A column is plain data, so that it travels: ``(name, kind, sources, required, shown)`` with the names of the fields that
 feed it and its type as messages show it. A kind is ``("long",)`` and the like, ``("decimal", precision, scale)``,
-``("list", kind)``, ``("map", kind)`` with text as keys, or ``("struct", columns)``.
+``("list", kind)``, ``("map", kind)`` with text as keys, ``("map", kind, kind)`` with other keys, or
+``("struct", columns)``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,5 +84,5 @@ def arrow_type(kind: Any) -> Any:
     if kind[0] == "list":
         return pa.list_(arrow_type(kind[1]))
     if kind[0] == "map":
-        return pa.map_(pa.string(), arrow_type(kind[1]))
+        return pa.map_(arrow_type(kind[2]) if len(kind) > 2 else pa.string(), arrow_type(kind[1]))
     return pa.decimal128(kind[1], kind[2]) if kind[0] == "decimal" else _ARROW[kind[0]]

@@ -64,7 +64,9 @@ def _kind(kind: T.DataType, target: Target, path: str) -> tuple[Any, ...]:
     if isinstance(kind, T.ArrayType):
         return ("list", _kind(kind.elementType, target, f"{path}.element"))
     if isinstance(kind, T.MapType):
-        return ("map", _kind(kind.valueType, target, f"{path}.value"))
+        value = _kind(kind.valueType, target, f"{path}.value")
+        key = (_SCALARS[type(kind.keyType)],)
+        return ("map", value) if key == ("string",) else ("map", value, key)
     if isinstance(kind, T.DecimalType):
         return ("decimal", kind.precision, kind.scale)
     return (_SCALARS[type(kind)],)
