@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.errors import SchemaNotSupportedError
-from kafka_lake.executors.avro.recursion import rewriter
+from kafka_lake.executors.avro.decoder import decoder
 from kafka_lake.ingest.decode.avro.decoder import avro_type, inlined
 from kafka_lake.ingest.decode.avro.types import TYPES
 from kafka_lake.kafka.schemas import WriterSchema
@@ -193,8 +193,8 @@ def test_a_type_within_itself_is_text() -> None:
     assert named(twice) == "struct<a:struct<s:string>,b:struct<s:string>,m:map<string,string>>"
 
 
-def rewritten(schema: Any, *payloads: bytes | None) -> list[Any]:
-    found: list[Any] = rewriter(inlined(writer(schema)))(pa.array(payloads, pa.binary())).to_pylist()
+def decoded(schema: Any, *payloads: bytes | None) -> list[Any]:
+    found: list[Any] = decoder(inlined(writer(schema)))(pa.array(payloads, pa.binary())).to_pylist()
     return found
 
 
@@ -212,12 +212,11 @@ def test_values_within_themselves_become_json_with_every_digit() -> None:
         "l": [1, None], "m": {"k": "v"}, "u": UUID(int=7).bytes,
     }  # fmt: skip
     schema = record(**EVERY, within=["null", "R"])
-    plain = record(**EVERY, within=["null", "string"])
     inner = {**value, "within": {**value, "d": math.inf, "f": math.nan, "within": None}}
-    (made,) = rewritten(schema, encoded(schema, {**value, "within": inner}))
-    read: Any = fastavro.schemaless_reader(io.BytesIO(made), fastavro.parse_schema(plain), None)
-    text = read.pop("within")
-    assert read == {**value, "f": pytest.approx(0.1), "there": datetime(2026, 2, 3)}
+    (made,) = decoded(schema, encoded(schema, {**value, "within": inner}))
+    text = made.pop("within")
+    same = set(value) - {"none", "f", "o", "m", "u"}
+    assert {name: made[name] for name in same} == {name: value[name] for name in same}
     shown = {
         **value, "b": "AP8=", "x": "YWI=", "cost": "-1234567890123456789012345678.90", "day": "2026-02-03",
         "at": "2026-02-03T04:05:06.000007Z", "there": "2026-02-03T00:00:00", "o": "01:02:03", "u": str(UUID(int=7)),
@@ -228,18 +227,19 @@ def test_values_within_themselves_become_json_with_every_digit() -> None:
     assert '"s":"ä\\""' in text
 
 
-def test_bytes_of_types_within_themselves_are_copied_or_malformed() -> None:
-    tree = {"value": 1, "children": [{"value": 2, "children": []}, None]}
-    good = encoded(TREE, tree)
-    # A block with its size, as some writers have it, and what follows the value.
+def test_bytes_of_types_within_themselves_are_text_or_malformed() -> None:
+    good = encoded(TREE, {"value": 1, "children": [{"value": 2, "children": []}, None]})
+    # A block with its size, as some writers have it.
     sized = b"\x02\x01\x06\x02\x04\x00\x00"
-    flat = record("shop.Tree", value="int", children={"type": "array", "items": ["null", "string"]})
-    text = encoded(flat, {"value": 1, "children": ['{"value":2,"children":[]}', None]})
-    assert rewritten(TREE, good, good + b"rest", None) == [text, text + b"rest", None]
-    assert rewritten(TREE, sized) == [encoded(flat, {"value": 1, "children": ['{"value":2,"children":[]}']})]
+    assert decoded(TREE, good, good + b"rest", None, sized) == [
+        {"value": 1, "children": ['{"value":2,"children":[]}', None]},
+        None,
+        None,
+        {"value": 1, "children": ['{"value":2,"children":[]}']},
+    ]
     claims = b"\x02" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f" + b"\x02"
     deep = b"\x02" + b"\x02\x02\x02" * 100_000
-    assert rewritten(TREE, *[good[:cut] for cut in range(len(good))], claims, deep) == [b""] * (len(good) + 2)
+    assert decoded(TREE, *[good[:cut] for cut in range(len(good))], claims, deep) == [None] * (len(good) + 2)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,6 @@
-"""Avro values whose type contains itself: what lies in the second of such values in a row becomes JSON text.
-
-The bytes are written anew, with a string where the schema has a type within itself, so that a reader without such types
-reads them. https://avro.apache.org/docs/1.12.0/specification/#binary-encoding
-"""
+"""Avro values whose type contains itself: what lies in the second of such values in a row becomes JSON text."""
 
 import base64
-import json
 import struct
 import uuid
 from collections.abc import Callable, Mapping
@@ -16,106 +11,77 @@ from typing import Any
 import pyarrow as pa
 
 from kafka_lake.executors.as_json import number_of, text_of
-from kafka_lake.executors.changes.avro_spans import Types, branch, integer
+from kafka_lake.executors.avro.reader import Reader
+from kafka_lake.executors.avro.scan import Places, Rows, Scan, integer, span
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 """Returns the value at a place as JSON has it, and where it ends; raises ValueError or IndexError if it isn't whole."""
-Copy = Callable[[bytes, int, bytearray], int]
-"""Writes the value at a place, and returns where it ends."""
+Resolve = Callable[[Any, str], tuple[Any, str]]
+"""Returns a type itself, what a name stands for, and the namespace that it is in."""
 
+_INT_BYTES, _LONG_BYTES = 5, 10
 _EPOCH = date(1970, 1, 1).toordinal()
 _LAST_DAY = date.max.toordinal()
 _UNITS = {"millis": 1_000, "micros": 1}
 _SINGLE = "<f"
 _FLOATS = {"float": (_SINGLE, 4), "double": ("<d", 8)}
+_BROKEN = (ValueError, IndexError, RecursionError, struct.error)
 
 
-def rewriter(schema: str) -> Callable[[pa.Array], pa.Array]:
-    """Return a function that writes values anew, empty where they are malformed; unused, it can be pickled.
+class Within(Reader):
+    """Reads values of a type within itself as JSON text.
 
     Args:
-        schema: The values' schema, each named type written out where it is first used.
+        node: The type, as the schema has it.
+        namespace: What it is in.
+        resolve: Finds types by their names.
     """
-    ready: list[Copy] = []
 
-    def rewrite(payloads: pa.Array) -> pa.Array:
-        if not ready:
-            parsed = json.loads(schema)
-            ready.append(_Recursion(Types(parsed)).copy(parsed, ()))
-        written = [None if data is None else _rewritten(data, ready[0]) for data in payloads.to_pylist()]
-        return pa.array(written, pa.binary())
+    type = pa.string()
 
-    return rewrite
+    def __init__(self, node: Any, namespace: str, resolve: Resolve) -> None:
+        self._read = _Types(resolve).read(node, namespace)
+
+    def read(self, scan: Scan, at: Places, row: Rows) -> tuple[pa.Array, Places]:
+        """Return the values."""
+        texts: list[str | None] = []
+        end = at.copy()
+        for number, (begin, last) in enumerate(zip(at.tolist(), scan.ends[row].tolist(), strict=True)):
+            try:
+                value, size = self._read(scan.content[begin:last], 0)
+                texts.append(text_of(value))
+                end[number] = begin + size
+            except _BROKEN:
+                texts.append(None)
+                scan.bad[row[number]] = True
+        return pa.array(texts, pa.string()), end
+
+    def walk(self, content: bytes, at: int) -> int:
+        """Return where a value ends."""
+        try:
+            return self._read(content, at)[1]
+        except (RecursionError, struct.error):
+            raise ValueError("not whole") from None
 
 
-def _rewritten(data: bytes, copy: Copy) -> bytes:
-    out = bytearray()
-    try:
-        end = copy(data, 0, out)
-    except (ValueError, IndexError, RecursionError, struct.error):
-        return b""
-    # What follows the value is an error that the reader finds.
-    return bytes(out) + data[end:] if end <= len(data) else b""
-
-
-class _Recursion:
+class _Types:
     """The types of one schema."""
 
-    def __init__(self, types: Types) -> None:
-        self._types = types
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
         self._reads: dict[int, Read] = {}
 
-    def copy(self, kind: Any, above: tuple[int, ...]) -> Copy:
-        """Return what writes values of a type.
-
-        Args:
-            kind: The type.
-            above: The records that it is in.
-        """
-        node = self._types.resolved(kind)
-        if isinstance(node, list):
-            branches = [self.copy(part, above) for part in node]
-
-            def of_union(data: bytes, at: int, out: bytearray) -> int:
-                which, begin = branch(data, at, len(branches))
-                out += data[at:begin]
-                return branches[which](data, begin, out)
-
-            return of_union
-        name = node["type"] if isinstance(node, dict) else node
-        if name in ("record", "error"):
-            if id(node) in above:
-                return _as_text(self.read(node))
-            fields = [self.copy(field["type"], (*above, id(node))) for field in node["fields"]]
-
-            def of_record(data: bytes, at: int, out: bytearray) -> int:
-                for field in fields:
-                    at = field(data, at, out)
-                return at
-
-            return of_record
-        if name in ("array", "map"):
-            return _copied_blocks(self.copy(node["items" if name == "array" else "values"], above), name == "map")
-        read = self.read(node)
-
-        def as_it_is(data: bytes, at: int, out: bytearray) -> int:
-            _, end = read(data, at)
-            out += data[at:end]
-            return end
-
-        return as_it_is
-
-    def read(self, kind: Any) -> Read:
+    def read(self, kind: Any, namespace: str) -> Read:
         """Return what reads values of a type."""
-        node = self._types.resolved(kind)
+        node, namespace = self._resolve(kind, namespace)
         if isinstance(node, list):
-            return _union([self.read(part) for part in node])
+            return _union([self.read(part, namespace) for part in node])
         name = node["type"] if isinstance(node, dict) else node
         logical = node if isinstance(node, dict) else {}
         if name in ("record", "error"):
-            return self._record(node)
+            return self._record(node, namespace)
         if name in ("array", "map"):
-            inner = self.read(node["items" if name == "array" else "values"])
+            inner = self.read(node["items" if name == "array" else "values"], namespace)
             return _array(inner) if name == "array" else _map(inner)
         if name == "enum":
             return _enum(node["symbols"])
@@ -125,59 +91,19 @@ class _Recursion:
             return _float(*_FLOATS[name])
         return _SCALARS[name](logical)
 
-    def _record(self, node: Mapping[str, Any]) -> Read:
+    def _record(self, node: Mapping[str, Any], namespace: str) -> Read:
         """Return what reads a record; its fields' types are looked at when there is one: they may be its own."""
         fields: list[tuple[str, Read]] = []
 
         def read(data: bytes, at: int) -> tuple[Any, int]:
             if not fields:
-                fields.extend((field["name"], self.read(field["type"])) for field in node["fields"])
+                fields.extend((field["name"], self.read(field["type"], namespace)) for field in node["fields"])
             found = {}
             for name, part in fields:
                 found[name], at = part(data, at)
             return found, at
 
         return self._reads.setdefault(id(node), read)
-
-
-def _as_text(read: Read) -> Copy:
-    def copy(data: bytes, at: int, out: bytearray) -> int:
-        value, end = read(data, at)
-        text = text_of(value).encode()
-        out += _number(len(text)) + text
-        return end
-
-    return copy
-
-
-def _number(value: int) -> bytes:
-    r"""Return a number that isn't negative as Avro writes it.
-
-    >>> _number(0), _number(64)
-    (b'\x00', b'\x80\x01')
-    """
-    rest, out = value << 1, bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*out, rest])
-
-
-def _copied_blocks(item: Copy, keyed: bool) -> Copy:
-    def copy(data: bytes, at: int, out: bytearray) -> int:
-        while True:
-            count, at = _block(data, at)
-            out += _number(count)
-            if not count:
-                return at
-            for _ in range(count):
-                begin = at
-                if keyed:
-                    _, at = _text(data, at)
-                    out += data[begin:at]
-                at = _further(data, begin, item(data, at, out))
-
-    return copy
 
 
 def _block(data: bytes, at: int) -> tuple[int, int]:
@@ -195,9 +121,16 @@ def _further(data: bytes, begin: int, end: int) -> int:
     return end
 
 
+def _branch(data: bytes, at: int, count: int) -> tuple[int, int]:
+    which, begin = integer(data, at, _INT_BYTES)
+    if not 0 <= which < count:
+        raise ValueError("a type or symbol that the schema doesn't have")
+    return which, begin
+
+
 def _union(reads: list[Read]) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        which, begin = branch(data, at, len(reads))
+        which, begin = _branch(data, at, len(reads))
         return reads[which](data, begin)
 
     return read
@@ -205,7 +138,7 @@ def _union(reads: list[Read]) -> Read:
 
 def _enum(symbols: list[str]) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        which, end = branch(data, at, len(symbols))
+        which, end = _branch(data, at, len(symbols))
         return symbols[which], end
 
     return read
@@ -241,16 +174,9 @@ def _map(item: Read) -> Read:
     return read
 
 
-def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    length, begin = integer(data, at)
-    if not 0 <= length <= len(data) - begin:
-        raise ValueError("longer than what is there")
-    return data[begin : begin + length], begin + length
-
-
 def _text(data: bytes, at: int) -> tuple[str, int]:
-    found, end = _bytes(data, at)
-    return found.decode(), end
+    begin, end = span(data, at)
+    return data[begin:end].decode(), end
 
 
 def _boolean(data: bytes, at: int) -> tuple[bool, int]:
@@ -265,16 +191,19 @@ def _float(form: str, size: int) -> Read:
     return read
 
 
-def _whole(logical: Mapping[str, Any]) -> Read:
-    convert = _TIMES.get(str(logical.get("logicalType")))
-    if convert is None:
-        return integer
+def _whole(most: int) -> Callable[[Mapping[str, Any]], Read]:
+    """Return what makes a reader of numbers of so many bytes at the most."""
 
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        count, end = integer(data, at)
-        return convert(count), end
+    def of(logical: Mapping[str, Any]) -> Read:
+        convert = _TIMES.get(str(logical.get("logicalType")))
 
-    return read
+        def read(data: bytes, at: int) -> tuple[Any, int]:
+            count, end = integer(data, at, most)
+            return count if convert is None else convert(count), end
+
+        return read
+
+    return of
 
 
 def _day(days: int) -> Any:
@@ -324,10 +253,10 @@ def _bytes_of(size: int | None, logical: Mapping[str, Any]) -> Read:
         return base64.b64encode(content).decode()
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        content, end = _bytes(data, at) if size is None else (data[at : at + size], at + size)
+        begin, end = span(data, at) if size is None else (at, at + size)
         if end > len(data):
             raise ValueError("longer than what is there")
-        return shown(content), end
+        return shown(data[begin:end]), end
 
     return read
 
@@ -335,8 +264,8 @@ def _bytes_of(size: int | None, logical: Mapping[str, Any]) -> Read:
 _SCALARS: Mapping[str, Callable[[Mapping[str, Any]], Read]] = {
     "null": lambda logical: lambda data, at: (None, at),
     "boolean": lambda logical: _boolean,
-    "int": _whole,
-    "long": _whole,
+    "int": _whole(_INT_BYTES),
+    "long": _whole(_LONG_BYTES),
     "string": lambda logical: _text,
     "bytes": lambda logical: _bytes_of(None, logical),
 }

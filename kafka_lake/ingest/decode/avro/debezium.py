@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.executors.avro.schema import VARIABLE_SCALE_DECIMAL
+from kafka_lake.executors.avro.texts import ISO_TEXTS
 from kafka_lake.executors.changes.avro_spans import Types
 from kafka_lake.executors.changes.debezium_avro import row_type
-from kafka_lake.ingest.decode.avro.debezium_values import TEXTS, VARIABLE_SCALE_DECIMAL
-from kafka_lake.ingest.decode.avro.decoder import inlined
-from kafka_lake.ingest.decode.avro.schema_reader import REMEDY, SchemaReader
+from kafka_lake.ingest.decode.avro.decoder import REMEDY, inlined, reader_of
 from kafka_lake.kafka.schemas import WriterSchema
 
 _NAME = "connect.name"
@@ -25,7 +25,7 @@ _LOGICAL: Mapping[tuple[str, str], str] = MappingProxyType(
         ("long", "io.debezium.time.NanoTimestamp"): "local-timestamp-nanos",
         # Of a column without a time zone; those with one are text.
         ("long", "org.apache.kafka.connect.data.Timestamp"): "local-timestamp-millis",
-        **{("string", name): name for name in TEXTS},
+        **{("string", name): name for name in ISO_TEXTS},
         ("record", VARIABLE_SCALE_DECIMAL): VARIABLE_SCALE_DECIMAL,
     }
 )
@@ -47,7 +47,7 @@ def of_rows(envelope: WriterSchema) -> WriterSchema:
         row = types.resolved(row_type(types))
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise SchemaNotSupportedError(f"Avro: {envelope.label} is no envelope of Debezium's. {error}", REMEDY) from None
-    reader = SchemaReader(replace(envelope, text=text, references={}))
+    reader = reader_of(replace(envelope, text=text, references={}))
     return _of(envelope, reader.inline(row, "", set()))
 
 

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import SchemaNotSupportedError, TableError, UnknownSchemaError
-from kafka_lake.ingest.decode.avro.schema_reader import full_name
+from kafka_lake.executors.avro.schema import full_name
 from kafka_lake.ingest.decode.by_schema.registered import schema_id
 from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE
 from kafka_lake.ingest.decode.protobuf.indexes import index_prefix, message_indexes

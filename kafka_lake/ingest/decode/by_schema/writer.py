@@ -47,7 +47,7 @@ class Writer:
         """Return the column that decodes bytes; it must get a name of its own before it is used, to be made once."""
         if self.schema.kind == "PROTOBUF":
             return decode_protobuf(payload, self.message)
-        return decode_avro(payload, self.schema, field=COLUMN if self.bare else None)
+        return decode_avro(payload, self.schema)
 
     def outcome(self, decoded: Column) -> tuple[Column, Column]:
         """Return of a decoded column the fields, null where the bytes are malformed, and what is wrong with those."""

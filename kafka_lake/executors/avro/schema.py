@@ -1,85 +1,78 @@
-"""A schema is read once, part by part, into how its values are read; what can't be columns is refused."""
+"""A schema is read once, part by part, into what reads its values; what can't be columns is refused."""
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import types as T
+import pyarrow as pa
 
-from kafka_lake.common.errors import SchemaNotSupportedError
-from kafka_lake.ingest.decode.avro.debezium_values import VARIABLE_SCALE_DECIMAL, variable_scale_decimal
-from kafka_lake.ingest.decode.avro.decimals import decimal_value
-from kafka_lake.ingest.decode.avro.nested import (
-    Member,
-    array_value,
-    element_value,
-    map_value,
-    record_value,
-    union_value,
-)
-from kafka_lake.ingest.decode.avro.scalars import (
-    DURATION_TYPE,
-    PRIMITIVES,
-    duration_value,
-    primitive_value,
-    uuid_of_bytes,
-)
-from kafka_lake.ingest.decode.avro.value import NULL, Value, avro_field
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.executors.avro.decimals import ScaledDecimals
+from kafka_lake.executors.avro.nested import Array, Map, Member, Optional, Record, Several, Widened
+from kafka_lake.executors.avro.reader import NULL, Reader, UnsupportedTypeError
+from kafka_lake.executors.avro.recursion import Within
+from kafka_lake.executors.avro.scalars import PRIMITIVES, Enums, fixed, primitive
 
-_WIDENED = {frozenset({"int", "long"}): T.LongType(), frozenset({"float", "double"}): T.DoubleType()}
+VARIABLE_SCALE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
+_WIDENED = {frozenset({"int", "long"}): pa.int64(), frozenset({"float", "double"}): pa.float64()}
 _NAMED = ("record", "error", "enum", "fixed")
 _NAME = re.compile(r"[^\W\d]\w*")
 _MAX_TYPES = 20_000
 _MAX_DEPTH = 100
-REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
 
 
 class SchemaReader:
     """Reads a schema once; refuses what can't be columns.
 
-    Attributes:
-        count: How many types it has.
-        is_recursive: Whether a type contains itself; it is read as text there, which `executors.avro` writes.
+    Args:
+        label: What messages call the schema.
+        text: The schema, as JSON.
+        references: Schemas that it refers to, by their names in the registry.
+
+    Raises:
+        UnsupportedTypeError: If a text is no JSON, or a type is defined twice.
     """
 
-    def __init__(self, schema: WriterSchema) -> None:
-        self.label = schema.label
-        self.named: dict[str, tuple[Mapping[str, Any], str]] = {}
-        self.open: list[str] = []
-        self.count = 0
-        self.is_recursive = False
-        for name, text in schema.references.items():
-            self._define(self._parsed(text, f" refers to {name}, which"), "")
-        self.text = self._parsed(schema.text, "")
-        self._define(self.text, "")
+    def __init__(self, label: str, text: str, references: Mapping[str, str] | None = None) -> None:
+        self._label = label
+        self._named: dict[str, tuple[Mapping[str, Any], str]] = {}
+        self._open: list[str] = []
+        self._count = 0
+        for name, referred in (references or {}).items():
+            self._define(self._parsed(referred, f" refers to {name}, which"), "")
+        self._schema = self._parsed(text, "")
+        self._define(self._schema, "")
 
-    def root(self) -> Value:
-        """Return how values of the schema are read.
+    def root(self) -> Reader:
+        """Return what reads values of the schema: structs of its fields, or of one ``value`` if it is no record.
 
         Raises:
-            SchemaNotSupportedError: If it can be no columns.
+            UnsupportedTypeError: If it can be no columns.
         """
-        value = self._read(self.text, "", ())
-        if isinstance(value.avro, dict) and value.avro.get("fields") == []:
-            return Value(value.avro, T.StructType([]))
-        if isinstance(value.type, T.NullType):
+        try:
+            reader = self._read(self._schema, "", ())
+        except RecursionError:
+            raise UnsupportedTypeError(f"Avro: {self._label} is nested too deeply.") from None
+        if pa.types.is_null(reader.type):
             raise self._error((), "is null: there is nothing that could be a column")
-        return value
+        return reader.at_root() if isinstance(reader, Record) else reader
+
+    def inlined(self) -> str:
+        """Return the schema's text with the types that it refers to written out where each is first used."""
+        return json.dumps(self.inline(self._schema, "", set()))
 
     def _parsed(self, text: str, what: str) -> Any:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise SchemaNotSupportedError(f"Avro: {self.label}{what} is no JSON: {error}.", REMEDY) from None
+            raise UnsupportedTypeError(f"Avro: {self._label}{what} is no JSON: {error}.") from None
+        except RecursionError:
+            raise UnsupportedTypeError(f"Avro: {self._label} is nested too deeply.") from None
 
-    def _error(self, path: Sequence[str], what: str) -> SchemaNotSupportedError:
+    def _error(self, path: Sequence[str], what: str) -> UnsupportedTypeError:
         at = f", {'.'.join(path)}" if path else ""
-        return SchemaNotSupportedError(f"Avro: {self.label}{at}: the type {what}.", REMEDY)
+        return UnsupportedTypeError(f"Avro: {self._label}{at}: the type {what}.")
 
     def _define(self, node: Any, namespace: str) -> None:
         if isinstance(node, list):
@@ -97,7 +90,7 @@ class SchemaReader:
         full = full_name(node, namespace)
         if not full or not all(_NAME.fullmatch(part) for part in full.split(".")):
             raise self._error((), f"has the invalid name {full!r}")
-        if self.named.setdefault(full, (node, namespace))[0] != node:
+        if self._named.setdefault(full, (node, namespace))[0] != node:
             raise self._error((), f"{full} is defined twice")
         return full.rpartition(".")[0]
 
@@ -107,7 +100,7 @@ class SchemaReader:
             return [self.inline(each, namespace, defined) for each in node]
         if isinstance(node, str):
             full = self._known(node, namespace)
-            return node if full is None else full if full in defined else self.inline(*self.named[full], defined)
+            return node if full is None else full if full in defined else self.inline(*self._named[full], defined)
         if not isinstance(node, dict):
             return node
         if node.get("type") in _NAMED:
@@ -123,11 +116,11 @@ class SchemaReader:
         return {**node, **parts}
 
     def _known(self, name: str, namespace: str) -> str | None:
-        return next((full for full in (f"{namespace}.{name}", name) if full in self.named), None)
+        return next((full for full in (f"{namespace}.{name}", name) if full in self._named), None)
 
-    def _read(self, node: Any, namespace: str, path: tuple[str, ...]) -> Value:
-        self.count += 1
-        if self.count > _MAX_TYPES or len(path) > _MAX_DEPTH:
+    def _read(self, node: Any, namespace: str, path: tuple[str, ...]) -> Reader:
+        self._count += 1
+        if self._count > _MAX_TYPES or len(path) > _MAX_DEPTH:
             raise self._error((), f"has more than {_MAX_TYPES} parts, or is nested more than {_MAX_DEPTH} deep")
         if isinstance(node, list):
             return self._union(node, namespace, path)
@@ -143,80 +136,78 @@ class SchemaReader:
         if kind == "array":
             return self._array(self._part(node, "items", namespace, (*path, "element")), path)
         if kind == "map":
-            return map_value(element_value(self._part(node, "values", namespace, (*path, "value"))))
+            return Map(self._part(node, "values", namespace, (*path, "value")))
         return self._reference(node, namespace, path)
 
-    def _part(self, node: Mapping[str, Any], key: str, namespace: str, path: tuple[str, ...]) -> Value:
+    def _part(self, node: Mapping[str, Any], key: str, namespace: str, path: tuple[str, ...]) -> Reader:
         if key not in node:
             raise self._error(path[:-1], f"has no {key}: {_shown(node)}")
         return self._read(node[key], namespace, path)
 
-    def _reference(self, node: Mapping[str, Any], namespace: str, path: tuple[str, ...]) -> Value:
+    def _reference(self, node: Mapping[str, Any], namespace: str, path: tuple[str, ...]) -> Reader:
         kind = node["type"]
         if kind == "null":
             return NULL
         if kind in PRIMITIVES:
-            return primitive_value(kind, node, f"d{self.count}")
+            return primitive(kind, node)
         full = self._known(kind, namespace)
         if full is None:
             raise self._error(path, f"is unknown: {_shown(kind)}")
-        return self._definition(*self.named[full], path)
+        return self._definition(*self._named[full], path)
 
-    def _definition(self, node: Mapping[str, Any], namespace: str, path: tuple[str, ...]) -> Value:
+    def _definition(self, node: Mapping[str, Any], namespace: str, path: tuple[str, ...]) -> Reader:
         full = full_name(node, namespace)
-        if full in self.open:
-            self.is_recursive = True
-            return Value("string", T.StringType())
-        name = f"t{self.count}"
+        if full in self._open:
+            return Within(node, namespace, self._resolved)
         if node["type"] == "enum":
-            return self._enum(node, name, path)
+            return self._enum(node, path)
         if node["type"] == "fixed":
-            return self._fixed(node, name, path)
+            return self._fixed(node, path)
         if node.get("logicalType") == VARIABLE_SCALE_DECIMAL:
-            return variable_scale_decimal(name)
-        self.open.append(full)
-        value = self._record(node, full.rpartition(".")[0], name, path)
-        self.open.pop()
-        return value
+            return ScaledDecimals()
+        self._open.append(full)
+        reader = self._record(node, full.rpartition(".")[0], path)
+        self._open.pop()
+        return reader
 
-    def _enum(self, node: Mapping[str, Any], name: str, path: Sequence[str]) -> Value:
+    def _resolved(self, kind: Any, namespace: str) -> tuple[Any, str]:
+        """Return a type itself, without what is merely said of it, and the namespace that its parts are in."""
+        while isinstance(kind, dict) and isinstance(kind["type"], dict | list):
+            kind = kind["type"]
+        name = kind["type"] if isinstance(kind, dict) else kind
+        if isinstance(name, str) and name not in _NAMED and (full := self._known(name, namespace)):
+            kind, namespace = self._named[full]
+            name = kind["type"]
+        if isinstance(kind, dict) and name in _NAMED:
+            namespace = full_name(kind, namespace).rpartition(".")[0]
+        return kind, namespace
+
+    def _enum(self, node: Mapping[str, Any], path: Sequence[str]) -> Reader:
         symbols = node.get("symbols")
         if not isinstance(symbols, list) or not all(isinstance(s, str) and _NAME.fullmatch(s) for s in symbols):
             raise self._error(path, f"has no symbols, or invalid ones: {_shown(symbols)}")
         if len(set(symbols)) < len(symbols):
             raise self._error(path, f"has a symbol twice: {_shown(symbols)}")
-        return Value({"type": "enum", "name": name, "symbols": symbols}, T.StringType())
+        return Enums(symbols)
 
-    def _fixed(self, node: Mapping[str, Any], name: str, path: Sequence[str]) -> Value:
+    def _fixed(self, node: Mapping[str, Any], path: Sequence[str]) -> Reader:
         size = node.get("size")
         if not isinstance(size, int) or size < 0:
             raise self._error(path, f"has no size, or an invalid one: {_shown(size)}")
-        avro = {"type": "fixed", "name": name, "size": size}
-        logical = node.get("logicalType")
-        if logical == "decimal" and (found := decimal_value(avro, node, math.floor(math.log10(2) * (8 * size - 1)))):
-            return found
-        if logical == "uuid" and size == 16:
-            return Value(avro, T.StringType(), uuid_of_bytes)
-        if logical == "duration" and size == 12:
-            return Value(avro, DURATION_TYPE, duration_value)
-        return Value(avro, T.BinaryType(), takes_bytes=size > 0)
+        return fixed(node, size)
 
-    def _record(self, node: Mapping[str, Any], namespace: str, name: str, path: tuple[str, ...]) -> Value:
+    def _record(self, node: Mapping[str, Any], namespace: str, path: tuple[str, ...]) -> Reader:
         fields = node.get("fields")
         if not isinstance(fields, list):
             raise self._error(path, "has no fields")
         names = [self._field_name(field, path) for field in fields]
         if len(set(names)) < len(names):
             raise self._error(path, f"has the field {Counter(names).most_common(1)[0][0]} twice")
-        # Spark finds no field whose name another one has, but for its case.
-        clash = len({each.lower() for each in names}) < len(names)
-        parts = []
-        for number, field in enumerate(fields):
-            value = self._part(field, "type", namespace, (*path, field["name"]))
-            if value is not NULL:
-                parts.append(Member(field["name"], f"f{number}" if clash else field["name"], value, field.get("doc")))
-        avro = {"type": "record", "name": name, "fields": [avro_field(part.raw, part.value.avro) for part in parts]}
-        return replace(record_value(parts, avro), takes_bytes=any(part.value.takes_bytes for part in parts))
+        members = [
+            Member(name, self._part(field, "type", namespace, (*path, name)), field.get("doc"))
+            for name, field in zip(names, fields, strict=True)
+        ]
+        return Record(members)
 
     def _field_name(self, field: Any, path: Sequence[str]) -> str:
         name = field.get("name") if isinstance(field, dict) else None
@@ -224,14 +215,13 @@ class SchemaReader:
             raise self._error(path, f"has a field without a valid name: {_shown(field)}")
         return name
 
-    def _array(self, element: Value, path: Sequence[str]) -> Value:
+    def _array(self, element: Reader, path: Sequence[str]) -> Reader:
         if not element.takes_bytes:
             # A few bytes could claim billions of elements.
             raise self._error(path, "is an array whose elements take no bytes")
-        return array_value(element_value(element))
+        return Array(element)
 
-    def _union(self, node: list[Any], namespace: str, path: tuple[str, ...]) -> Value:
-        name = f"u{self.count}"
+    def _union(self, node: list[Any], namespace: str, path: tuple[str, ...]) -> Reader:
         if not node or any(isinstance(each, list) for each in node):
             raise self._error(path, "is an empty union, or one within another")
         kinds = [self._kind(each, namespace) for each in node]
@@ -242,13 +232,12 @@ class SchemaReader:
         several = len(solid) > 1
         branches = [self._read(each, namespace, (*path, labels[kind]) if several and kind in labels else path)
                     for each, kind in zip(node, kinds, strict=True)]  # fmt: skip
-        values = [value for value in branches if value is not NULL]
         if not several:
-            return replace((values or branches)[0], avro=[branch.avro for branch in branches], takes_bytes=True)
+            return Optional(branches)
         widened = _WIDENED.get(frozenset(solid))
-        if widened is not None and all(value.avro == kind for value, kind in zip(values, solid, strict=True)):
-            return Value([branch.avro for branch in branches], widened)
-        return union_value(branches, list(labels.values()), name)
+        if widened is not None and all(branch.primitive == kind for branch, kind in zip(branches, kinds, strict=True)):
+            return Widened(branches, widened)
+        return Several(branches, list(labels.values()))
 
     def _kind(self, node: Any, namespace: str) -> str:
         """Return what no other branch of a union may be: the unnamed type, or the full name."""
