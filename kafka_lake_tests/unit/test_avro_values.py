@@ -3,14 +3,13 @@
 import io
 import json
 import random
-import string
 import struct
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
 from datetime import time as clock
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -20,35 +19,22 @@ import pytest
 from kafka_lake.executors.avro.decoder import AvroDecoder, read, row_type
 from kafka_lake.executors.avro.schema import SchemaReader
 from kafka_lake.ingest.decode.avro.types import TYPES
+from kafka_lake_tests.fuzz.avro_values import (
+    Maker,
+    big_decimal,
+    encode,
+    listed,
+    mapped,
+    neat,
+    record,
+    typed,
+    unscaled,
+    varint,
+)
 from kafka_lake_tests.lanes import exhaustive
 
 END = bytes.fromhex("f4a3db95f4f4e4f05c")
 MIB = 1 << 20
-
-
-def encode(schema: Any, *values: Any) -> list[bytes]:
-    parsed, payloads = fastavro.parse_schema(schema), []
-    for value in values:
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, parsed, value)
-        payloads.append(out.getvalue())
-    return payloads
-
-
-def record(**fields: Any) -> dict[str, Any]:
-    return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
-
-
-def typed(base: str, logical: str, **more: Any) -> dict[str, Any]:
-    return {"type": base, "logicalType": logical, **more}
-
-
-def listed(items: Any) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
-def mapped(values: Any) -> dict[str, Any]:
-    return {"type": "map", "values": values}
 
 
 def decode(schema: Any, payloads: Sequence[bytes], **references: str) -> list[Any]:
@@ -61,18 +47,6 @@ def decode(schema: Any, payloads: Sequence[bytes], **references: str) -> list[An
     values = iter(well.to_pylist(maps_as_pydicts="strict"))
     rows = [next(values) if is_good else None for is_good in good]
     return rows if pa.types.is_struct(reader.type) else [row and row["value"] for row in rows]
-
-
-def varint(number: int) -> bytes:
-    return encode("long", number)[0]
-
-
-def unscaled(number: int) -> bytes:
-    return number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
-
-
-def big_decimal(number: int, scale: int) -> bytes:
-    return encode("bytes", unscaled(number))[0] + varint(scale)
 
 
 # The types, one by one.
@@ -269,194 +243,6 @@ def test_types_of_references_and_their_namespaces() -> None:
 
 
 # Schemas and records at random.
-
-TEXT = string.ascii_letters + "äß€🍕\x00\n\"\\'"
-LONG = (-(2**63), 2**63 - 1)
-
-
-class Maker:
-    """Makes schemas at random, and values of them."""
-
-    def __init__(self, seed: int) -> None:
-        self.rnd = random.Random(seed)
-        self.named: dict[str, Any] = {}
-
-    def kind(self, depth: int, union: bool = True) -> Any:
-        if self.named and self.rnd.random() < 0.1:
-            return self.rnd.choice(list(self.named))
-        makers: list[Callable[[], Any]] = [self.simple] * 5
-        if depth > 0:
-            makers += [
-                lambda: self.record(depth - 1),
-                lambda: listed(self.kind(depth - 1)),
-                lambda: mapped(self.kind(depth - 1)),
-            ]
-        if depth > 0 and union:
-            makers += [lambda: self.nullable(depth - 1)] * 2 + [lambda: self.several(depth - 1)]
-        return self.rnd.choice(makers)()
-
-    def simple(self) -> Any:
-        if self.rnd.random() < 0.3:
-            return self.fixed_or_enum()
-        precision = self.rnd.randint(1, 45)
-        scale = self.rnd.randint(0, precision)
-        return self.rnd.choice([
-            "boolean", "int", "long", "float", "double", "bytes", "string", "string", "string",
-            *(typed("int", each) for each in ("date", "time-millis", "unheard-of")),
-            *(typed("long", each) for each in (
-                "time-micros", "timestamp-millis", "timestamp-micros", "timestamp-nanos",
-                "local-timestamp-millis", "local-timestamp-micros",
-            )),
-            typed("string", "uuid"),
-            typed("bytes", "decimal", precision=precision, scale=scale),
-            typed("bytes", "big-decimal"),
-        ])  # fmt: skip
-
-    def fixed_or_enum(self) -> Any:
-        precision = self.rnd.randint(1, 45)
-        return self.known(self.rnd.choice([
-            {"type": "fixed", "size": 19, "logicalType": "decimal", "precision": precision, "scale": precision // 2},
-            {"type": "fixed", "size": 16, "logicalType": "uuid"},
-            {"type": "fixed", "size": 12, "logicalType": "duration"},
-            {"type": "fixed", "size": self.rnd.randint(1, 5)},
-            {"type": "enum", "symbols": ["RED", "green", "Blue_2"]},
-        ]))  # fmt: skip
-
-    def known(self, shell: Any) -> Any:
-        name, space = f"{shell['type'].capitalize()}{self.rnd.getrandbits(40)}", self.rnd.choice(["a", "a.b"])
-        self.named[f"{space}.{name}"] = kind = {**shell, "name": name, "namespace": space}
-        return kind
-
-    def record(self, depth: int) -> Any:
-        names = self.rnd.sample(["a", "b", "A", "value", "end", "member0", "_x", "v"], self.rnd.randint(1, 6))
-        return self.known({"type": "record", "fields": [{"name": each, "type": self.kind(depth)} for each in names]})
-
-    def nullable(self, depth: int) -> Any:
-        kind = self.kind(depth, union=False)
-        return ["null", kind] if self.rnd.random() < 0.8 else [kind, "null"]
-
-    def several(self, depth: int) -> Any:
-        whole = self.rnd.choice(["int", typed("long", "time-micros"), "long"])
-        makers: list[Callable[[], Any]] = [
-            *((lambda kind=kind: kind) for kind in (whole, "boolean", "double", "string", "bytes", "null")),
-            *([lambda: self.record(depth)] * 2),
-            self.fixed_or_enum,
-            lambda: listed(self.kind(depth)),
-        ]
-        return [make() for make in self.rnd.sample(makers, self.rnd.randint(2, 6))]
-
-    def value(self, kind: Any) -> Any:
-        """Return a value of the type, as fastavro's writer wants it."""
-        kind = self.named.get(kind, kind) if isinstance(kind, str) else kind
-        kind = kind if isinstance(kind, dict | list) else {"type": kind}
-        if isinstance(kind, list):
-            branch = self.rnd.choice(kind)
-            return None if branch == "null" else (branch_name(branch), self.value(branch))
-        rnd, base, logical = self.rnd, kind["type"], kind.get("logicalType")
-        if logical == "decimal":
-            digits = rnd.randint(1, kind["precision"])
-            return Decimal(rnd.randrange(-(10**digits) + 1, 10**digits)).scaleb(-kind["scale"])
-        if logical == "big-decimal":
-            return big_decimal(rnd.randrange(-(10**45), 10**45), rnd.randint(-40, 60))
-        if logical in ("time-millis", "time-micros"):
-            micros = rnd.randrange(86_400_000) * 1000 if logical == "time-millis" else rnd.randrange(86_400_000_000)
-            return (datetime.min + timedelta(microseconds=micros)).time()
-        if logical == "date":
-            return date.min + timedelta(days=rnd.randrange((date.max - date.min).days))
-        if logical in TICKS:
-            return rnd.randint(-30_000_000_000, 200_000_000_000) * TICKS[logical] + rnd.randrange(TICKS[logical])
-        if logical == "uuid" and base == "string":
-            return str(uuid.UUID(int=rnd.getrandbits(128)))
-        if base == "record":
-            return {each["name"]: self.value(each["type"]) for each in kind["fields"]}
-        if base == "array":
-            return [self.value(kind["items"]) for _ in range(rnd.choice([0, 1, 3]))]
-        if base == "map":
-            return {self.text(): self.value(kind["values"]) for _ in range(rnd.choice([0, 1, 3]))}
-        simple: dict[str, Callable[[], Any]] = {
-            "boolean": lambda: rnd.random() < 0.5,
-            "int": lambda: rnd.choice([0, -(2**31), 2**31 - 1, rnd.randint(-(2**31), 2**31 - 1)]),
-            "long": lambda: rnd.choice([0, *LONG, rnd.randint(*LONG)]),
-            "float": lambda: rnd.choice([0.0, float("nan"), float("-inf"), rnd.gauss(0, 1e9)]),
-            "double": lambda: rnd.choice([0.0, float("nan"), float("inf"), rnd.gauss(0, 1e200)]),
-            "bytes": lambda: rnd.randbytes(rnd.randrange(9)),
-            "string": self.text,
-            "fixed": lambda: rnd.randbytes(kind["size"]),
-            "enum": lambda: rnd.choice(kind["symbols"]),
-        }
-        return simple[base]()
-
-    def text(self) -> str:
-        return "".join(self.rnd.choices(TEXT, k=self.rnd.randrange(9)))
-
-    def wanted(self, kind: Any, value: Any) -> Any:
-        """Return what shall become of a value that fastavro's reader gave."""
-        kind = self.named.get(kind, kind) if isinstance(kind, str) else kind
-        kind = kind if isinstance(kind, dict | list) else {"type": kind}
-        if isinstance(kind, list):
-            return self.wanted_of_union(kind, value)
-        base, logical = kind["type"], kind.get("logicalType")
-        if logical == "decimal":
-            return value if kind["precision"] <= 38 else f"{value:f}"
-        if logical == "big-decimal":
-            return wanted_big_decimal(value)
-        if logical in ("time-millis", "time-micros"):
-            return value.strftime("%H:%M:%S.%f")
-        if logical == "uuid":
-            return str(value if base == "string" else uuid.UUID(bytes=value))
-        if logical == "duration":
-            return dict(zip(("months", "days", "millis"), struct.unpack("<III", value), strict=True))
-        if base == "record":
-            return {each["name"]: self.wanted(each["type"], value[each["name"]]) for each in kind["fields"]}
-        if base == "array":
-            return [self.wanted(kind["items"], each) for each in value]
-        if base == "map":
-            return {key: self.wanted(kind["values"], each) for key, each in value.items()}
-        return value
-
-    def wanted_of_union(self, kinds: list[Any], value: Any) -> Any:
-        solid = [each for each in kinds if each != "null"]
-        if value is None:
-            return None
-        if isinstance(value, tuple):
-            name, value = value
-        else:
-            bases = {bool: "boolean", float: "double", str: "string", bytes: "bytes", list: "array", clock: "long"}
-            name = bases.get(type(value), "int" if "int" in kinds else "long")
-        if len(solid) == 1:
-            return self.wanted(solid[0], value)
-        (branch,) = [each for each in solid if branch_name(each) == name]
-        none = dict.fromkeys(branch_name(each).rpartition(".")[2] for each in solid)
-        return {**none, name.rpartition(".")[2]: self.wanted(branch, value)}
-
-
-TICKS = {
-    "timestamp-millis": 1_000, "timestamp-micros": 1_000_000, "timestamp-nanos": 10,
-    "local-timestamp-millis": 1_000, "local-timestamp-micros": 1_000_000,
-}  # fmt: skip
-
-
-def branch_name(kind: Any) -> str:
-    if isinstance(kind, str):
-        return kind
-    return f"{kind['namespace']}.{kind['name']}" if "name" in kind else str(kind["type"])
-
-
-def wanted_big_decimal(value: bytes) -> str:
-    reader = io.BytesIO(value)
-    number = int.from_bytes(fastavro.schemaless_reader(reader, "bytes"), "big", signed=True)
-    scale = fastavro.schemaless_reader(reader, "int")
-    with localcontext(prec=2000):
-        return f"{Decimal(number).scaleb(-scale):f}" if scale >= 0 else f"{number}E{-scale}"
-
-
-def neat(value: Any) -> Any:
-    """Return the value with what isn't equal to itself as text."""
-    if isinstance(value, dict):
-        return {key: neat(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [neat(each) for each in value]
-    return "not a number" if isinstance(value, float) and value != value else value
 
 
 @pytest.mark.parametrize("seed", [*range(10), *(exhaustive(seed) for seed in range(10, 25))])
