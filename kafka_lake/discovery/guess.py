@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from kafka_lake.common.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.discovery.json_columns import Column, columns_of, json_value
-from kafka_lake.ingest.decode.by_schema.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, Part
+from kafka_lake.executors.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, message_indexes
+from kafka_lake.ingest.decode.by_schema.registered import Part
 from kafka_lake.ingest.decode.by_schema.writer import writer_of
-from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
 from kafka_lake.ingest.topic_table import Envelope, Format
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema

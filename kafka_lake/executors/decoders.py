@@ -7,10 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_lake.executors.avro.decoder import AvroDecoder
 from kafka_lake.executors.json.columns import Rules, arrow_type
 from kafka_lake.executors.json.decoder import Decoded, JsonDecoder
 from kafka_lake.executors.key import KeyDecoder
 from kafka_lake.executors.plain_values import PlainValues
+from kafka_lake.executors.protobuf.values import ProtobufDecoder
+from kafka_lake.executors.registered import RegisteredDecoder
 
 
 class ValueDecoder(Protocol):
@@ -86,4 +89,14 @@ def _plain(told: Mapping[str, Any]) -> ValueDecoder:
     return PlainValues(**told)
 
 
-_KINDS: Mapping[str, Callable[[Mapping[str, Any]], ValueDecoder]] = {"json": _json, "plain": _plain}
+def _registered(told: Mapping[str, Any]) -> ValueDecoder:
+    return RegisteredDecoder(**{**told, "decoders": [value_decoder(each) for each in told["decoders"]]})
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any]], ValueDecoder]] = {
+    "json": _json,
+    "plain": lambda told: PlainValues(**told),
+    "avro": lambda told: AvroDecoder(**told),
+    "protobuf": lambda told: ProtobufDecoder(**told),
+    "registered": _registered,
+}

@@ -142,7 +142,7 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
 
 def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan) -> dict[str, Any]:
     decoded = decoder.decode(sample, plan.target, messages=False)
-    counted: dict[str, Any] = decoded.agg(*batch_metrics(decoder)).collect()[0].asDict()
+    counted: dict[str, Any] = decoded.agg(*batch_metrics(decoder, decoded)).collect()[0].asDict()
     return counted
 
 

@@ -23,15 +23,6 @@ from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.java import java_env
 from kafka_lake.spark.private_conf import REDACTION, properties_file
 
-AVRO_LIMITS = " ".join(
-    f"-Dorg.apache.avro.limits.{what}.maxLength={limit}"
-    for what, limit in (("bytes", 64 << 20), ("string", 64 << 20), ("collectionItems", 8 << 20))
-)
-"""JVM options for what decodes Avro: it allocates the bytes and items that a length asks for before it reads them.
-
-Corrupt bytes ask for any number. A record that has more is malformed. Users' own options come after these and win.
-"""
-
 JVM_OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=200m " + " ".join(
     f"-XX:Tier4{what}Threshold={ten_times}"
     for what, ten_times in (
@@ -198,8 +189,7 @@ class ConnectServer(Server):
             "spark.app.name": "kafka-lake",
             "spark.master": "local[*]",
             "spark.driver.memory": self.driver_memory,
-            "spark.driver.defaultJavaOptions": AVRO_LIMITS,
-            "spark.executor.defaultJavaOptions": AVRO_LIMITS,
+            "spark.driver.defaultJavaOptions": "",
             "spark.driver.extraJavaOptions": JVM_OPTIONS,
             "spark.driver.host": HOST,
             "spark.driver.bindAddress": HOST,
@@ -219,7 +209,7 @@ class ConnectServer(Server):
             conf = on_driver(conf, spark_jars())
         # Before the others, so that a user's own win. Out of memory, a server that goes on is worse than none.
         bounds = f"-XX:MaxDirectMemorySize={self.direct_memory} -XX:MaxMetaspaceSize={self.metaspace} {OUT_OF_MEMORY}"
-        return {**conf, "spark.driver.defaultJavaOptions": f"{bounds} {conf['spark.driver.defaultJavaOptions']}"}
+        return {**conf, "spark.driver.defaultJavaOptions": f"{bounds} {conf['spark.driver.defaultJavaOptions']}".strip()}
 
 
 def on_driver(conf: Mapping[str, str], jars: str) -> dict[str, str]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from kafka_lake.common import environment
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.spark.connect import (
-    AVRO_LIMITS,
     CLASSPATH,
     FATAL_ERRORS,
     JVM_OPTIONS,
@@ -30,8 +29,8 @@ _DEFAULTS = {
     # Which of our lines built a column, told to Spark by some four calls for each: more than half of all calls.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Spark puts these before the user's own extraJavaOptions.
-    _DRIVER_OPTIONS: f"{OUT_OF_MEMORY} {AVRO_LIMITS}",
-    "spark.executor.defaultJavaOptions": f"{OUT_OF_MEMORY} {AVRO_LIMITS}",
+    _DRIVER_OPTIONS: OUT_OF_MEMORY,
+    "spark.executor.defaultJavaOptions": OUT_OF_MEMORY,
     "spark.driver.extraJavaOptions": JVM_OPTIONS,
     # An idle consumer keeps what it fetched ahead, and its polls what they had beyond the batch: tens of megabytes for
     # each partition of each batch, for Spark's five minutes. No other batch ever asks for it.

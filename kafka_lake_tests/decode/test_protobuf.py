@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.executors.registered import message_indexes
 from kafka_lake.ingest.decode.protobuf.decoder import decode_protobuf, protobuf_type
-from kafka_lake.ingest.decode.protobuf.indexes import index_prefix, message_indexes
+from kafka_lake.ingest.decode.protobuf.indexes import index_prefix
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
 from kafka_lake.kafka.schemas import WriterSchema
 

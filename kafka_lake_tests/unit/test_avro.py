@@ -17,8 +17,8 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.errors import SchemaNotSupportedError
-from kafka_lake.executors.avro.decoder import decoder
-from kafka_lake.ingest.decode.avro.decoder import avro_type, inlined
+from kafka_lake.executors.avro.decoder import read
+from kafka_lake.ingest.decode.avro.decoder import avro_type, inlined, reader_of
 from kafka_lake.ingest.decode.avro.types import TYPES
 from kafka_lake.kafka.schemas import WriterSchema
 from kafka_lake.lake.tables.create import schema_of
@@ -193,9 +193,9 @@ def test_a_type_within_itself_is_text() -> None:
     assert named(twice) == "struct<a:struct<s:string>,b:struct<s:string>,m:map<string,string>>"
 
 
-def decoded(schema: Any, *payloads: bytes | None) -> list[Any]:
-    found: list[Any] = decoder(inlined(writer(schema)))(pa.array(payloads, pa.binary())).to_pylist()
-    return found
+def decoded(schema: Any, *payloads: bytes) -> list[Any]:
+    found, good = read(reader_of(writer(schema)).root(), pa.array(payloads, pa.binary()))
+    return [row if is_good else None for row, is_good in zip(found.to_pylist(), good, strict=True)]
 
 
 def encoded(schema: Any, value: Any) -> bytes:
@@ -231,9 +231,8 @@ def test_bytes_of_types_within_themselves_are_text_or_malformed() -> None:
     good = encoded(TREE, {"value": 1, "children": [{"value": 2, "children": []}, None]})
     # A block with its size, as some writers have it.
     sized = b"\x02\x01\x06\x02\x04\x00\x00"
-    assert decoded(TREE, good, good + b"rest", None, sized) == [
+    assert decoded(TREE, good, good + b"rest", sized) == [
         {"value": 1, "children": ['{"value":2,"children":[]}', None]},
-        None,
         None,
         {"value": 1, "children": ['{"value":2,"children":[]}']},
     ]

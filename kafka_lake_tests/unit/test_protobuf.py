@@ -25,9 +25,9 @@ from pyspark import cloudpickle
 
 from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.executors.protobuf.decoder import arrow_type, decoder
+from kafka_lake.executors.registered import message_indexes
 from kafka_lake.ingest.decode.protobuf import schema
 from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type
-from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
 from kafka_lake.ingest.decode.protobuf.types import RULES, TYPES
 from kafka_lake.kafka.schemas import WriterSchema

@@ -39,7 +39,7 @@ def test_the_driver_gets_it_beside_its_other_options(tmp_path):
     conf = local_conf(catalog(Authority(tmp_path).file), "local[1]", "", {})
     options = conf["spark.driver.defaultJavaOptions"]
     assert "javax.net.ssl.trustStore=" in options
-    assert "org.apache.avro.limits" in options
+    assert "-XX:+ExitOnOutOfMemoryError" in options
     assert "trustStore" not in local_conf(catalog(""), "local[1]", "", {})["spark.driver.defaultJavaOptions"]
 
 

@@ -1,12 +1,12 @@
 """Batches of Avro values become a table's columns, all values of a batch at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from kafka_lake.executors.avro.reader import Reader
-from kafka_lake.executors.avro.scan import Scan, spread
+from kafka_lake.executors.avro.scan import Scan
 from kafka_lake.executors.avro.schema import SchemaReader
 from kafka_lake.executors.fit import Errors, Fit, small_enough
 from kafka_lake.executors.json.columns import Column
@@ -68,24 +68,6 @@ def read(reader: Reader, values: pa.Array) -> tuple[pa.StructArray, np.ndarray]:
         return pa.StructArray.from_arrays([found], [VALUE]), good
     # A root that is null has no columns.
     return found, good & found.is_valid().to_numpy(zero_copy_only=False) if found.null_count else good
-
-
-def decoder(schema: str) -> Callable[[pa.Array], pa.Array]:
-    """Return a function from values to rows, null where values are null or malformed; it can be pickled before its use.
-
-    Args:
-        schema: The schema as JSON, each named type written out where it is first used.
-    """
-    ready: list[Reader] = []
-
-    def decode(values: pa.Array) -> pa.Array:
-        if not ready:
-            ready.append(SchemaReader("the schema", schema).root())
-        places = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-        found, good = read(ready[0], values.take(pa.array(places)))
-        return spread(found.filter(pa.array(good)), places[good], len(values))
-
-    return decode
 
 
 def row_type(kind: pa.DataType) -> pa.StructType:

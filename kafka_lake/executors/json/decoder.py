@@ -35,6 +35,7 @@ class Seen:
         misfits: Fields whose values fit no column, as a struct's type; None if there are none.
         cut: Path of a column → how many of its times lost digits beyond microseconds.
         rounded: Path of a column → how many of its numbers were rounded to a double or float.
+        schemas: Name of a registry's schema, known or not → how many values it has written.
         key: The same of the records' keys, as `data` gives it; empty if there is nothing to say of them.
         empty: Paths of fields that are empty and have no column.
         more: How many other fields without a column there were, in each batch; of those nothing is known.
@@ -48,6 +49,7 @@ class Seen:
     more: int = 0
     aside: Mapping[str, int] = field(default_factory=dict)
     rounded: Mapping[str, int] = field(default_factory=dict)
+    schemas: Mapping[str, int] = field(default_factory=dict)
     key: Mapping[str, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -56,7 +58,14 @@ class Seen:
     def data(self) -> dict[str, Any]:
         """Return it as plain data."""
         kept = {"news": self.news, "misfits": self.misfits, "cut": self.cut, "empty": sorted(self.empty)}
-        return {**kept, "more": self.more, "aside": self.aside, "rounded": self.rounded, "key": self.key}
+        return {
+            **kept,
+            "more": self.more,
+            "aside": self.aside,
+            "rounded": self.rounded,
+            "schemas": self.schemas,
+            "key": self.key,
+        }
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Seen":
@@ -74,6 +83,7 @@ class Seen:
             more=self.more + later.more,
             aside=_added(self.aside, later.aside),
             rounded=_added(self.rounded, later.rounded),
+            schemas=_added(self.schemas, later.schemas),
             key=Seen.of(self.key).and_(Seen.of(later.key)).data() if self.key and later.key else self.key or later.key,
         )
 
@@ -82,6 +92,8 @@ class Seen:
 
         Names may be data, another one in each record: what is told of them must not grow with the records.
         """
+        if len(self.schemas) > most:
+            return replace(self, schemas=dict(Counter(self.schemas).most_common(most))).within(most)
         wide, crowded = _news_ends(self.news) > most, ends(self.misfits) > most
         if not (wide or crowded or len(self.empty) > most or len(self.aside) > most):
             return self
@@ -217,7 +229,7 @@ class JsonDecoder:
             parts.append(made)
             places.append(at)
         errors |= large
-        made, at = _in_order(parts, places, self._kind)
+        made, at = in_order(parts, places, self._kind)
         return Decoded(made, at, *failed_at(errors, len(values)), self._seen(misfits, aside))
 
     def _seen(self, misfits: Kind, plain: Mapping[str, int]) -> Seen:
@@ -310,8 +322,8 @@ class JsonDecoder:
         return pa.concat_arrays([first, second]), np.concatenate([first_at, second_at])
 
 
-def _in_order(
-    parts: Sequence[pa.StructArray], places: Sequence[np.ndarray], kind: Any
+def in_order(
+    parts: Sequence[pa.StructArray], places: Sequence[np.ndarray], kind: pa.StructType
 ) -> tuple[pa.StructArray, np.ndarray]:
     """Return the elements of all parts in the order of their places, and those; within each part they ascend."""
     filled = [number for number, part in enumerate(parts) if len(part)]

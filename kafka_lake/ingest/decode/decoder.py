@@ -50,14 +50,14 @@ class Decoder(Protocol):
         """
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
-        """Return aggregates over decoded records that tell what there is to learn, in the pass that writes."""
+        """Return aggregates over decoded records that tell what there is to learn, beside what tasks have observed."""
 
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> "Learned | None":
         """Return a decoder that knows what a pass has shown; None if there was nothing new.
 
         Args:
-            counts: The metrics' results.
-            records: The records of the pass; read again only if the counts say that there is something.
+            counts: The metrics' results, and as ``observed`` what tasks have seen, see `executors.task.dumped`.
+            records: The records of the pass, to be read again if need be.
             target: What they were decoded into.
         """
 
@@ -123,8 +123,9 @@ class Nothing:
         return {}
 
 
-def batch_metrics(decoder: Decoder, max_record_bytes: int | None = None) -> list[Column]:
+def batch_metrics(decoder: Decoder, decoded: DataFrame, max_record_bytes: int | None = None) -> list[Column]:
     """Return the aggregates over decoded records that count them, and tell the decoder what there is to learn."""
+    observed = [F.collect_list(OBSERVED).alias(OBSERVED)] if OBSERVED in decoded.columns else []
     failed = F.col("error_class")
     # Kafka writes -1 where a record has no time.
     timed = F.when(F.col("timestamp") >= F.timestamp_millis(F.lit(0)), F.col("timestamp"))
@@ -136,6 +137,7 @@ def batch_metrics(decoder: Decoder, max_record_bytes: int | None = None) -> list
         F.count_if(F.col("timestamp").isNull()).alias("untimed"),
         F.unix_millis(F.min(timed)).alias("oldest_ms"),
         F.unix_millis(F.max(timed)).alias("newest_ms"),
+        *observed,
         *decoder.metrics(max_record_bytes),
     ]
 

@@ -1,5 +1,6 @@
 """The record's key as a column beside those of its value, by a decoder of its own."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.executors.json.decoder import NOTHING
 from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.decode import BAD_KEY
 from kafka_lake.ingest.decode.decoder import Decoder, Learned
@@ -65,8 +67,7 @@ class Keyed:
         values = target.without(self.column)
         frame = self.value.decode(records, values, max_record_bytes=max_record_bytes, messages=messages)
         outcome = ("decoded", "error_class", "error_message")
-        observed = [name for name in (OBSERVED,) if name in frame.columns]
-        frame = frame.select(*records.columns, F.struct(*outcome, *observed).alias(_VALUE))
+        frame = frame.select(*records.columns, F.struct(*outcome).alias(_VALUE))
         keys: Target | None = None
         if known:
             kind = target.columns[self.column].dataType
@@ -88,9 +89,10 @@ class Keyed:
         bad_key = F.when(asked & F.col("error_class").isNotNull(), F.lit(BAD_KEY))
         alone = F.col("value").isNull() & F.lit(self.of_tombstones) & F.col("error_class").isNull()
         said = F.concat(F.lit("The key: "), F.coalesce("error_message", "error_class"))
+        observed = [_as_of_key(F.col(OBSERVED)).alias(OBSERVED)] if OBSERVED in frame.columns else []
         return frame.select(
             *records.columns,
-            *(value.getField(name).alias(name) for name in observed),
+            *observed,
             F.when(value.getField("decoded").isNotNull() | alone, row).alias("decoded"),
             F.coalesce(bad_value, bad_key).alias("error_class"),
             F.coalesce(value.getField("error_message"), F.when(bad_key.isNotNull() & bad_value.isNull(), said)).alias(
@@ -122,7 +124,7 @@ class Keyed:
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
         """Return what a pass taught about values, keys, or both."""
         value = self.value.learn(counts, records, target.without(self.column))
-        key = self.key.learn(counts, records, target)
+        key = self.key.learn(_of_key(counts), records, target)
         if value is None and key is None:
             return None
         both = replace(self, value=value.decoder if value else self.value, key=key.decoder if key else self.key)
@@ -140,7 +142,7 @@ class Keyed:
         """Return the schemas of both."""
         return {
             **self.value.seen(counts),
-            **{f"{label} of the key": count for label, count in self.key.seen(counts).items()},
+            **{f"{label} of the key": count for label, count in self.key.seen(_of_key(counts)).items()},
         }
 
     def unkept(self) -> Mapping[str, str]:
@@ -150,6 +152,18 @@ class Keyed:
     def _field(self, columns: T.StructType) -> T.StructField:
         alone = columns.fieldNames() == [COLUMN]
         return T.StructField(self.column, columns[COLUMN].dataType if alone else columns)
+
+
+def _of_key(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a pass has shown of keys."""
+    texts = map(json.loads, counts.get(OBSERVED) or ())
+    return {**counts, OBSERVED: tuple(json.dumps({"at": t["at"], **t["key"]}) for t in texts if t["key"])}
+
+
+def _as_of_key(observed: Column) -> Column:
+    """Return what tasks have observed of keys alone, as what they observe of records."""
+    start = json.dumps({"at": [0, 0], **NOTHING.data()}).removesuffix("{}}")
+    return F.when(observed.isNotNull(), F.concat(F.lit(start), observed, F.lit("}")))
 
 
 def _known(decoder: Decoder) -> Sequence[tuple[str, T.StructType]]:

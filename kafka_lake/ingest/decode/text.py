@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.executors.fit import SHOWN
 from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.decode import NOT_JSON, NOT_TEXT
 from kafka_lake.ingest.decode.decoder import Nothing, Verdict, judged
-from kafka_lake.ingest.decode.fit_columns import cut
 from kafka_lake.ingest.decode.in_tasks import decoded_in_tasks
 from kafka_lake.ingest.decode.target import Target
 
@@ -49,7 +49,7 @@ class Plain(Nothing):
             parse = parse & (F.octet_length(value) <= max_record_bytes)
         prepared = records.withColumn(_VARIANT, F.when(parse, F.try_parse_json(text)))
         parsed = F.col(_VARIANT)
-        said = F.concat(F.lit("The value is no JSON; it begins with "), cut(F.ltrim(text)), F.lit("."))
+        said = F.concat(F.lit("The value is no JSON; it begins with "), _cut(F.ltrim(text)), F.lit("."))
         bad.append(Verdict(parsed.isNull(), F.lit(NOT_JSON), said))
         row = F.when(parsed.isNotNull(), F.struct(parsed.alias(COLUMN)))
         return judged(records, prepared, row, bad, nulls=None, max_record_bytes=max_record_bytes, messages=messages)
@@ -59,3 +59,9 @@ class Plain(Nothing):
         if self.kind == "variant":
             return None
         return {"decoder": "plain", "text": self.kind == "string", "max_bytes": max_record_bytes}
+
+
+def _cut(text: Column) -> Column:
+    """Return the beginning of a text, fit to be shown in a message."""
+    start = F.when(F.char_length(text) > SHOWN, F.concat(F.substring(text, 1, SHOWN), F.lit("…"))).otherwise(text)
+    return F.regexp_replace(start, r"\p{Cntrl}", "\ufffd")

@@ -85,7 +85,7 @@ class SparkDecoding:
             return found if refused is None else refused.set_apart(found)
 
         decoded = decode(messages=False)
-        observation, metrics = Observation(), batch_metrics(decoder, limit)
+        observation, metrics = Observation(), batch_metrics(decoder, decoded, limit)
         is_keyed = spec.is_keyed
         # PySpark's Connect client can't join what is observed with itself, as keyed tables do: they are counted apart.
         observes = not (is_keyed and ".connect." in type(records).__module__)

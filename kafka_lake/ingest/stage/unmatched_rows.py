@@ -25,7 +25,7 @@ def with_unmatched(batch: WrittenBatch, unmatched: DataFrame, target: Target, *,
     decoder = Unreadable(_REASON, UNMATCHED, also_none)
     judged = decoder.decode(unmatched, target)
     counts = {name: each for name, each in batch.counts.items() if name != CLASSES}
-    for name, each in judged.agg(*batch_metrics(decoder)).collect()[0].asDict().items():
+    for name, each in judged.agg(*batch_metrics(decoder, judged)).collect()[0].asDict().items():
         both = [count for count in (counts.get(name), each) if count is not None]
         join = {"oldest_ms": min, "newest_ms": max}.get(name, sum)
         counts[name] = join(both) if both else None

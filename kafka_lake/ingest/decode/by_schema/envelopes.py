@@ -14,7 +14,8 @@ from kafka_lake.common.errors import SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.executors.changes.debezium_avro import AvroEnvelopes
 from kafka_lake.ingest.decode.avro.debezium import of_keys, of_rows
 from kafka_lake.ingest.decode.avro.decoder import inlined
-from kafka_lake.ingest.decode.by_schema.registered import MARKS, Part, Registered, schema_id
+from kafka_lake.ingest.decode.by_schema.names import schema_id
+from kafka_lake.ingest.decode.by_schema.registered import MARKS, Part, Registered
 from kafka_lake.ingest.decode.decoder import Learned
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.kafka.schemas import WriterSchema

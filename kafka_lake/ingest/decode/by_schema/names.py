@@ -8,9 +8,9 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import SchemaNotSupportedError, TableError, UnknownSchemaError
 from kafka_lake.executors.avro.schema import full_name
-from kafka_lake.ingest.decode.by_schema.registered import schema_id
+from kafka_lake.executors.registered import HEADER, message_indexes
 from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE
-from kafka_lake.ingest.decode.protobuf.indexes import index_prefix, message_indexes
+from kafka_lake.ingest.decode.protobuf.indexes import index_prefix
 from kafka_lake.ingest.decode.protobuf.schema import message_of
 from kafka_lake.kafka.schemas import WriterSchema
 
@@ -97,6 +97,12 @@ def name_of(value: Column, names: SchemaNames) -> Column:
     for start, name in ((start, name) for start, name in names.items() if name is not None):
         found = F.when(F.substring(value, 1, len(start)) == F.lit(start), F.lit(name)).otherwise(found)
     return found
+
+
+def schema_id(value: Column) -> Column:
+    """Return the schema id that a value begins with; null if it doesn't begin with a zero byte and four more."""
+    framed = (F.octet_length(value) >= HEADER) & (F.substring(value, 1, 1) == F.lit(b"\x00"))
+    return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint"))
 
 
 def _known(ids: list[int], fetch: Callable[[int], WriterSchema]) -> Iterator[tuple[int, WriterSchema]]:

@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError
-from kafka_lake.ingest.decode.avro.decoder import avro_type, decode_avro
+from kafka_lake.executors.registered import message_indexes
+from kafka_lake.ingest.decode.avro.decoder import avro_type, inlined
 from kafka_lake.ingest.decode.json.json_schema import json_schema_type
-from kafka_lake.ingest.decode.protobuf.decoder import decode_protobuf, protobuf_type
-from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
+from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type
 from kafka_lake.ingest.decode.protobuf.schema import message_of
 from kafka_lake.ingest.decode.text import COLUMN
 from kafka_lake.kafka.schemas import WriterSchema
@@ -26,14 +24,12 @@ class Writer:
     Args:
         schema: The schema.
         fields: What its values have; a value that is no record has the one field ``value``.
-        bare: Whether it is no record.
         message: Which message of a Protobuf schema, as `message_of` gave it.
         prefix: The bytes that name that message, between schema id and message.
     """
 
     schema: WriterSchema
     fields: T.StructType
-    bare: bool = False
     message: Any = None
     prefix: bytes = b""
 
@@ -43,17 +39,17 @@ class Writer:
         named = f" message {self.message.name}" if self.message is not None and self.prefix != ROOT_MESSAGE else ""
         return f"{self.schema.label}{named}"
 
-    def decode(self, payload: Column) -> Column:
-        """Return the column that decodes bytes; it must get a name of its own before it is used, to be made once."""
-        if self.schema.kind == "PROTOBUF":
-            return decode_protobuf(payload, self.message)
-        return decode_avro(payload, self.schema)
+    def work(self, columns: tuple[Any, ...], max_bytes: int | None = None) -> dict[str, Any]:
+        """Return what `value_decoder` makes a decoder of; of JSON Schema there is none, its values are any JSON.
 
-    def outcome(self, decoded: Column) -> tuple[Column, Column]:
-        """Return of a decoded column the fields, null where the bytes are malformed, and what is wrong with those."""
+        Args:
+            columns: Those of the rows, as `columns_of` gives them.
+            max_bytes: Longer values are ``too_large``; None for no limit.
+        """
+        rest = {"columns": columns, "label": self.label, "max_bytes": max_bytes}
         if self.schema.kind == "PROTOBUF":
-            return decoded.getField("decoded"), decoded.getField("error")
-        return decoded, F.lit(None).cast("string")
+            return {"decoder": "protobuf", "files": self.message.files, "name": self.message.name, **rest}
+        return {"decoder": "avro", "schema": inlined(self.schema), **rest}
 
 
 def writer_of(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE, message: str | None = None) -> Writer:
@@ -77,4 +73,4 @@ def writer_of(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE, message: str |
         raise SchemaNotSupportedError(
             f"{schema.label[0].upper()}{schema.label[1:]} describes {kind.simpleString()}, no object with known fields."
         )
-    return Writer(schema, T.StructType([T.StructField(COLUMN, kind)]), bare=True)
+    return Writer(schema, T.StructType([T.StructField(COLUMN, kind)]))

@@ -7,8 +7,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.executors.fit import SHOWN
 from kafka_lake.executors.json.types import Kind
-from kafka_lake.ingest.decode.fit_columns import short
 from kafka_lake.ingest.decode.target import Target
 
 _WHOLE = {T.ByteType: "byte", T.ShortType: "short", T.IntegerType: "int", T.LongType: "long"}
@@ -52,10 +52,15 @@ def columns_of(columns: T.StructType, target: Target, prefix: str = "") -> tuple
             _kind(f.dataType, target, f"{prefix}{f.name}"),
             tuple(target.feeds(f"{prefix}{f.name}", f.name)),
             not f.nullable and not prefix,
-            short(f.dataType),
+            _short(f.dataType),
         )
         for f in columns
     )
+
+
+def _short(kind: T.DataType) -> str:
+    text: str = kind.simpleString()
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
 def _kind(kind: T.DataType, target: Target, path: str) -> tuple[Any, ...]:

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kafka_lake.executors.json.columns import Rules
@@ -13,7 +12,7 @@ from kafka_lake.executors.json.decoder import Seen
 from kafka_lake.executors.json.types import settled
 from kafka_lake.executors.task import OBSERVED, loaded
 from kafka_lake.ingest.decode.decoder import Learned, Nothing
-from kafka_lake.ingest.decode.in_tasks import decoded_in_tasks, observed_in_tasks, observed_texts
+from kafka_lake.ingest.decode.in_tasks import decoded_in_tasks, observed_in_tasks
 from kafka_lake.ingest.decode.json.columns import columns_of, spark_type
 from kafka_lake.ingest.decode.json.news import grown, with_required
 from kafka_lake.ingest.decode.target import Target
@@ -126,21 +125,15 @@ class Json(Nothing):
         rules = replace(self.rules, infer=self.declared is None, any_case=any_case)
         return work_of(target, rules, max_record_bytes)
 
-    def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
-        """Return how many batches had something that is in no column."""
-        return [F.count(OBSERVED).alias(OBSERVED)] if self.watches else []
-
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
         """Return a decoder that knows what a pass has shown.
 
         Args:
-            counts: ``observed``: the texts that tell it, or their number; then the records are looked at again.
+            counts: ``observed``: the texts that tell it.
             records: The records of the pass.
             target: What they were decoded into.
         """
         observed = (counts.get(OBSERVED) if self.watches else None) or ()
-        if isinstance(observed, int):
-            observed = observed_texts(records, self.work(target, None))
         if not observed:
             return None if not self.kept_out else Learned(replace(self, kept_out=()), again=False)
         return Learned(self._knowing(loaded(observed, self.rules.max_columns), target), again=False)

@@ -9,26 +9,6 @@ _INDEX_BYTES = 5
 _INDEX_IN_HEX = "(?:[0-7][02468ACE]|[89A-F][02468ACE](?:[89A-F].){0,3}[0-7].)"
 
 
-def message_indexes(prefix: bytes) -> tuple[tuple[int, ...], int]:
-    r"""Return the message indexes that bytes begin with, and how many bytes they take.
-
-    Confluent's rule: the number of indexes, then each, as zigzag varints; ``[0]``, the most frequent, is a mere 0
-    (https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format).
-
-    Raises:
-        ValueError: If they begin with none.
-
-    >>> message_indexes(b"\x00rest"), message_indexes(b"\x04\x02\x00rest")
-    (((0,), 1), ((1, 0), 3))
-    """
-    count, end = _zigzag(prefix, 0)
-    indexes = []
-    for _ in range(count):
-        index, end = _zigzag(prefix, end)
-        indexes.append(index)
-    return tuple(indexes) or (0,), end
-
-
 def index_prefix(value: Column) -> Column:
     """Return the bytes of a record's message indexes, for `message_indexes`; null if it has none.
 
@@ -43,14 +23,3 @@ def index_prefix(value: Column) -> Column:
     indexes = F.when(count == 0, F.lit("")).otherwise(F.regexp_substr(rest, pattern))
     # Null if the pattern doesn't match.
     return F.when(first.rlike("^[0-7][02468ACE]$"), F.unhex(F.concat(first, indexes)))
-
-
-def _zigzag(raw: bytes, start: int) -> tuple[int, int]:
-    number = 0
-    for shift, byte in enumerate(raw[start : start + 5]):
-        number |= (byte & 0x7F) << 7 * shift
-        if byte < 0x80:
-            if number & 1:
-                break
-            return number >> 1, start + shift + 1
-    raise ValueError(f"No message indexes: {raw[: start + 5].hex(' ')}")

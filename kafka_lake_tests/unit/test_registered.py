@@ -1,0 +1,103 @@
+"""Values in a registry's wire format: each goes to its schema's decoder, and what is unknown is counted."""
+
+import json
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kafka_lake.executors.decoders import value_decoder
+from kafka_lake.executors.registered import key_of, name_of
+
+ID = (("id", ("long",), ("id",), False, "bigint"), ("name", ("string",), ("name",), False, "string"))
+GLUE = bytes.fromhex("0300b7b4a7f09c964e4aa687fb5de9ef0c63")
+
+
+def avro(label: str, **fields: str) -> dict[str, Any]:
+    schema = {"type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+    return {"decoder": "avro", "schema": json.dumps(schema), "columns": ID, "label": label}
+
+
+def decoder(decoders: list[Any], schemas: dict[Any, int], **told: Any) -> Any:
+    rest = {"refused": {}, "protobuf": (), **told}
+    return value_decoder({"decoder": "registered", "columns": ID, "decoders": decoders, "schemas": schemas, **rest})
+
+
+JSON = {"decoder": "json", "columns": ID, "rules": {"infer": True}, "max_bytes": None, "plain": True}
+
+
+def framed(id_: int, payload: bytes) -> bytes:
+    return b"\x00" + id_.to_bytes(4, "big") + payload
+
+
+def test_values_of_several_schemas_come_in_their_order() -> None:
+    mine = decoder([avro("schema id 7", id="int"), avro("schema id 8", name="string", id="long"), JSON],
+                   {(7, b""): 0, (8, b""): 1, (2**31, b""): 2, (9, b""): 2})  # fmt: skip
+    kinds = {
+        framed(7, b"\x02"): {"id": 1, "name": None},
+        framed(8, b"\x02a\x04"): {"id": 2, "name": "a"},
+        framed(2**31, b'{"id": 3}'): {"id": 3, "name": None},
+        framed(9, b'{"id": 4, "name": "x", "more": true}'): {"id": 4, "name": "x"},
+    }
+    values = random.Random(3).choices([*kinds, None], k=200)
+    found = mine.decode(pa.array([None, *values, b"\x00"], pa.binary()).slice(1, 200))
+    assert found.rows.to_pylist() == [value and kinds[value] for value in values]
+    assert found.error_class.null_count == 200
+    counts = {7: 0, 8: 1, 2**31: 2, 9: 3}
+    assert found.seen.schemas == {f"{id_}": values.count(list(kinds)[n]) for id_, n in counts.items()}
+    assert found.seen.news == {"new": {"more": "boolean"}}
+
+
+def test_what_can_not_be_decoded_says_why_in_its_place() -> None:
+    mine = decoder([avro("schema id 7", id="int")], {(7, b""): 0}, max_bytes=20,
+                   refused={(8, b""): "the registry has no schema id 8"})  # fmt: skip
+    values = [b"{}", b"", b"\x00\x00\x00\x00", framed(7, b"\x02"), framed(7, b"\x80"), None, framed(8, b""),
+              framed(9, b"x"), GLUE, b"x" * 21]  # fmt: skip
+    found = mine.decode(pa.array(values, pa.binary()))
+    assert found.rows.to_pylist() == [{"id": 1, "name": None} if at == 3 else None for at in range(len(values))]
+    uuid = "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63"
+    said = zip(found.error_class.to_pylist(), found.error_message.to_pylist(), strict=True)
+    assert list(said) == [
+        ("no_schema_id", "The value begins with 0x7B7D."),
+        ("no_schema_id", "The value begins with 0x."),
+        ("no_schema_id", "The value begins with 0x00000000."),
+        (None, None),
+        ("malformed", "The bytes don't decode by schema id 7."),
+        (None, None),
+        ("unknown_schema", "The registry has no schema id 8."),
+        ("unknown_schema", "Schema id 9 names no message that is known."),
+        (
+            "no_schema_id",
+            f"Written in AWS Glue Schema Registry's format, schema version {uuid}. That format is not read. "
+            "Have the producer write Confluent's wire format, or keep the values with format: bytes.",
+        ),
+        ("too_large", "The value has 21 bytes, the limit is 20."),
+    ]
+    assert found.seen.schemas == {"7": 2, "9": 1}
+
+
+def test_messages_of_a_protobuf_schema_are_told_by_their_prefix() -> None:
+    values = [framed(5, b"\x00\x02"), framed(5, b"\x04\x02\x00\x06"), framed(5, b"\x02\x08\x04"), framed(5, b"\x80"),
+              framed(5, b""), framed(5, b"\x04\x02\x00\x08")]  # fmt: skip
+    # Two Avro decoders stand for two messages.
+    mine = decoder([avro("a", id="int"), avro("b", id="int")], {(5, b"\x00"): 0, (5, b"\x04\x02\x00"): 1},
+                   protobuf=(5,))  # fmt: skip
+    found = mine.decode(pa.array(values, pa.binary()))
+    assert [row and row["id"] for row in found.rows.to_pylist()] == [1, 3, None, None, None, 4]
+    assert found.error_class.to_pylist() == [None, None, *["unknown_schema"] * 3, None]
+    assert found.error_message[2].as_py() == "Schema id 5 names no message that is known."
+    assert found.seen.schemas == {"5:00": 1, "5:040200": 2, "5:0208": 1, "5": 2}
+
+
+def test_strangers_are_reported_the_most_frequent_alone() -> None:
+    values = [framed(id_, b"") for id_ in range(1000)] + [framed(77_777, b"")] * 5
+    found = decoder([], {}).decode(pa.array(values, pa.binary()))
+    assert len(found.seen.schemas) == 200
+    assert found.seen.schemas["77777"] == 5
+    assert set(found.error_class.to_pylist()) == {"unknown_schema"}
+
+
+@pytest.mark.parametrize("key", [(7, b""), (2**32 - 1, b"\x04\x02\x00")])
+def test_a_schema_is_found_by_its_name(key: tuple[int, bytes]) -> None:
+    assert key_of(name_of(key)) == key
