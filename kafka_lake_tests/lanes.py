@@ -294,7 +294,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_maintenance.py::test_rows_that_are_rolled_back_are_read_again_exactly_once"
     ),
     "integration/test_fuzz.py::test_random_bytes_behind_real_schema_ids": (
-        "decode/test_avro.py::test_random_bytes_are_values_or_malformed"
+        "unit/test_avro_values.py::test_random_bytes_are_values_or_malformed"
     ),
     # What a value becomes: by Spark and real tables for a few, by the decoders for thousands.
     "integration/test_isolate.py::test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter": (
@@ -313,7 +313,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_exactly_once.py::test_the_loser_of_a_race_takes_what_the_winner_left"
     ),
     "integration/test_formats.py::test_what_avro_cannot_be_is_a_dead_letter_with_its_reason": (
-        "decode/test_avro.py::test_bytes_that_no_writer_writes_are_malformed"
+        "unit/test_avro_values.py::test_bytes_that_no_writer_writes_are_malformed"
     ),
     "integration/test_replay_and_reset.py::test_dead_letters_that_fit_now_become_rows_and_the_rest_stay": (
         "integration/test_replay_and_reset.py::test_dead_letters_move_into_the_table_exactly_once"
@@ -328,7 +328,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         ),
         "integration/test_replay_and_reset.py::test_a_run_fails_beyond_its_limit_of_dead_letters",
     ),
-    "integration/test_fuzz.py::test_thousands_of_columns": "decode/test_avro.py::test_a_thousand_columns_decode",
+    "integration/test_fuzz.py::test_thousands_of_columns": "unit/test_avro_values.py::test_a_thousand_columns_decode",
     "integration/test_evolution.py::test_names_that_no_column_can_have": (
         "decode/test_decode.py::test_odd_names_are_columns_like_others"
     ),

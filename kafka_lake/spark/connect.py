@@ -209,7 +209,8 @@ class ConnectServer(Server):
             conf = on_driver(conf, spark_jars())
         # Before the others, so that a user's own win. Out of memory, a server that goes on is worse than none.
         bounds = f"-XX:MaxDirectMemorySize={self.direct_memory} -XX:MaxMetaspaceSize={self.metaspace} {OUT_OF_MEMORY}"
-        return {**conf, "spark.driver.defaultJavaOptions": f"{bounds} {conf['spark.driver.defaultJavaOptions']}".strip()}
+        options = f"{bounds} {conf['spark.driver.defaultJavaOptions']}".strip()
+        return {**conf, "spark.driver.defaultJavaOptions": options}
 
 
 def on_driver(conf: Mapping[str, str], jars: str) -> dict[str, str]:

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
+from kafka_lake.executors.decoders import value_decoder
 from kafka_lake.executors.json.columns import Rules
-from kafka_lake.executors.task import decoder_of, loaded
+from kafka_lake.executors.task import loaded
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
 from kafka_lake.lake.evolution.evolve import evolve
@@ -22,10 +23,10 @@ BATCHES, RECORDS = 6, 120
 
 
 def learned(decoder: Json, contents: Sequence[bytes], target: Target) -> Json | None:
-    seen = decoder_of(decoder.work(target, None)).decode(pa.array(contents, pa.binary())).seen
+    seen = value_decoder(decoder.work(target, None)).decode(pa.array(contents, pa.binary())).seen
     if not seen:
         return None
-    told = loaded([json.dumps({"at": [0, 0], **seen.data()})], Rules())
+    told = loaded([json.dumps({"at": [0, 0], **seen.data()})], Rules().max_columns)
     return decoder._knowing(told, target)
 
 

@@ -2,13 +2,22 @@
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import types as T
 
+from kafka_lake.common.errors import UnknownSchemaError
 from kafka_lake.executors.decoders import value_decoder
+from kafka_lake.executors.json.decoder import NOTHING
 from kafka_lake.executors.registered import key_of, name_of
+from kafka_lake.executors.task import OBSERVED
+from kafka_lake.ingest.decode.by_schema.registered import Registered
+from kafka_lake.ingest.decode.key import Keyed
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.kafka.schemas import WriterSchema
 
 ID = (("id", ("long",), ("id",), False, "bigint"), ("name", ("string",), ("name",), False, "string"))
 GLUE = bytes.fromhex("0300b7b4a7f09c964e4aa687fb5de9ef0c63")
@@ -101,3 +110,54 @@ def test_strangers_are_reported_the_most_frequent_alone() -> None:
 @pytest.mark.parametrize("key", [(7, b""), (2**32 - 1, b"\x04\x02\x00")])
 def test_a_schema_is_found_by_its_name(key: tuple[int, bytes]) -> None:
     assert key_of(name_of(key)) == key
+
+
+SCHEMAS = {
+    7: WriterSchema("AVRO", '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}', id=7),
+    9: WriterSchema("JSON", '{"type": "object", "properties": {"id": {"type": "integer"}}}', id=9),
+}
+NOWHERE = Target(T.StructType([]))
+
+
+def fetch(id_: int) -> WriterSchema:
+    if id_ not in SCHEMAS:
+        raise UnknownSchemaError(f"no schema {id_}", "Ask for others.")
+    return SCHEMAS[id_]
+
+
+def counts(**seen: Any) -> dict[str, Any]:
+    return {OBSERVED: (json.dumps({"at": [0, 0], **replace(NOTHING, **seen).data()}),)}
+
+
+def test_a_pass_that_met_a_new_schema_is_done_again_and_none_else() -> None:
+    records: Any = None
+    told = counts(schemas={"7": 3, "8": 1})
+    learned = Registered("confluent", fetch).learn(told, records, NOWHERE)
+    assert learned is not None
+    assert learned.again
+    known: Any = learned.decoder
+    assert known.seen(told) == {"schema id 7": 3}
+    assert known.marks() == {"kafka-lake.schema-ids": "7"}
+    assert known.work(NOWHERE, None)["refused"] == {(8, b""): "the registry has no schema id 8"}
+    assert known.learn(told, records, NOWHERE) is None
+    assert known.learn({OBSERVED: ()}, records, NOWHERE) is None
+
+
+def test_fields_beside_a_json_schema_are_learned_from_what_tasks_report() -> None:
+    records: Any = None
+    known = Registered("confluent", fetch).known([7, 9])
+    learned = known.learn(counts(schemas={"9": 1}, news={"new": {"more": "long"}}), records, NOWHERE)
+    assert learned is not None
+    assert not learned.again
+    assert [fields.simpleString() for _, fields in learned.decoder.incoming()][-1] == "struct<more:bigint>"
+
+
+def test_what_keys_have_shown_is_theirs_alone() -> None:
+    records: Any = None
+    keyed = Keyed(Registered("avro", fetch), Registered("avro", fetch, part="key"), "_key")
+    told = counts(key=replace(NOTHING, schemas={"7": 2}).data())
+    learned = keyed.learn(told, records, NOWHERE)
+    assert learned is not None
+    assert learned.again
+    assert learned.decoder.marks() == {"kafka-lake.key-schema-ids": "7"}
+    assert learned.decoder.seen(told) == {"schema id 7 of the key": 2}

@@ -120,6 +120,8 @@ class Registered(Nothing):
     def _knowing(self, seen: Seen, records: DataFrame) -> "Registered":
         """Return a decoder that knows the schemas of ids, and the messages of Protobuf's, that a pass has shown."""
         strange = self._strange(seen)
+        if not strange:
+            return self
         wiser = self.known(sorted({id_ for id_, prefix in strange if not prefix}), [key for key in strange if key[1]])
         if wiser.protobuf != self.protobuf:
             # Only now is it known that a message's indexes follow those ids.
