@@ -1,5 +1,6 @@
 """Which decoder plain data names. Each turns batches of records into Arrow columns, in a task or anywhere else."""
 
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -7,12 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.avro.decoder import AvroDecoder
 from kafka_lake.executors.json.columns import Rules, arrow_type
 from kafka_lake.executors.json.decoder import Decoded, JsonDecoder
 from kafka_lake.executors.key import KeyDecoder
 from kafka_lake.executors.plain_values import PlainValues
-from kafka_lake.executors.protobuf.values import ProtobufDecoder
 from kafka_lake.executors.registered import RegisteredDecoder
 
 
@@ -89,6 +88,12 @@ def _plain(told: Mapping[str, Any]) -> ValueDecoder:
     return PlainValues(**told)
 
 
+def _packed(told: Mapping[str, Any]) -> ValueDecoder:
+    """Return a decoder whose class comes with its data: tasks for other formats need neither it nor what it imports."""
+    make: Callable[..., ValueDecoder] = pickle.loads(told["packed"])
+    return make(**{name: each for name, each in told.items() if name != "packed"})
+
+
 def _registered(told: Mapping[str, Any]) -> ValueDecoder:
     return RegisteredDecoder(**{**told, "decoders": [value_decoder(each) for each in told["decoders"]]})
 
@@ -96,7 +101,7 @@ def _registered(told: Mapping[str, Any]) -> ValueDecoder:
 _KINDS: Mapping[str, Callable[[Mapping[str, Any]], ValueDecoder]] = {
     "json": _json,
     "plain": lambda told: PlainValues(**told),
-    "avro": lambda told: AvroDecoder(**told),
-    "protobuf": lambda told: ProtobufDecoder(**told),
+    "avro": _packed,
+    "protobuf": _packed,
     "registered": _registered,
 }

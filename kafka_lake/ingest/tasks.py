@@ -1,7 +1,7 @@
 """Functions of the executors as Spark takes them: by value, so that a cluster's machines need no kafka_lake."""
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,6 @@ def told(task: Task, data: Mapping[str, Any]) -> Batches:
 
 
 @cache
-def packed(task: Task) -> bytes:
-    """Return a task as it travels; made once in a process."""
-    return by_value.packed(task)
+def packed(code: Callable[..., Any]) -> bytes:
+    """Return a task, or a class that one uses, as it travels; made once in a process."""
+    return by_value.packed(code)

@@ -1,8 +1,12 @@
 """Values in a registry's wire format: each goes to its schema's decoder, and what is unknown is counted."""
 
 import json
+import pickle
 import random
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +14,8 @@ import pytest
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import UnknownSchemaError
+from kafka_lake.executors import task
+from kafka_lake.executors.avro.decoder import AvroDecoder
 from kafka_lake.executors.decoders import value_decoder
 from kafka_lake.executors.json.decoder import NOTHING
 from kafka_lake.executors.registered import key_of, name_of
@@ -17,6 +23,7 @@ from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.decode.by_schema.registered import Registered
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.tasks import packed
 from kafka_lake.kafka.schemas import WriterSchema
 
 ID = (("id", ("long",), ("id",), False, "bigint"), ("name", ("string",), ("name",), False, "string"))
@@ -25,7 +32,8 @@ GLUE = bytes.fromhex("0300b7b4a7f09c964e4aa687fb5de9ef0c63")
 
 def avro(label: str, **fields: str) -> dict[str, Any]:
     schema = {"type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields.items()]}
-    return {"decoder": "avro", "schema": json.dumps(schema), "columns": ID, "label": label}
+    told = {"schema": json.dumps(schema), "columns": ID, "label": label}
+    return {"decoder": "avro", "packed": pickle.dumps(AvroDecoder), **told}
 
 
 def decoder(decoders: list[Any], schemas: dict[Any, int], **told: Any) -> Any:
@@ -161,3 +169,21 @@ def test_what_keys_have_shown_is_theirs_alone() -> None:
     assert learned.again
     assert learned.decoder.marks() == {"kafka-lake.key-schema-ids": "7"}
     assert learned.decoder.seen(told) == {"schema id 7 of the key": 2}
+
+
+@pytest.mark.processes
+def test_what_tasks_are_told_travels_without_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    work = Registered("confluent", fetch).known([7, 9]).work(Target(T.StructType().add("id", "long")), None)
+    Path("work").write_bytes(pickle.dumps((packed(task.decode), work)))
+    record = {"key": [None], "value": [framed(7, b"\x02")], "partition": [0], "offset": [0]}
+    script = f"""
+import pickle, sys
+sys.modules["kafka_lake"] = None
+import pyarrow
+does, work = pickle.loads(open("work", "rb").read())
+(batch,) = pickle.loads(does)(work)([pyarrow.RecordBatch.from_pydict({record})])
+print(batch.column("decoded").to_pylist(), batch.column("error_message").to_pylist())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[{'id': 1}] [None]"

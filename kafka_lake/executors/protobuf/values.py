@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from kafka_lake.executors.fit import Errors, Fit, small_enough
 from kafka_lake.executors.json.columns import Column
 from kafka_lake.executors.json.decoder import NOTHING, Decoded
+from kafka_lake.executors.protobuf.decoder import arrow_type, decoder
 
 MALFORMED = "malformed"
 
@@ -28,7 +29,6 @@ class ProtobufDecoder:
         self, files: bytes, name: str, columns: Sequence[Column], label: str, max_bytes: int | None = None
     ) -> None:
         # A cluster's machines need its package for topics of this format alone.
-        from kafka_lake.executors.protobuf.decoder import arrow_type, decoder
 
         self._decode = decoder(files, name)
         self._fit = Fit(arrow_type(files, name), columns, label)

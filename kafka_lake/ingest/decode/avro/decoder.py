@@ -1,11 +1,16 @@
 """Avro schemas: which columns they have, and their text as tasks take it."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.executors.avro.decoder import AvroDecoder
 from kafka_lake.executors.avro.reader import UnsupportedTypeError
 from kafka_lake.executors.avro.schema import SchemaReader
 from kafka_lake.ingest.decode.described import spark_type
+from kafka_lake.ingest.tasks import packed
 from kafka_lake.kafka.schemas import WriterSchema
 
 REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
@@ -27,6 +32,11 @@ def avro_type(schema: WriterSchema) -> T.DataType:
         return spark_type(reader_of(schema).root().described)
     except UnsupportedTypeError as error:
         raise SchemaNotSupportedError(str(error), REMEDY) from None
+
+
+def avro_work(schema: WriterSchema) -> Mapping[str, Any]:
+    """Return what `value_decoder` makes a decoder of values of a schema of, but for the columns and the label."""
+    return {"decoder": "avro", "packed": packed(AvroDecoder), "schema": inlined(schema)}
 
 
 def inlined(schema: WriterSchema) -> str:

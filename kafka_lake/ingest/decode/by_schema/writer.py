@@ -7,9 +7,9 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError
 from kafka_lake.executors.registered import message_indexes
-from kafka_lake.ingest.decode.avro.decoder import avro_type, inlined
+from kafka_lake.ingest.decode.avro.decoder import avro_type, avro_work
 from kafka_lake.ingest.decode.json.json_schema import json_schema_type
-from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type
+from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type, protobuf_work
 from kafka_lake.ingest.decode.protobuf.schema import message_of
 from kafka_lake.ingest.decode.text import COLUMN
 from kafka_lake.kafka.schemas import WriterSchema
@@ -48,8 +48,8 @@ class Writer:
         """
         rest = {"columns": columns, "label": self.label, "max_bytes": max_bytes}
         if self.schema.kind == "PROTOBUF":
-            return {"decoder": "protobuf", "files": self.message.files, "name": self.message.name, **rest}
-        return {"decoder": "avro", "schema": inlined(self.schema), **rest}
+            return {**protobuf_work(self.message), **rest}
+        return {**avro_work(self.schema), **rest}
 
 
 def writer_of(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE, message: str | None = None) -> Writer:

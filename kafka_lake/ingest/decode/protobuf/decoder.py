@@ -1,5 +1,8 @@
 """Protobuf records: which columns a message has, and how Python beside Spark fills them."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -7,7 +10,9 @@ from pyspark.sql import types as T
 
 from kafka_lake import executors
 from kafka_lake.executors.protobuf.decoder import arrow_type, decoder
+from kafka_lake.executors.protobuf.values import ProtobufDecoder
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage
+from kafka_lake.ingest.tasks import packed
 from kafka_lake.spark.compat.arrow_types import from_arrow_type
 from kafka_lake.spark.compat.by_value import send_by_value
 
@@ -18,6 +23,11 @@ send_by_value(executors)
 def protobuf_type(message: ProtobufMessage) -> T.StructType:
     """Return a message's columns, all nullable; `TYPES` says which."""
     return T.StructType([_column(field) for field in arrow_type(message.files, message.name)])
+
+
+def protobuf_work(message: ProtobufMessage) -> Mapping[str, Any]:
+    """Return what `value_decoder` makes a decoder of bare messages of, but for the columns and the label."""
+    return {"decoder": "protobuf", "packed": packed(ProtobufDecoder), "files": message.files, "name": message.name}
 
 
 def decode_protobuf(payload: Column, message: ProtobufMessage) -> Column:
