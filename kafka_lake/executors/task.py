@@ -11,10 +11,14 @@ from kafka_lake.executors.json.decoder import NOTHING, Seen
 from kafka_lake.executors.packing import Batches
 
 DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED = "decoded", "error_class", "error_message", "observed"
+CHANGE = "__kafka_lake_change"
+"""What a record does to a row, beside which a source may have columns of any names."""
 
 
 def decode(work: Mapping[str, Any]) -> Batches:
     """Return the function that adds a decoder's columns to records, and ``observed`` to the first of a batch.
+
+    If records are changes, they get the column `CHANGE`, too.
 
     Its input has columns ``key`` and ``value``, and ``partition`` and ``offset``.
     """
@@ -27,6 +31,9 @@ def decode(work: Mapping[str, Any]) -> Batches:
             observed = [dumped(made.seen, batch) if made.seen else None] + [None] * (len(batch) - 1)
             added = [made.rows, made.error_class, made.error_message, pa.array(observed[: len(batch)], pa.string())]
             names = [*batch.schema.names, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED]
+            if made.change is not None:
+                added.append(made.change)
+                names.append(CHANGE)
             yield pa.RecordBatch.from_arrays([*batch.columns, *added], names=names)
 
     return run

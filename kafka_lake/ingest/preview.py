@@ -15,7 +15,7 @@ from kafka_lake.ingest.causes import may_be_a_record_time
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
+from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics, decoded
 from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.finding import ColumnNote
@@ -124,15 +124,15 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
         decoder, plan = learned.decoder, wiser
         if is_final:
             break
-    decoded = decoder.decode(sample, plan.target, max_record_bytes=spec.max_record_bytes)
-    rows = rows_of(decoded, spec).schema
+    found = decoded(sample, decoder, plan.target, spec.max_record_bytes)
+    rows = rows_of(found, spec).schema
     changes = _changes(spec, state, rows, plan)
     ignored = (*plan.ignored, *(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new"))
     done = [c for c in (*plan.renamed, *changes) if c not in ignored]
     return Preview(
         records=counts["records"],
         tombstones=counts["tombstones"],
-        classes=classes_of(dead_letters_of(decoded, "")) if counts["failed"] else (),
+        classes=classes_of(dead_letters_of(found, "")) if counts["failed"] else (),
         schemas=decoder.seen(counts),
         notes=noted(spec, done, ignored=ignored, conflicts=plan.conflicts, unkept=decoder.unkept()),
         refused=_refusal(spec, [*plan.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
@@ -141,8 +141,7 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
 
 
 def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan) -> dict[str, Any]:
-    decoded = decoder.decode(sample, plan.target, messages=False)
-    counted: dict[str, Any] = decoded.agg(*batch_metrics(decoder, decoded)).collect()[0].asDict()
+    counted: dict[str, Any] = decoded(sample, decoder, plan.target).agg(*batch_metrics()).collect()[0].asDict()
     return counted
 
 

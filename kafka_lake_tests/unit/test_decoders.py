@@ -32,7 +32,7 @@ def with_key(key: Any, whole: bool, of_tombstones: bool = False) -> Any:
 
 @pytest.mark.parametrize("max_bytes", [None, 8])
 def test_text_that_is_not_utf8_is_set_apart_with_its_first_bytes(max_bytes: int | None) -> None:
-    decoder = record_decoder({"decoder": "plain", "text": True, "max_bytes": max_bytes})
+    decoder = record_decoder({"decoder": "plain", "kind": "string", "max_bytes": max_bytes})
     decoded = decoder.decode(records((None, b"one"), (None, b"\xff\xfe"), (None, None), (None, "zwölf Euro".encode())))
     long = max_bytes is not None
     assert decoded.rows.to_pylist() == [{"value": "one"}, None, None, None if long else {"value": "zwölf Euro"}]
@@ -41,7 +41,7 @@ def test_text_that_is_not_utf8_is_set_apart_with_its_first_bytes(max_bytes: int 
 
 
 def test_bytes_are_taken_as_they_are() -> None:
-    decoded = record_decoder({"decoder": "plain", "text": False, "max_bytes": None}).decode(records((None, b"\xff")))
+    decoded = record_decoder({"decoder": "plain", "kind": "bytes", "max_bytes": None}).decode(records((None, b"\xff")))
     assert decoded.rows.to_pylist() == [{"value": b"\xff"}]
 
 
@@ -57,7 +57,7 @@ def test_a_key_is_a_column_and_a_bad_one_fails_its_record() -> None:
 
 
 def test_a_key_of_a_tombstone_makes_a_row_where_it_says_what_goes() -> None:
-    decoder = with_key({"decoder": "plain", "text": True, "max_bytes": None}, whole=False, of_tombstones=True)
+    decoder = with_key({"decoder": "plain", "kind": "string", "max_bytes": None}, whole=False, of_tombstones=True)
     decoded = decoder.decode(records((b"a", None), (b"\xff", None), (b"c", b"no"), (b"d", b'{"id": 4}')))
     assert decoded.rows.to_pylist() == [{"key": "a", "id": None}, None, None, {"key": "d", "id": 4}]
     assert decoded.error_class.to_pylist() == [None, "bad_key", "not_json", None]
@@ -102,3 +102,12 @@ def test_rows_are_ordered_by_what_a_transform_makes_of_them() -> None:
     assert sorted(made) == list(range(50))
     assert made != sorted(made)
     assert [buckets(n) for n in made] == sorted(buckets(n) for n in made)
+
+
+def test_any_strict_json_is_a_variant_and_other_text_is_not() -> None:
+    decoder = record_decoder({"decoder": "plain", "kind": "variant", "max_bytes": None})
+    values = [b"5", b'{"a": [1, 2]}', b'{"a": 1, "a": 2}', b"{", b"\xff", None, b'"text"', b"[" * 80 + b"]" * 80]
+    decoded = decoder.decode(records(*((None, value) for value in values)))
+    texts = [row and row["value"] for row in decoded.rows.to_pylist()]
+    assert texts == ["5", '{"a": [1, 2]}', None, None, None, None, '"text"', None]
+    assert decoded.error_class.to_pylist() == [None, None, "not_json", "not_json", "not_text", None, None, "too_deep"]

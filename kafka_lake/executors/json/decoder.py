@@ -122,6 +122,7 @@ class Decoded:
         error_class: Null where it did not fail.
         error_message: Likewise.
         seen: What is in no column.
+        change: What each record does to a row, if records are changes.
     """
 
     made: pa.StructArray
@@ -129,6 +130,7 @@ class Decoded:
     error_class: pa.StringArray
     error_message: pa.StringArray
     seen: Seen = NOTHING
+    change: pa.StructArray | None = None
 
     @property
     def rows(self) -> pa.StructArray:

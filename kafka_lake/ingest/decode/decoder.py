@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.executors.task import OBSERVED
-from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN, TOO_LARGE
+from kafka_lake.ingest.decode.in_tasks import decoded_in_tasks
 from kafka_lake.ingest.decode.target import Target
 
 MESSAGE = 2000
@@ -26,37 +26,22 @@ class Decoder(Protocol):
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
         """Return what records look like, by each schema known: its label, and its fields."""
 
-    def decode(
-        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
-    ) -> DataFrame:
-        """Add ``decoded``, ``error_class`` and ``error_message`` to records.
-
-        Args:
-            records: What `read` gave; null values (tombstones) get all three as null.
-            target: The columns that ``decoded`` shall have.
-            max_record_bytes: Longer values are ``too_large``, and not parsed; None for no limit.
-            messages: Whether ``error_message`` says anything; for who doesn't select it, building it is time lost.
-
-        Returns:
-            The records with three more columns, one row for each, none lost.
-        """
-
-    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any] | None:
-        """Return what `record_decoder` makes a decoder of, which decodes in tasks; None if Spark's expressions decode.
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+        """Return what `record_decoder` makes a decoder of, in tasks.
 
         Args:
             target: The columns that rows shall have.
             max_record_bytes: Longer values are ``too_large``, and not parsed; None for no limit.
         """
 
-    def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
-        """Return aggregates over decoded records that tell what there is to learn, beside what tasks have observed."""
+    def change(self, target: Target) -> T.StructType | None:
+        """Return the type of what records do to rows of a table; None if they are no changes."""
 
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> "Learned | None":
         """Return a decoder that knows what a pass has shown; None if there was nothing new.
 
         Args:
-            counts: The metrics' results, and as ``observed`` what tasks have seen, see `executors.task.dumped`.
+            counts: As ``observed`` what tasks have seen, see `kafka_lake.executors.task.dumped`.
             records: The records of the pass, to be read again if need be.
             target: What they were decoded into.
         """
@@ -94,13 +79,9 @@ class Nothing:
         """Return no schema."""
         return ()
 
-    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any] | None:
+    def change(self, target: Target) -> T.StructType | None:
         """Return None."""
         return None
-
-    def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
-        """Return no aggregate."""
-        return ()
 
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
         """Return None."""
@@ -123,9 +104,21 @@ class Nothing:
         return {}
 
 
-def batch_metrics(decoder: Decoder, decoded: DataFrame, max_record_bytes: int | None = None) -> list[Column]:
+def decoded(records: DataFrame, decoder: Decoder, target: Target, max_record_bytes: int | None = None) -> DataFrame:
+    """Return records with the columns that `decoded_in_tasks` adds.
+
+    Args:
+        records: What `read` gave.
+        decoder: Of the topic.
+        target: The columns that ``decoded`` shall have.
+        max_record_bytes: Longer values are ``too_large``, and not parsed; None for no limit.
+    """
+    work = decoder.work(target, max_record_bytes)
+    return decoded_in_tasks(records, target.columns, work, decoder.change(target))
+
+
+def batch_metrics() -> list[Column]:
     """Return the aggregates over decoded records that count them, and tell the decoder what there is to learn."""
-    observed = [F.collect_list(OBSERVED).alias(OBSERVED)] if OBSERVED in decoded.columns else []
     failed = F.col("error_class")
     # Kafka writes -1 where a record has no time.
     timed = F.when(F.col("timestamp") >= F.timestamp_millis(F.lit(0)), F.col("timestamp"))
@@ -137,8 +130,7 @@ def batch_metrics(decoder: Decoder, decoded: DataFrame, max_record_bytes: int | 
         F.count_if(F.col("timestamp").isNull()).alias("untimed"),
         F.unix_millis(F.min(timed)).alias("oldest_ms"),
         F.unix_millis(F.max(timed)).alias("newest_ms"),
-        *observed,
-        *decoder.metrics(max_record_bytes),
+        F.collect_list(OBSERVED).alias(OBSERVED),
     ]
 
 
@@ -153,60 +145,3 @@ def _bytes() -> Column:
 
     headers = F.when(F.size("headers") > 0, F.aggregate("headers", F.lit(0).cast("bigint"), added)).otherwise(0)
     return length(F.col("key")) + length(F.col("value")) + headers
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """An error class and what to say, for the records that meet a condition."""
-
-    when: Column
-    error_class: Column
-    message: Column
-
-
-def judged(
-    records: DataFrame,
-    prepared: DataFrame,
-    row: Column,
-    verdicts: Sequence[Verdict],
-    *,
-    nulls: Column | None,
-    max_record_bytes: int | None,
-    messages: bool,
-) -> DataFrame:
-    """Return records with the three columns of a decoder's result.
-
-    Args:
-        records: Their columns are kept.
-        prepared: The same records with whatever columns the expressions need; ``observed`` is kept if it is there.
-        row: The decoded struct.
-        verdicts: The first whose condition holds counts; none is asked of tombstones.
-        nulls: Names of required columns that are null, as text; None if none is required.
-        max_record_bytes: Longer values are ``too_large``.
-        messages: Whether to build messages.
-    """
-    size = F.octet_length(F.col("value"))
-    every = list(verdicts)
-    if max_record_bytes is not None:
-        every.insert(0, Verdict(size > max_record_bytes, F.lit(TOO_LARGE), too_large(size, max_record_bytes)))
-    if nulls is not None:
-        said = F.concat(F.lit("Required, but null or missing: "), nulls, F.lit("."))
-        every.append(Verdict(nulls != "", F.lit(NULL_IN_REQUIRED_COLUMN), said))
-    none = F.lit(None).cast("string")
-    error_class = message = F.when(F.col("value").isNull(), none)
-    for each in every:
-        error_class = error_class.when(each.when, each.error_class)
-        message = message.when(each.when, F.substring(each.message, 1, MESSAGE))
-    observed = [OBSERVED] if OBSERVED in prepared.columns and OBSERVED not in records.columns else []
-    return prepared.select(
-        *records.columns,
-        *observed,
-        row.alias("decoded"),
-        error_class.alias("error_class"),
-        (message if messages else none).alias("error_message"),
-    )
-
-
-def too_large(size: Column, limit: int) -> Column:
-    """Return the message for a value of more bytes than the topic's limit."""
-    return F.concat(F.lit("The value has "), size.cast("string"), F.lit(f" bytes, the limit is {limit}."))

@@ -9,26 +9,33 @@ from pyspark.sql import types as T
 
 from kafka_lake.executors import task
 from kafka_lake.executors.json.decoder import Seen
-from kafka_lake.executors.task import DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
+from kafka_lake.executors.task import CHANGE, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
 from kafka_lake.ingest.decode.json.columns import nullable_all, travelling, with_variants
 from kafka_lake.ingest.tasks import told
 
 _HEADERS = "headers"
 
 
-def decoded_in_tasks(records: DataFrame, columns: T.StructType, work: Mapping[str, Any]) -> DataFrame:
+def decoded_in_tasks(
+    records: DataFrame, columns: T.StructType, work: Mapping[str, Any], change: T.StructType | None = None
+) -> DataFrame:
     """Return the records with ``decoded``, ``error_class``, ``error_message`` and ``observed``.
 
     Args:
-        records: What `read` gave.
+        records: What `read` gave; null values (tombstones) get all of them as null.
         columns: Those of ``decoded``.
         work: What `record_decoder` makes a decoder of.
+        change: The type of what each record does to a row, in a column `CHANGE`; None if records are no changes.
+
+    Returns:
+        The records with more columns, one row for each, none lost.
     """
     text = T.StringType()
     fields = [
         *records.schema.fields,
         T.StructField(DECODED, travelling(nullable_all(columns))),
         *(T.StructField(name, text) for name in (ERROR_CLASS, ERROR_MESSAGE, OBSERVED)),
+        *([] if change is None else [T.StructField(CHANGE, change)]),
     ]
     given = records
     if _HEADERS in records.columns:

@@ -4,12 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame
-
-from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.decode import UNDECODABLE
 from kafka_lake.ingest.decode.decoder import MESSAGE, Nothing
-from kafka_lake.ingest.decode.in_tasks import decoded_in_tasks
 from kafka_lake.ingest.decode.json.columns import columns_of
 from kafka_lake.ingest.decode.target import Target
 
@@ -28,12 +24,6 @@ class Unreadable(Nothing):
     error_class: str = UNDECODABLE
     also_none: bool = False
     fixed: Target | None = None
-
-    def decode(
-        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
-    ) -> DataFrame:
-        """Add ``decoded``, ``error_class`` and ``error_message``: null and the same for all. See `Decoder.decode`."""
-        return decoded_in_tasks(records, target.columns, self.work(target, max_record_bytes)).drop(OBSERVED)
 
     def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
         """Return what tasks are told."""

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
-from kafka_lake.executors.changes.task import CHANGE as TOLD
+from kafka_lake.executors.task import CHANGE as TOLD
 from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
 from kafka_lake.ingest.decode.unavailable import may_be_unavailable

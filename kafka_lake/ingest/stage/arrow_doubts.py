@@ -25,8 +25,6 @@ def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableStat
     """
     if spec.is_keyed:
         return "changes are merged by Spark"
-    if decoder.work(target, spec.max_record_bytes) is None:
-        return "the format is decoded by Spark"
     if spec.transform is not None:
         return "rows are transformed"
     return why_not_written(state.table)

@@ -327,12 +327,10 @@ def work_of(spec: TopicTable, decoder: Decoder, target: Target, table: Table, pl
         "refs": {},
         "current_snapshot_id": None,
     }
-    decoding = decoder.work(target, spec.max_record_bytes)
-    assert decoding is not None, "what Spark decodes, `why_not` refuses"
     return Work(
         metadata=table.metadata.model_copy(update=slim).model_dump_json(),
         io=table.io.properties,
-        decoding=decoding,
+        decoding=decoder.work(target, spec.max_record_bytes),
         topic=spec.topic,
         topic_id=plan.after.identity.topic_id,
         metadata_column=spec.metadata_column,

@@ -10,7 +10,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode import UNDECODABLE
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
+from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics, decoded
 from kafka_lake.ingest.decode.rows import (
     TRANSFORM_ERROR,
     dead_letters_of,
@@ -78,18 +78,13 @@ class SparkDecoding:
         refused: Refused | None = None,
     ) -> Decoded:
         """Decode, count while the rows are written, and transform."""
-        limit = spec.max_record_bytes
-
-        def decode(messages: bool) -> DataFrame:
-            found = decoder.decode(records, target, max_record_bytes=limit, messages=messages)
-            return found if refused is None else refused.set_apart(found)
-
-        decoded = decode(messages=False)
-        observation, metrics = Observation(), batch_metrics(decoder, decoded, limit)
+        found = decoded(records, decoder, target, spec.max_record_bytes)
+        judged = found if refused is None else refused.set_apart(found)
+        observation, metrics = Observation(), batch_metrics()
         is_keyed = spec.is_keyed
         # PySpark's Connect client can't join what is observed with itself, as keyed tables do: they are counted apart.
         observes = not (is_keyed and ".connect." in type(records).__module__)
-        observed = decoded.observe(observation, *metrics) if observes else decoded
+        observed = judged.observe(observation, *metrics) if observes else judged
         rows = changes_of(observed, spec, topic_id) if is_keyed else transformed(observed, spec, topic_id)
         marked_errors = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
         refusals = Observation() if marks_errors(rows, spec) else None
@@ -99,15 +94,15 @@ class SparkDecoding:
         def counts() -> dict[str, Any]:
             # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
             seen = _observed(observation) if observes else {}
-            found = dict(seen or decoded.agg(*metrics).collect()[0].asDict())
+            counted = dict(seen or judged.agg(*metrics).collect()[0].asDict())
             if refusals is not None:
                 marked = (
-                    _observed(refusals) or transformed(decoded, spec, topic_id).agg(marked_errors).collect()[0].asDict()
+                    _observed(refusals) or transformed(judged, spec, topic_id).agg(marked_errors).collect()[0].asDict()
                 )
-                found["failed"] += marked["refused"]
-            return found
+                counted["failed"] += marked["refused"]
+            return counted
 
-        return Decoded(without_errors(rows, spec), counts, lambda: decode(messages=True))
+        return Decoded(without_errors(rows, spec), counts, lambda: judged)
 
     def evaluate(self, asked: Asked) -> Verdict:
         """Ask Spark."""

@@ -12,7 +12,7 @@ from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.choose import decoder_of
-from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.decoder import Decoder, decoded
 from kafka_lake.ingest.decode.excepted import refuse_excepted_key
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.key_columns import KEYED, keep_keyed_property, keyed_property
@@ -107,8 +107,7 @@ def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: 
     """Return the columns of a table's rows; asked of Spark only where a transform has a say."""
     if spec.transform is None:
         return row_type(target.columns, spec)
-    decoded = decoder.decode(records, target, max_record_bytes=spec.max_record_bytes, messages=False)
-    kind: T.StructType = rows_of(decoded, spec).schema
+    kind: T.StructType = rows_of(decoded(records, decoder, target, spec.max_record_bytes), spec).schema
     return kind
 
 

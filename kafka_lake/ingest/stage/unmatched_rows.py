@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
+from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.decode import UNMATCHED
-from kafka_lake.ingest.decode.decoder import batch_metrics
+from kafka_lake.ingest.decode.decoder import batch_metrics, decoded
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.stage.batch import CLASSES, WrittenBatch
@@ -23,9 +24,9 @@ def with_unmatched(batch: WrittenBatch, unmatched: DataFrame, target: Target, *,
         also_none: Whether a record without a value becomes a dead letter, too.
     """
     decoder = Unreadable(_REASON, UNMATCHED, also_none)
-    judged = decoder.decode(unmatched, target)
+    judged = decoded(unmatched, decoder, target).drop(OBSERVED)
     counts = {name: each for name, each in batch.counts.items() if name != CLASSES}
-    for name, each in judged.agg(*batch_metrics(decoder, judged)).collect()[0].asDict().items():
+    for name, each in decoded(unmatched, decoder, target).agg(*batch_metrics()).collect()[0].asDict().items():
         both = [count for count in (counts.get(name), each) if count is not None]
         join = {"oldest_ms": min, "newest_ms": max}.get(name, sum)
         counts[name] = join(both) if both else None

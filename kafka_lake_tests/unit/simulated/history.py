@@ -114,6 +114,8 @@ class Metadata:
     by_id: dict[int, Snapshot]
     schemas: tuple[()] = ()
     properties: tuple[()] = ()
+    # Spark writes the tables of this version.
+    format_version: int = 3
 
     @property
     def snapshots(self) -> list[Snapshot]:

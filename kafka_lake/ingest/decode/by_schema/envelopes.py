@@ -6,21 +6,21 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.executors.changes.debezium_avro import AvroEnvelopes
+from kafka_lake.executors.json.decoder import Seen
+from kafka_lake.executors.registered import key_of
+from kafka_lake.executors.task import OBSERVED, loaded
 from kafka_lake.ingest.decode.avro.debezium import of_keys, of_rows
 from kafka_lake.ingest.decode.avro.decoder import inlined
-from kafka_lake.ingest.decode.by_schema.names import schema_id
 from kafka_lake.ingest.decode.by_schema.registered import MARKS, Part, Registered
 from kafka_lake.ingest.decode.decoder import Learned
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.kafka.schemas import WriterSchema
 
-_LOOKED_UP = 200
 _PARTS: tuple[Part, ...] = ("value", "key")
 
 Fetch = Callable[[int], WriterSchema]
@@ -58,41 +58,30 @@ class Envelopes:
         """Return the schemas of rows and of keys, the oldest first."""
         return self.rows.incoming()
 
-    def decode(
-        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
-    ) -> DataFrame:
-        """Add the three columns of every decoder's result to rows and keys that were cut out."""
-        return self.rows.decode(records, target, max_record_bytes=max_record_bytes, messages=messages)
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+        """Return what tasks are told of rows and keys that were cut out."""
+        return self.rows.work(target, max_record_bytes)
 
-    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any] | None:
-        """Return None: Spark's expressions decode."""
+    def change(self, target: Target) -> T.StructType | None:
+        """Return None: what rows are cut out of is a change, they themselves are none."""
         return None
-
-    def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
-        """Return how many values each schema has written, and how many values and keys are of none that is known."""
-        known = {"value": self.values, "key": self.keys}
-        ids = {part: schema_id(F.col(part)) for part in _PARTS}
-        strange = {part: ids[part].isNotNull() & ~ids[part].isin(list(known[part])) for part in _PARTS}
-        counted = [F.count_if(ids["value"] == id_).alias(_metric(id_)) for id_ in sorted(self.values)]
-        return [*counted, *(F.count_if(strange[part]).alias(f"{part}_strangers") for part in _PARTS)]
 
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
         """Return a decoder that knows the schemas of the ids that were strange in a pass."""
-        if not any(counts[f"{part}_strangers"] for part in _PARTS):
+        seen = loaded(counts.get(OBSERVED) or (), self.rows.rules.max_columns)
+        values, keys = _ids(seen), _ids(Seen.of(seen.key)) if seen.key else set()
+        if values <= self.values and keys <= self.keys:
             return None
-        wiser = self.look(records)
+        wiser = self.known(values, keys)
         return Learned(wiser, again=wiser.schemas.keys() != self.schemas.keys())
 
     def look(self, records: DataFrame) -> "Envelopes":
-        """Return a decoder that knows the schemas of all ids in records, keys' ids too, in a pass of its own.
+        """Return a decoder that knows the schemas of all ids in records, keys' ids too, in passes of their own.
 
         Raises:
             RegistryError: If the registry doesn't answer.
         """
-        ids = records.select(*[schema_id(F.col(part)).alias(part) for part in _PARTS])
-        found = ids.groupBy(*_PARTS).count().orderBy(F.desc("count"), *_PARTS).limit(_LOOKED_UP).collect()
-        values, keys = ({row[part] for row in found if row[part] is not None} for part in _PARTS)
-        return self.known(values, keys)
+        return self.known(*(_ids(replace(self.rows, part=part).looked(records)) for part in _PARTS))
 
     def known(self, values: Iterable[int], keys: Iterable[int]) -> "Envelopes":
         """Return a decoder that knows these schemas too.
@@ -145,15 +134,16 @@ class Envelopes:
 
     def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
         """Return how many values each schema has written; those that wrote none are left out."""
-        return {f"schema id {id_}": n for id_ in sorted(self.values) if (n := counts[_metric(id_)])}
+        seen = loaded(counts.get(OBSERVED) or (), self.rows.rules.max_columns)
+        return {f"schema id {id_}": seen.schemas[str(id_)] for id_ in sorted(self.values) if str(id_) in seen.schemas}
 
     def unkept(self) -> Mapping[str, str]:
         """Return nothing."""
         return {}
 
 
-def _metric(id_: int) -> str:
-    return f"value_schema_{id_}"
+def _ids(seen: Seen) -> set[int]:
+    return {key_of(name)[0] for name in seen.schemas}
 
 
 def _fetched(fetch: Fetch, part: Callable[[WriterSchema], WriterSchema], id_: int) -> WriterSchema:

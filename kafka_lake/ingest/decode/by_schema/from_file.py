@@ -11,7 +11,6 @@ from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.task import OBSERVED, loaded
 from kafka_lake.ingest.decode.by_schema.writer import Writer
 from kafka_lake.ingest.decode.decoder import Learned, Nothing
-from kafka_lake.ingest.decode.in_tasks import decoded_in_tasks
 from kafka_lake.ingest.decode.json.columns import columns_of
 from kafka_lake.ingest.decode.json.decoder import work_of
 from kafka_lake.ingest.decode.json.open_content import OpenContent
@@ -42,12 +41,6 @@ class FromFile(Nothing):
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
         """Return the schema, and what records have beside it."""
         return [(self.writer.label, self.writer.fields), *(("the records", fields) for fields in self.beside.shown)]
-
-    def decode(
-        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
-    ) -> DataFrame:
-        """Add the three columns of every decoder's result to records, and ``observed``."""
-        return decoded_in_tasks(records, target.columns, self.work(target, max_record_bytes))
 
     def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
         """Return what tasks are told."""

@@ -16,7 +16,7 @@ from kafka_lake.executors.registered import Key, key_of, name_of
 from kafka_lake.executors.task import OBSERVED, loaded
 from kafka_lake.ingest.decode.by_schema.writer import Writer, writer_of
 from kafka_lake.ingest.decode.decoder import Learned, Nothing
-from kafka_lake.ingest.decode.in_tasks import decoded_in_tasks, observed_in_tasks
+from kafka_lake.ingest.decode.in_tasks import observed_in_tasks
 from kafka_lake.ingest.decode.json.columns import columns_of
 from kafka_lake.ingest.decode.json.decoder import work_of
 from kafka_lake.ingest.decode.json.open_content import OpenContent
@@ -69,12 +69,6 @@ class Registered(Nothing):
         known = [(writer.label, writer.fields) for _, writer in sorted(self.writers.items(), key=lambda each: each[0])]
         return [*known, *(("the records", fields) for fields in self.beside.shown)]
 
-    def decode(
-        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
-    ) -> DataFrame:
-        """Add the three columns of every decoder's result to records, and ``observed``."""
-        return decoded_in_tasks(records, target.columns, self.work(target, max_record_bytes))
-
     def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
         """Return what tasks are told."""
         columns = columns_of(target.columns, target)
@@ -89,6 +83,10 @@ class Registered(Nothing):
             rules = replace(self.rules, infer=True, any_case=target.any_case)
             decoders.append(work_of(target, rules, None))
         return self._work(columns, decoders, schemas, self.refused, max_record_bytes)
+
+    def change(self, target: Target) -> T.StructType | None:
+        """Return None."""
+        return None
 
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
         """Return a decoder that knows the schemas of the ids that were strange in a pass, and what is beside them."""
@@ -109,9 +107,9 @@ class Registered(Nothing):
         Raises:
             RegistryError: If the registry doesn't answer.
         """
-        return self._knowing(self._looked(records), records)
+        return self._knowing(self.looked(records), records)
 
-    def _looked(self, records: DataFrame) -> Seen:
+    def looked(self, records: DataFrame) -> Seen:
         """Return which schemas wrote records, none of which is decoded."""
         known = dict.fromkeys([*self.writers, *self.refused], "")
         mine = records.withColumn("value", F.col(self.part))
@@ -125,7 +123,7 @@ class Registered(Nothing):
         wiser = self.known(sorted({id_ for id_, prefix in strange if not prefix}), [key for key in strange if key[1]])
         if wiser.protobuf != self.protobuf:
             # Only now is it known that a message's indexes follow those ids.
-            strange = wiser._strange(wiser._looked(records))
+            strange = wiser._strange(wiser.looked(records))
             wiser = wiser.known([], [key for key in strange if key[1]])
         return wiser
 

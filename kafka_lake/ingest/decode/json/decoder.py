@@ -113,12 +113,6 @@ class Json(Nothing):
         shown = [("the records", fields) for fields in self.shown]
         return [*shown, *(("the records that don't fit", fields) for fields in self.misfits)]
 
-    def decode(
-        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
-    ) -> DataFrame:
-        """Add the three columns of every decoder's result to records, and ``observed``."""
-        return decoded_in_tasks(records, target.columns, self.work(target, max_record_bytes))
-
     def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
         """Return what tasks are told, see `work_of`."""
         any_case = target.any_case or self.declared is not None
