@@ -6,11 +6,13 @@ import json
 import math
 import pickle
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +26,14 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
-from kafka_lake.executors.protobuf.decoder import arrow_type, decoder
+from kafka_lake.executors.decoders import value_decoder
+from kafka_lake.executors.protobuf.decoder import ProtobufDecoder
+from kafka_lake.executors.protobuf.fields import struct_of
+from kafka_lake.executors.protobuf.quick import QuickReader
+from kafka_lake.executors.protobuf.reader import MessageReader, arrow_type
+from kafka_lake.executors.protobuf.schema import load_schema
 from kafka_lake.executors.registered import message_indexes
+from kafka_lake.ingest.decode.by_schema.writer import writer_of
 from kafka_lake.ingest.decode.protobuf import schema
 from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
@@ -67,12 +75,38 @@ def writer(described: ProtobufMessage) -> Any:
 
 
 def outcomes(described: ProtobufMessage, *payloads: Any) -> list[dict[str, Any]]:
-    raw = [p if p is None or isinstance(p, bytes) else p.SerializePartialToString() for p in payloads]
-    array = decoder(described.files, described.name)(pa.array(raw, pa.binary()))
-    array.validate(full=True)
-    assert array.type.field("decoded").type == arrow_type(described.files, described.name)
-    found: list[dict[str, Any]] = array.to_pylist()
-    return found
+    """Return what becomes of messages: the same by ptars with what stands behind it, and message by message."""
+    raw = [p if isinstance(p, bytes) else p.SerializePartialToString() for p in payloads]
+    quick, strict = (read(described, raw, quick) for quick in (True, False))
+    assert list(map(comparable, quick)) == list(map(comparable, strict))
+    return quick
+
+
+@cache
+def reader_of(described: ProtobufMessage, quick: bool) -> MessageReader:
+    return MessageReader(described.files, described.name, quick)
+
+
+def read(described: ProtobufMessage, raw: list[bytes], quick: bool) -> list[dict[str, Any]]:
+    reader = reader_of(described, quick)
+    rows, places, errors = reader.read(pa.array(raw, pa.binary()))
+    rows.validate(full=True)
+    assert rows.type == reader.type == arrow_type(described.files, described.name)
+    assert sorted([*places.tolist(), *errors]) == list(range(len(raw)))
+    made = dict(zip(places.tolist(), rows.to_pylist(), strict=True))
+    return [{"decoded": made.get(number), "error": errors.get(number)} for number in range(len(raw))]
+
+
+def comparable(value: Any) -> Any:
+    """Return a value in which floats are their bits, -0.0 and NaN among them, and maps are in order."""
+    if isinstance(value, float):
+        return struct.pack("d", value)
+    if isinstance(value, dict):
+        return {name: comparable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        entries = bool(value) and isinstance(value[0], tuple)
+        return [comparable(each) for each in (sorted(value, key=lambda each: each[0]) if entries else value)]
+    return tuple(map(comparable, value)) if isinstance(value, tuple) else value
 
 
 def decoded(described: ProtobufMessage, *payloads: Any) -> list[Any]:
@@ -371,14 +405,14 @@ def test_durations_are_exact_seconds() -> None:
 def test_bad_records_leave_the_others_alone() -> None:
     described = message(TIMES)
     make = writer(described)
-    bad, broken, missing = make(at={"nanos": -1}).SerializeToString(), b"\x0a\xff", None
+    bad, broken = make(at={"nanos": -1}).SerializeToString(), b"\x0a\xff"
     good = [make(at={"seconds": n}).SerializeToString() for n in range(100)]
-    strange = {3: bad, 4: bad, 5: broken, 50: missing, 98: broken, 99: bad}
+    strange = {3: bad, 4: bad, 5: broken, 98: broken, 99: bad}
     found = outcomes(described, *[strange.get(n, each) for n, each in enumerate(good)])
     for n, each in enumerate(found):
         if n in strange:
             assert each["decoded"] is None
-            assert (each["error"] is None) == (strange[n] is None)
+            assert each["error"] is not None
         else:
             assert each["error"] is None
             assert each["decoded"]["at"] == datetime.fromtimestamp(n, UTC)
@@ -792,7 +826,7 @@ def test_indexes_are_read_as_serializers_write_them(indexes: list[int], rest: by
     "raw", [b"", b"\x02", b"\x01", b"\x02\x01", b"\x80", b"\x80\x80\x80\x80\x80\x80", b"\xfe\xff\xff\xff\x0f\x00"]
 )
 def test_bytes_without_indexes(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="No message indexes"):
+    with pytest.raises(ValueError, match="message indexes"):
         message_indexes(raw)
 
 
@@ -825,16 +859,148 @@ def test_truncated_messages_are_rows_or_errors() -> None:
 def test_the_decoder_travels_to_machines_without_this_package() -> None:
     described = message(TIMES)
     payload = writer(described)(at={"seconds": 5}).SerializeToString()
-    decode = decoder(described.files, described.name)
+    told = {
+        "files": described.files,
+        "name": described.name,
+        "columns": [("at", ("timestamp",), ("at",), False, "timestamp")],
+        "label": "schema id 7",
+    }
     program = (
         "import pickle, sys; sys.modules['kafka_lake'] = None; import pyarrow as pa\n"
-        "decode, payload = pickle.load(sys.stdin.buffer)\n"
-        "print(decode(pa.array([payload])).to_pylist()[0]['decoded']['at'].isoformat())"
+        "make, told, payload = pickle.load(sys.stdin.buffer)\n"
+        "print(make(**told).decode(pa.array([payload])).rows.to_pylist()[0]['at'].isoformat())"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", program], input=cloudpickle.dumps((decode, payload)), capture_output=True, check=True
-    )
+    sent = cloudpickle.dumps((ProtobufDecoder, told, payload))
+    run = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True)
     assert run.stdout.decode().strip() == "1970-01-01T00:00:05+00:00"
+
+
+def test_messages_of_a_schema_are_decoded_by_what_tasks_are_told() -> None:
+    schema = WriterSchema("PROTOBUF", ORDERS_AND_SHOPS, id=5)
+    columns = (("id", ("long",), ("id",), False, "bigint"), ("name", ("string",), ("name",), False, "string"))
+    writers = {prefix: writer_of(schema, prefix) for prefix in (b"\x00", b"\x02\x02")}
+    work = {
+        "decoder": "registered",
+        "columns": columns,
+        "decoders": [each.work(columns) for each in writers.values()],
+        "schemas": {(5, prefix): number for number, prefix in enumerate(writers)},
+        "refused": {},
+        "protobuf": (5,),
+    }
+    make_order, make_shop = (writer(each.message) for each in writers.values())
+    values: list[bytes | None] = []
+    for number in range(100):
+        head = b"\x00\x00\x00\x00\x05"
+        order = head + b"\x00" + make_order(id=number, at={"seconds": number}).SerializeToString()
+        shop = head + b"\x02\x02" + make_shop(name=f"shop {number}").SerializeToString()
+        values += [order, shop, head + b"\x00\x08", None]
+    found = value_decoder(pickle.loads(pickle.dumps(work))).decode(pa.array(values, pa.binary()))
+    assert found.rows.to_pylist() == [
+        row for n in range(100) for row in ({"id": n, "name": None}, {"id": None, "name": f"shop {n}"}, None, None)
+    ]
+    assert found.error_class.to_pylist() == [None, None, "malformed", None] * 100
+
+
+ORDERS_AND_SHOPS = """
+syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+message Order { int64 id = 1; google.protobuf.Timestamp at = 2; }
+message Shop { string name = 1; }
+"""
+
+
+def test_what_becomes_of_the_values_of_a_batch() -> None:
+    described = message(TIMES)
+    make = writer(described)
+    good, bad = make(at={"seconds": 1, "nanos": 5}), make(at={"nanos": -1})
+    values = [None, good.SerializeToString(), bad.SerializeToString(), b"\x0a\xff", b"\x0a\x0f" + b"x" * 15, b""]
+    columns = [
+        ("at", ("timestamp",), ("at",), True, "timestamp"),
+        ("at__nanos", ("long",), ("at__nanos",), False, "bigint"),
+        ("more", ("string",), ("more",), False, "string"),
+    ]
+    decoder = ProtobufDecoder(described.files, described.name, columns, "schema id 7", max_bytes=15)
+    made = decoder.decode(pa.array(values, pa.binary()))
+    assert made.places.tolist() == [1]
+    assert made.rows.to_pylist()[1] == {"at": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "at__nanos": 5, "more": None}
+    assert list(zip(made.error_class.to_pylist(), made.error_message.to_pylist(), strict=True)) == [
+        (None, None),
+        (None, None),
+        ("malformed", "The bytes don't decode by schema id 7. Field at is no time, its nanoseconds are -1."),
+        ("malformed", "The bytes don't decode by schema id 7. The bytes do not parse as shop.M."),
+        ("too_large", "The value has 17 bytes, the limit is 15."),
+        ("null_in_required_column", "Required, but null or missing: at."),
+    ]
+
+
+DIFFERENT = proto3(
+    OTHERS
+    + """message M {
+  int32 a = 1; oneof one { int32 left = 2; string right = 3; } map<string, int32> map = 4; repeated double many = 5;
+  google.protobuf.Int64Value w = 6; google.protobuf.Timestamp at = 7; Line line = 8; double d = 9;
+  map<int32, Line> m = 10;
+}"""
+)
+
+
+@pytest.mark.parametrize(
+    ("payload", "found"),
+    [
+        (b"\x10\x01\x1a\x01x", {"left": None, "right": "x"}),
+        (b"\x22\x05\x0a\x01k\x10\x01\x22\x05\x0a\x01k\x10\x02", {"map": [("k", 2)]}),
+        (b"\x22\x07\x0a\x01k\x10\x01\x18\x09", {"map": []}),
+        (b"\x22\x00", {"map": [("", 0)]}),
+        (b"\x52\x02\x08\x05", {"m": [(5, {"sku": "", "count": 0})]}),
+        (b"\x2a\x09" + bytes(9), None),
+        (b"\x32\x02\x08\x05\x32\x00", {"w": 5}),
+        (b"\x3a\x02\x08\x05\x3a\x03\x10\xe8\x07", {"at": datetime(1970, 1, 1, 0, 0, 5, 1, tzinfo=UTC)}),
+        (b"\x42\x03\x0a\x01s\x42\x02\x10\x07", {"line": {"sku": "s", "count": 7}}),
+        (b"\x49" + bytes(7) + b"\x80", {"d": -0.0}),
+        (b"\x08\x05\xf8\x07\x01", {"a": 5}),
+        (b"\x88\x80\x00\x05", {"a": 5}),
+        (b"\x88\x80\x80\x80\x80\x01\x05", None),
+        (b"\x08\x85\x80\x00", {"a": 5}),
+        (b"\x4a\x83\x80\x80\x80\x80\x80\x80\x80\x80\x02abc", {"a": 0}),
+        (b"\x4a\xf8\xff\xff\xff\xff\xff\xff\xff\xff\x01" + bytes(9), None),
+        (b"\x1a\xf8\xff\xff\xff\xff\xff\xff\xff\xff\x01" + bytes(9), None),
+    ],
+    ids=[
+        "two of a oneof", "key twice", "unknown in an entry", "entry without key and value", "entry without value",
+        "half a number in a list", "wrapper twice", "time twice", "message twice", "minus zero", "unknown field",
+        "longer tag than need be", "tag of more than 32 bits", "longer number than need be", "length of 70 bits",
+        "skipped length that wraps around", "length that wraps around",
+    ],
+)  # fmt: skip
+def test_what_ptars_reads_otherwise_is_not_taken_from_it(payload: bytes, found: dict[str, Any] | None) -> None:
+    described = message(DIFFERENT, name="M")
+    assert certain(described, b"\x08\x01", payload) in ([True, False], [False, False])
+    good, other = outcomes(described, b"\x08\x01", payload)
+    assert good["error"] is None
+    if found is None:
+        assert other == {"decoded": None, "error": "The bytes do not parse as shop.M."}
+    else:
+        assert {name: other["decoded"][name] for name in found} == found
+
+
+def certain(described: ProtobufMessage, *payloads: bytes) -> list[bool]:
+    loaded = load_schema(described.files)
+    struct = struct_of(loaded, loaded.pool.FindMessageTypeByName(described.name), "", ())
+    taken: list[bool] = QuickReader(struct).read(pa.array(payloads, pa.binary()))[1].tolist()
+    return taken
+
+
+def test_what_serializers_write_is_taken_from_ptars() -> None:
+    described = message(SCALARS, name="M")
+    make = writer(described)
+    full = make(i32=-1, u64=2**64 - 1, b=True, f=0.1, d=-1.5, s="ü", y=b"\xff", color=7, list=[0, -1])
+    full.map.update({"": 0, "a": 1})
+    full.MergeFrom(make(maybe=0, right={}, line={"sku": "x"}, lines=[{}, {"count": 2}], s32=-5, f64=3, sf32=-3))
+    known = message(KNOWN)
+    make = writer(known)
+    well = make(struct={"a": [1]}, list=[1], mask={"paths": ["a"]}, any={"type_url": "t"}, empty={}, big={})
+    well.MergeFrom(make(ints=[{}, {"value": 1}], flags={"x": {"value": True}}, values=[{"null_value": 0}], text={}))
+    for type_, made in ((described, [full]), (known, [make(), well])):
+        assert all(certain(type_, *[each.SerializeToString() for each in made]))
 
 
 def test_without_protoc_the_package_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

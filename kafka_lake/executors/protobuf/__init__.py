@@ -1,4 +1,4 @@
 """What executors run for Protobuf: a batch of messages becomes one Arrow array, column by column.
 
-The machines of a cluster need the packages ``protobuf`` and ``pyarrow`` for it.
+The machines of a cluster need the packages ``protobuf``, ``ptars``, ``numpy`` and ``pyarrow`` for it.
 """

@@ -1,105 +1,52 @@
-"""A batch of messages becomes one Arrow array; a message with a value that fits no column is null, with its reason."""
+"""Batches of Protobuf messages become a table's columns."""
 
-import gc
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Sequence
 
 import pyarrow as pa
-from google.protobuf import empty_pb2, message_factory  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from kafka_lake.executors.protobuf.fields import struct_of
-from kafka_lake.executors.protobuf.model import UnsupportedTypeError, Values
-from kafka_lake.executors.protobuf.schema import has_required, load_schema
+from kafka_lake.executors.fit import Errors, Fit, small_enough
+from kafka_lake.executors.json.columns import Column
+from kafka_lake.executors.json.decoder import MESSAGE, NOTHING, Decoded
+from kafka_lake.executors.protobuf.reader import MessageReader
 
-# By the class, since a message may have a field of that name.
-_missing = empty_pb2.Empty.FindInitializationErrors
-_initialized = empty_pb2.Empty.IsInitialized
+MALFORMED = "malformed"
 
 
-def arrow_type(files: bytes, name: str) -> pa.StructType:
-    """Return the columns of a message.
+class ProtobufDecoder:
+    """Decodes batches of Protobuf messages, without any framing, that are all of one type.
+
+    Malformed are bytes that Google's parser refuses, messages that lack what proto2 requires, and messages with a value
+    that its column can't hold, such as a time outside of the years 1 to 9999.
 
     Args:
         files: A serialized FileDescriptorSet, each file after those that it imports.
         name: The message's full name.
+        columns: Those of the rows, see `kafka_lake.executors.json.columns`.
+        label: What messages call the schema.
+        max_bytes: Longer values are ``too_large`` and not decoded; None for no limit.
 
     Raises:
-        UnsupportedTypeError: If there is no such type: the message contains itself, has no fields, or isn't valid.
-        KeyError: If the files don't have the message.
+        UnsupportedTypeError: If the message can be no columns.
     """
-    loaded = load_schema(files)
-    descriptor = loaded.pool.FindMessageTypeByName(name)
-    if not descriptor.fields:
-        raise UnsupportedTypeError(f"message {name} has no fields, so its table would have no columns")
-    return struct_of(loaded, descriptor, "", ()).types[""]
 
+    def __init__(
+        self, files: bytes, name: str, columns: Sequence[Column], label: str, max_bytes: int | None = None
+    ) -> None:
+        self._reader = MessageReader(files, name)
+        self._fit = Fit(self._reader.type, columns, label)
+        self._max_bytes = max_bytes
 
-def decoder(files: bytes, name: str) -> Callable[[pa.Array], pa.Array]:
-    """Return a function that decodes a batch; it reads the schema at its first call and can be pickled before.
+    def decode(self, values: pa.Array) -> Decoded:
+        """Decode values.
 
-    Args:
-        files: As for `arrow_type`.
-        name: The message's full name.
-
-    Returns:
-        From an array of messages' bytes to an array of ``struct<decoded, error>`` of the same length, both null where
-        the bytes are.
-    """
-    ready: list[Callable[[pa.Array], pa.Array]] = []
-
-    def decode(payloads: pa.Array) -> pa.Array:
-        if not ready:
-            ready.append(_decoder(files, name))
-        collects = gc.isenabled()
-        # A batch makes many objects and no cycles; looking for some would take a third of the time.
-        gc.disable()
-        try:
-            return ready[0](payloads)
-        finally:
-            if collects:
-                gc.enable()
-
-    return decode
-
-
-def _decoder(files: bytes, name: str) -> Callable[[pa.Array], pa.Array]:
-    loaded = load_schema(files)
-    descriptor = loaded.pool.FindMessageTypeByName(name)
-    parse = message_factory.GetMessageClass(descriptor).FromString
-    struct = struct_of(loaded, descriptor, "", ())
-    needs_check = has_required(descriptor, set())
-
-    def decode(payloads: pa.Array) -> pa.Array:
-        messages: list[Any] = []
-        errors: list[str | None] = []
-        for payload in payloads.to_pylist():
-            message = error = None
-            if payload is not None:
-                try:
-                    message = parse(payload)
-                    if needs_check and not _initialized(message):
-                        error = f"Required, but missing: {', '.join(_missing(message))}."
-                        message = None
-                except DecodeError:
-                    error = f"The bytes do not parse as {name}."
-            messages.append(message)
-            errors.append(error)
-        decoded = pa.concat_arrays(list(_convert(struct, messages, errors, 0)))
-        return pa.StructArray.from_arrays([decoded, pa.array(errors, pa.string())], names=["decoded", "error"])
-
-    return decode
-
-
-def _convert(struct: Values, messages: list[Any], errors: list[str | None], start: int) -> Iterator[pa.Array]:
-    """Yield the messages as arrays; one with a value that fits no column becomes null, with the reason in errors."""
-    try:
-        yield from struct.arrays(messages)
-    except ValueError as reason:
-        if len(messages) == 1:
-            errors[start] = f"{reason}."
-            yield from struct.arrays([None])
-        else:
-            half = len(messages) // 2
-            yield from _convert(struct, messages[:half], errors, start)
-            yield from _convert(struct, messages[half:], errors, start + half)
+        Args:
+            values: Binary; nulls are tombstones.
+        """
+        errors: Errors = {}
+        places = small_enough(values, self._max_bytes, errors)
+        payloads = values if len(places) == len(values) else values.take(pa.array(places))
+        messages, at, failed = self._reader.read(payloads)
+        for number, error in failed.items():
+            said = f"The bytes don't decode by {self._fit.label}. {error}"
+            errors[int(places[number])] = MALFORMED, said[:MESSAGE]
+        return self._fit.decoded(messages, places[at], errors, len(values), NOTHING)

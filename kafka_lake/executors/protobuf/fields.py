@@ -11,18 +11,15 @@ from google.protobuf import empty_pb2, message_factory  # type: ignore[import-un
 from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
 
 from kafka_lake.executors.protobuf.message_text import message_text
-from kafka_lake.executors.protobuf.model import SET, Columns, Files, UnsupportedTypeError, Values, each_as, list_of
+from kafka_lake.executors.protobuf.model import SET, Columns, Files, UnsupportedTypeError, Values, WireField, list_of
+from kafka_lake.executors.protobuf.nested import wire_of_list, wire_of_map, wire_of_struct, wrapped
+from kafka_lake.executors.protobuf.one_by_one import each_as, presence_as
 from kafka_lake.executors.protobuf.scalars import scalar_values
-from kafka_lake.executors.protobuf.well_known import (
-    SECONDS,
-    WRAPPERS,
-    confluent_decimal,
-    json_text,
-    seconds_of,
-    timestamps,
-)
+from kafka_lake.executors.protobuf.well_known import WRAPPERS, confluent_decimal, durations, json_text, timestamps
 
 _DEPTH, _MAX_PARTS = 100, 20_000
+_HIGHEST_NUMBER = 10_000
+"""Of fields that ptars reads: it keeps a place in memory for each lower number."""
 
 # By the class, since a message may have a field of that name.
 _has = empty_pb2.Empty.HasField
@@ -43,7 +40,7 @@ def struct_of(files: Files, descriptor: Descriptor, path: str, above: tuple[str,
     name = descriptor.full_name
     if name in above:
         # No table has a type that contains itself.
-        return each_as(pa.string(), lambda value: message_text(files, value, path))
+        return each_as(descriptor, pa.string(), lambda value: message_text(files, value, path))
     files.parts.append(path)
     if len(files.parts) > _MAX_PARTS:
         raise UnsupportedTypeError(f"it has more than {_MAX_PARTS:,} messages within messages, as {path}")
@@ -51,7 +48,7 @@ def struct_of(files: Files, descriptor: Descriptor, path: str, above: tuple[str,
         raise UnsupportedTypeError(f"{path} lies {_DEPTH} messages deep, where no parser goes")
     if not descriptor.fields:
         # Fields that the schema gets later join it.
-        return each_as(pa.struct([(SET, pa.bool_())]), lambda value: {SET: True})
+        return presence_as({SET: True}, pa.struct([(SET, pa.bool_())]))
     columns = [_columns(files, field, path, (*above, name)) for field in descriptor.fields]
     fields = [field for each in columns for field in each.fields]
     _refuse_twins([field.name for field in fields], path)
@@ -63,7 +60,7 @@ def struct_of(files: Files, descriptor: Descriptor, path: str, above: tuple[str,
         found = [array for each in columns for array in each.read(messages)]
         return [pa.StructArray.from_arrays(found, fields=fields, mask=nulls)]
 
-    return Values({"": pa.struct(fields)}, arrays)
+    return Values({"": pa.struct(fields)}, arrays, wire_of_struct(descriptor, columns, fields))
 
 
 def _refuse_twins(names: list[str], path: str) -> None:
@@ -77,18 +74,23 @@ def _refuse_twins(names: list[str], path: str) -> None:
 
 def _columns(files: Files, field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Columns:
     here = f"{path}.{field.name}" if path else field.name
+    if field.type == FieldDescriptor.TYPE_GROUP or field.number > _HIGHEST_NUMBER:
+        files.declined.append(here)
     get = attrgetter(field.name)
     entry = field.message_type
     if field.is_repeated and entry is not None and entry.GetOptions().map_entry:
         keys = _values(files, entry.fields_by_name["key"], f"{here}.key", above)
         values = _values(files, entry.fields_by_name["value"], f"{here}.value", above)
         types = {suffix: pa.map_(keys.types[""], kind) for suffix, kind in values.types.items()}
-        return Columns(_fields(field.name, types), _maps(get, here, keys, values))
+        wire = WireField(field.number, wire_of_map(keys, values), repeated=True)
+        return Columns(_fields(field.name, types), _maps(get, here, keys, values), wire)
     values = _values(files, field, here, above)
     if not field.is_repeated:
-        return Columns(_fields(field.name, values.types), _singles(get, field, values))
+        wire = WireField(field.number, values.wire, optional=field.has_presence)
+        return Columns(_fields(field.name, values.types), _singles(get, field, values), wire)
     types = {suffix: list_of(kind) for suffix, kind in values.types.items()}
-    return Columns(_fields(field.name, types), _lists(get, list(types.values()), values))
+    wire = WireField(field.number, wire_of_list(values, list(types.values())), repeated=True)
+    return Columns(_fields(field.name, types), _lists(get, list(types.values()), values), wire)
 
 
 def _fields(name: str, types: dict[str, pa.DataType]) -> list[pa.Field]:
@@ -142,18 +144,17 @@ def _values(files: Files, field: FieldDescriptor, path: str, above: tuple[str, .
         case "google.protobuf.Timestamp":
             return timestamps(path)
         case "google.protobuf.Duration":
-            return each_as(SECONDS, lambda value: seconds_of(value, path))
+            return durations(path)
         case "google.protobuf.Struct" | "google.protobuf.Value" | "google.protobuf.ListValue":
-            return each_as(pa.string(), lambda value: json_text(value, path))
+            return each_as(message, pa.string(), lambda value: json_text(value, path))
         case "google.protobuf.Empty":
             # It never gets fields.
-            return each_as(pa.bool_(), lambda value: True)
+            return presence_as(True, pa.bool_())
         case "google.protobuf.FieldMask":
-            return each_as(list_of(pa.string()), lambda value: value.paths[:])
+            return each_as(message, list_of(pa.string()), lambda value: value.paths[:])
         case "confluent.type.Decimal":
             return confluent_decimal(files, field, path)
         case name if name in WRAPPERS:
-            inner = scalar_values(files, message.fields_by_name["value"], path)
-            return Values(inner.types, lambda values: inner.arrays([None if v is None else v.value for v in values]))
+            return wrapped(scalar_values(files, message.fields_by_name["value"], path))
         case _:
             return struct_of(files, message, path, above)

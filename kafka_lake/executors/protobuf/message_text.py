@@ -1,6 +1,7 @@
 """Messages within messages of their own type, which no column has: JSON text, by the names and values of columns."""
 
 import base64
+from operator import itemgetter
 from typing import Any
 
 from google.protobuf import empty_pb2  # type: ignore[import-untyped]
@@ -53,7 +54,7 @@ def _field(files: Files, field: FieldDescriptor, value: Any, path: str) -> Any:
     entry = field.message_type
     if field.is_repeated and entry is not None and entry.GetOptions().map_entry:
         kind = entry.fields_by_name["value"]
-        return {_key(key): _single(files, kind, held, path) for key, held in value.items()}
+        return {_key(key): _single(files, kind, held, path) for key, held in sorted(value.items(), key=itemgetter(0))}
     if field.is_repeated:
         return [_single(files, field, element, path) for element in value]
     return _single(files, field, value, path)

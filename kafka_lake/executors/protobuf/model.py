@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,17 +14,55 @@ class UnsupportedTypeError(ValueError):
     """A message has a field that no column can hold; the text names it."""
 
 
+Doubts = np.ndarray | None
+"""Which values the exact reader must look at; None for none."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How ptars reads values, and how its arrays become those of `Values`.
+
+    Args:
+        type: The type that a field is declared with for ptars: a number of ``FieldDescriptorProto.Type``.
+        arrays: From the array that ptars makes to an array of each type, and the doubtful values.
+        fields: Those of a message, by number.
+    """
+
+    type: int
+    arrays: Callable[[pa.Array], tuple[list[pa.Array], Doubts]]
+    fields: tuple["WireField", ...] = ()
+
+
+@dataclass(frozen=True)
+class WireField:
+    """A field of a message as ptars reads it.
+
+    Args:
+        number: The field's.
+        wire: How its values are read.
+        repeated: Whether it has many.
+        optional: Whether null tells that it is unset.
+    """
+
+    number: int
+    wire: Wire
+    repeated: bool = False
+    optional: bool = False
+
+
 @dataclass(frozen=True)
 class Values:
-    """How values that the protobuf package gives, None where unset, become arrays.
+    """How the values of a field, null where unset, become arrays.
 
     Args:
         types: By the suffix of the column's name; more than one where one type can't hold the values.
-        arrays: From values to an array of each type.
+        arrays: From values that the protobuf package gives to an array of each type.
+        wire: The same from what ptars reads.
     """
 
     types: dict[str, pa.DataType]
     arrays: Callable[[list[Any]], list[pa.Array]]
+    wire: Wire
 
 
 SET = "_set"
@@ -32,10 +71,11 @@ SET = "_set"
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that a field makes, and how to read them from messages, none of them None."""
+    """The columns that a field makes, how to read them from messages, none of them None, and how ptars reads it."""
 
     fields: list[pa.Field]
     read: Callable[[list[Any]], list[pa.Array]]
+    wire: WireField
 
 
 @dataclass(frozen=True)
@@ -46,11 +86,13 @@ class Files:
         pool: The messages.
         enums: Full name of a field → its values' names.
         parts: Paths of the messages that have been looked at; it grows.
+        declined: Paths of the fields that ptars can't read; it grows.
     """
 
     pool: Any
     enums: dict[str, dict[int, str]]
     parts: list[str] = field(default_factory=list)
+    declined: list[str] = field(default_factory=list)
 
 
 def list_of(kind: pa.DataType) -> pa.DataType:
@@ -58,14 +100,26 @@ def list_of(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", kind))
 
 
-def plain_values(kind: pa.DataType) -> Values:
-    """Return values that Arrow takes as they are."""
-    return Values({"": kind}, lambda values: [pa.array(values, kind)])
+def either(one: Doubts, other: Doubts) -> Doubts:
+    """Return what is doubtful by one of two."""
+    if one is None or other is None:
+        return other if one is None else one
+    found: np.ndarray = one | other
+    return found
 
 
-def each_as(kind: pa.DataType, convert: Callable[[Any], Any]) -> Values:
-    """Return values of which each is converted, but for None."""
-    return Values({"": kind}, lambda values: [pa.array([None if v is None else convert(v) for v in values], kind)])
+def owners(elements: Doubts, offsets: np.ndarray) -> Doubts:
+    """Return which lists have a doubtful element."""
+    if elements is None:
+        return None
+    found = np.zeros(len(offsets) - 1, dtype=bool)
+    found[np.searchsorted(offsets, np.flatnonzero(elements), side="right") - 1] = True
+    return found
+
+
+def where(mask: np.ndarray) -> Doubts:
+    """Return the doubts of a mask."""
+    return mask if mask.any() else None
 
 
 def refuse_outside(what: str, numbers: pa.Array, low: int, high: int) -> None:

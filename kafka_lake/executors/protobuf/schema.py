@@ -7,12 +7,19 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: igno
 
 from kafka_lake.executors.protobuf.model import Files, UnsupportedTypeError
 
+_NEVER_PACKED = (
+    FieldDescriptor.TYPE_STRING,
+    FieldDescriptor.TYPE_BYTES,
+    FieldDescriptor.TYPE_MESSAGE,
+    FieldDescriptor.TYPE_GROUP,
+)
+
 
 def load_schema(files: bytes) -> Files:
     """Return the schema for reading.
 
     A parser of proto2 keeps numbers that a closed enum doesn't name out of sight. As int32, which is the same on the
-    wire, all of them are seen.
+    wire, all of them are seen. Lists are packed, as ptars writes them; parsers read both forms.
     """
     written, loaded = descriptor_pool.DescriptorPool(), Files(descriptor_pool.DescriptorPool(), {})
     for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
@@ -22,12 +29,12 @@ def load_schema(files: bytes) -> Files:
             raise UnsupportedTypeError(f"its descriptors are not valid: {reason}") from reason
         messages = written.FindFileByName(file.name).message_types_by_name
         for message in file.message_type:
-            _open_enums(message, messages[message.name], loaded.enums)
+            _prepare(message, messages[message.name], loaded.enums, file.syntax != "editions")
         loaded.pool.AddSerializedFile(file.SerializeToString())
     return loaded
 
 
-def _open_enums(message: Any, descriptor: Descriptor, enums: dict[str, dict[int, str]]) -> None:
+def _prepare(message: Any, descriptor: Descriptor, enums: dict[str, dict[int, str]], packs: bool) -> None:
     for field in message.field:
         described = descriptor.fields_by_name[field.name]
         if described.enum_type is not None:
@@ -36,8 +43,10 @@ def _open_enums(message: Any, descriptor: Descriptor, enums: dict[str, dict[int,
             field.type = FieldDescriptor.TYPE_INT32
             field.ClearField("type_name")
             field.ClearField("default_value")
+        if packs and described.is_repeated and field.type not in _NEVER_PACKED:
+            field.options.packed = True
     for nested in message.nested_type:
-        _open_enums(nested, descriptor.nested_types_by_name[nested.name], enums)
+        _prepare(nested, descriptor.nested_types_by_name[nested.name], enums, packs)
 
 
 def has_required(descriptor: Descriptor, seen: set[str]) -> bool:

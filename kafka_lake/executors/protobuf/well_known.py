@@ -5,12 +5,24 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import message_factory  # type: ignore[import-untyped]
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 
-from kafka_lake.executors.protobuf.model import Files, Values, each_as, exact_decimal, refuse_outside
+from kafka_lake.executors.protobuf.model import (
+    Doubts,
+    Files,
+    Values,
+    Wire,
+    WireField,
+    exact_decimal,
+    refuse_outside,
+    where,
+)
+from kafka_lake.executors.protobuf.one_by_one import each_as
+from kafka_lake.executors.protobuf.scalars import decimals
 
 WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
@@ -24,6 +36,11 @@ _TIMES = (-62_135_596_800, 253_402_300_799)
 _LONGEST_DURATION = 315_576_000_000
 _SECOND_IN_NANOS = 1_000_000_000
 _EXACT_IN_DOUBLE = 2**53
+_NANOS_IN_64_BITS = 9_000_000_000
+"""Seconds whose nanoseconds 64 bits hold."""
+_INT64 = Wire(FieldDescriptor.TYPE_INT64, lambda values: ([values], None))
+_INT32 = Wire(FieldDescriptor.TYPE_INT32, lambda values: ([values], None))
+_SECONDS_AND_NANOS = (WireField(1, _INT64), WireField(2, _INT32))
 _DECIMAL_DIGITS = 38
 _DECIMAL_BYTES = 1024
 
@@ -40,7 +57,36 @@ def timestamps(path: str) -> Values:
         whole = pc.add(pc.multiply(seconds, 1_000_000), micros).cast(_MICROS)
         return [whole, pc.subtract(nanos, pc.multiply(micros, 1000)).cast(pa.int32())]
 
-    return Values({"": _MICROS, NANOS: pa.int32()}, arrays)
+    def wired(values: pa.StructArray) -> tuple[list[pa.Array], Doubts]:
+        seconds, nanos = (values.field(number).to_numpy() for number in range(2))
+        strange = (seconds < _TIMES[0]) | (seconds > _TIMES[1]) | (nanos < 0) | (nanos >= _SECOND_IN_NANOS)
+        whole = np.where(strange, 0, seconds) * 1_000_000 + nanos // 1000
+        nulls = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+        return [
+            pa.array(whole, pa.int64(), mask=nulls).cast(_MICROS),
+            pa.array(nanos % 1000, pa.int32(), mask=nulls),
+        ], where(strange)
+
+    wire = Wire(FieldDescriptor.TYPE_MESSAGE, wired, _SECONDS_AND_NANOS)
+    return Values({"": _MICROS, NANOS: pa.int32()}, arrays, wire)
+
+
+def durations(path: str) -> Values:
+    """Return how durations become seconds."""
+
+    def arrays(values: list[Any]) -> list[pa.Array]:
+        return [pa.array([None if value is None else seconds_of(value, path) for value in values], SECONDS)]
+
+    def wired(values: pa.StructArray) -> tuple[list[pa.Array], Doubts]:
+        seconds, nanos = (values.field(number).to_numpy() for number in range(2))
+        # Those of more than 285 years are rare.
+        strange = (seconds < -_NANOS_IN_64_BITS) | (seconds > _NANOS_IN_64_BITS)
+        strange |= (nanos <= -_SECOND_IN_NANOS) | (nanos >= _SECOND_IN_NANOS)
+        strange |= ((seconds < 0) & (nanos > 0)) | ((seconds > 0) & (nanos < 0))
+        low = np.where(strange, 0, seconds) * _SECOND_IN_NANOS + np.where(strange, 0, nanos)
+        return [decimals(low, low >> 63, values, SECONDS)], where(strange)
+
+    return Values({"": SECONDS}, arrays, Wire(FieldDescriptor.TYPE_MESSAGE, wired, _SECONDS_AND_NANOS))
 
 
 def time_text(value: Any, path: str) -> str:
@@ -74,7 +120,7 @@ def json_text(value: Any, path: str) -> str:
         ValueError: If a number in it is not finite.
     """
     try:
-        return json.dumps(json_value(value), ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        return json.dumps(json_value(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
         raise ValueError(f"Field {path} holds a number that isn't finite, which JSON can't write") from None
 
@@ -83,7 +129,7 @@ def json_value(value: Any) -> Any:
     """Return a Struct, Value or ListValue as Python's JSON has it."""
     name = value.DESCRIPTOR.name
     if name == "Struct":
-        return {key: json_value(each) for key, each in value.fields.items()}
+        return {key: json_value(value.fields[key]) for key in sorted(value.fields)}
     if name == "ListValue":
         return [json_value(each) for each in value.values]
     kind = value.WhichOneof("kind")
@@ -100,7 +146,7 @@ def confluent_decimal(files: Files, field: FieldDescriptor, path: str) -> Values
     """Return Confluent's decimal as the type that its field declares, as text if it declares none."""
     declared = _declared_decimal(files, field)
     if declared is None:
-        return each_as(pa.string(), lambda value: decimal_text(value, path))
+        return each_as(field.message_type, pa.string(), lambda value: decimal_text(value, path))
     precision, scale = declared
 
     def convert(value: Any) -> Decimal:
@@ -114,7 +160,7 @@ def confluent_decimal(files: Files, field: FieldDescriptor, path: str) -> Values
             raise ValueError(f"Field {path} doesn't fit decimal({precision},{scale})")
         return exact_decimal(number, scale)
 
-    return each_as(pa.decimal128(precision, scale), convert)
+    return each_as(field.message_type, pa.decimal128(precision, scale), convert)
 
 
 def decimal_text(value: Any, path: str) -> str:

@@ -22,8 +22,8 @@ from google.protobuf.descriptor_pb2 import (  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
-from kafka_lake.executors.protobuf.decoder import arrow_type
 from kafka_lake.executors.protobuf.model import UnsupportedTypeError
+from kafka_lake.executors.protobuf.reader import arrow_type
 from kafka_lake.kafka.schemas import WriterSchema
 
 _MAIN = "schema.proto"
