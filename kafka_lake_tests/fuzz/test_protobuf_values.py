@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from kafka_lake.executors.protobuf.decoder import decoder
+from kafka_lake.executors.protobuf.reader import MessageReader
 from kafka_lake.ingest.decode.protobuf.schema import message_of
 from kafka_lake.kafka.schemas import WriterSchema
 from kafka_lake_tests.fuzz.adapter import instants
@@ -143,16 +143,18 @@ def _is_map(value: list[Any]) -> bool:
 
 
 def test_every_value_of_a_message_is_in_the_row_or_the_message_is_an_error(described: Any, reference: Any) -> None:
-    decode, seen = decoder(described.files, described.name), Counter[str]()
+    reader, seen = MessageReader(described.files, described.name), Counter[str]()
     for start in range(0, INPUTS, BATCH):
         payloads = [payload(SEED, index, reference) for index in range(start, start + BATCH)]
-        for content, made in zip(payloads, instants(decode(pa.array(payloads, pa.binary()))).to_pylist(), strict=True):
+        rows, places, errors = reader.read(pa.array(payloads, pa.binary()))
+        made = dict(zip(places.tolist(), instants(rows).to_pylist(), strict=True))
+        for number, content in enumerate(payloads):
             try:
                 wanted = expected(reference.FromString(content))
             except DecodeError:
                 wanted = None
-            assert (made["decoded"] is None) == (wanted is None), (content, made["error"])
-            assert (made["error"] is None) == (wanted is not None), content
-            assert comparable(made["decoded"]) == comparable(wanted), content
+            assert (number in made) == (wanted is not None), (content, errors.get(number))
+            assert (number in errors) == (wanted is None), content
+            assert comparable(made.get(number)) == comparable(wanted), content
             seen["errors" if wanted is None else "rows"] += 1
     assert min(seen["rows"], seen["errors"]) > INPUTS // 20
