@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
+from kafka_lake.executors import task
 from kafka_lake.executors.decoders import value_decoder
 from kafka_lake.executors.protobuf.decoder import ProtobufDecoder
 from kafka_lake.executors.protobuf.fields import struct_of
@@ -38,6 +39,7 @@ from kafka_lake.ingest.decode.protobuf import schema
 from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
 from kafka_lake.ingest.decode.protobuf.types import RULES, TYPES
+from kafka_lake.ingest.tasks import told
 from kafka_lake.kafka.schemas import WriterSchema
 from kafka_lake_tests.lanes import exhaustive
 
@@ -856,23 +858,26 @@ def test_truncated_messages_are_rows_or_errors() -> None:
 
 
 @pytest.mark.slow
-def test_the_decoder_travels_to_machines_without_this_package() -> None:
-    described = message(TIMES)
-    payload = writer(described)(at={"seconds": 5}).SerializeToString()
-    told = {
-        "files": described.files,
-        "name": described.name,
-        "columns": [("at", ("timestamp",), ("at",), False, "timestamp")],
-        "label": "schema id 7",
-    }
+@pytest.mark.parametrize(
+    ("format_", "missing"), [("protobuf", ["kafka_lake"]), ("json", ["kafka_lake", "ptars", "google.protobuf"])]
+)
+def test_tasks_run_where_only_their_packages_are(format_: str, missing: list[str]) -> None:
+    columns = (("id", ("long",), ("id",), False, "bigint"),)
+    described = writer_of(WriterSchema("PROTOBUF", ORDERS_AND_SHOPS, id=5))
+    if format_ == "protobuf":
+        work, value = described.work(columns), writer(described.message)(id=5).SerializeToString()
+    else:
+        work = {"decoder": "json", "columns": columns, "rules": {}, "max_bytes": None, "plain": True}
+        value = b'{"id": 5}'
+    record = {"key": pa.array([None], pa.binary()), "value": [value], "partition": [0], "offset": [1]}
     program = (
-        "import pickle, sys; sys.modules['kafka_lake'] = None; import pyarrow as pa\n"
-        "make, told, payload = pickle.load(sys.stdin.buffer)\n"
-        "print(make(**told).decode(pa.array([payload])).rows.to_pylist()[0]['at'].isoformat())"
+        f"import pickle, sys; sys.modules.update(dict.fromkeys({missing})); import pyarrow as pa\n"
+        "run, record = pickle.load(sys.stdin.buffer)\n"
+        "print(next(iter(run([pa.RecordBatch.from_pydict(record)]))).column('decoded').to_pylist())"
     )
-    sent = cloudpickle.dumps((ProtobufDecoder, told, payload))
+    sent = cloudpickle.dumps((told(task.decode, work), record))
     run = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True)
-    assert run.stdout.decode().strip() == "1970-01-01T00:00:05+00:00"
+    assert run.stdout.decode().strip() == "[{'id': 5}]"
 
 
 def test_messages_of_a_schema_are_decoded_by_what_tasks_are_told() -> None:

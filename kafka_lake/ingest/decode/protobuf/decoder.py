@@ -20,5 +20,5 @@ def protobuf_type(message: ProtobufMessage) -> T.StructType:
 
 
 def protobuf_work(message: ProtobufMessage) -> Mapping[str, Any]:
-    """Return what `value_decoder` makes a decoder of bare messages of, but for the columns and the label."""
+    """Return what `value_decoder` makes a decoder of bare messages of, without the columns and the label."""
     return {"decoder": "protobuf", "packed": packed(ProtobufDecoder), "files": message.files, "name": message.name}
