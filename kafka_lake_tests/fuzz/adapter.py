@@ -7,12 +7,12 @@ import pyarrow as pa
 
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder
-from kafka_lake.executors.json.plain import PlainReader, can_be_plain
+from kafka_lake.executors.json.fast import FastReader
 from kafka_lake_tests.fuzz.oracle import Column, Letter, Reported, Row
 
 
 def outcomes(
-    contents: Sequence[bytes], columns: Sequence[Column], infer: bool, plain: bool
+    contents: Sequence[bytes], columns: Sequence[Column], infer: bool, fast: bool
 ) -> Iterator[tuple[bytes, Row | Letter, Reported]]:
     """Decode a batch and give what became of each record, and what the batch's report names.
 
@@ -20,9 +20,9 @@ def outcomes(
         contents: The records.
         columns: Those of the rows.
         infer: Whether fields without a column are reported.
-        plain: Whether Arrow's parser takes what it can.
+        fast: Whether the fast path takes what it can.
     """
-    decoder = JsonDecoder([_asked(each) for each in columns], Rules(infer=infer), plain=plain)
+    decoder = JsonDecoder([_asked(each) for each in columns], Rules(infer=infer), plain=fast)
     done = decoder.decode(pa.array(contents, pa.binary()))
     reported = Reported(
         lambda path, _: _names(done.seen.news, path) or ".".join(path) in done.seen.empty,
@@ -36,13 +36,10 @@ def outcomes(
         yield content, Row(row) if error_class is None else Letter(error_class), reported
 
 
-def taken_by_arrow(contents: Sequence[bytes], columns: Sequence[Column]) -> int:
-    """Return how many records of a batch Arrow's parser takes."""
-    asked = [_asked(each) for each in columns]
-    if not can_be_plain(asked):
-        return 0
-    _, fits, _ = PlainReader(asked, Rules()).read(pa.array(contents, pa.binary()))
-    return int(fits.sum())
+def taken_fast(contents: Sequence[bytes], columns: Sequence[Column], infer: bool) -> int:
+    """Return how many records of a batch the fast path takes."""
+    reader = FastReader([_asked(each) for each in columns], Rules(infer=infer))
+    return int(reader.read(pa.array(contents, pa.binary())).taken.sum())
 
 
 def instants(array: Any) -> Any:

@@ -50,9 +50,9 @@ VERSIONED = (
     column("li__v2", "string", "li"),
 )
 """Columns beside others that take what the first can't, and names that differ in case."""
-_NOT_ARROWS = {"f", "bi", "m", "de", "d0"}
+_NOT_ARROWS = {"m", "de", "d0"}
 PLAIN = tuple(each for each in DECLARED if each.name not in _NOT_ARROWS)
-"""Those of the columns that Arrow's parser can take: with any other one it takes no record of a topic."""
+"""Those of the columns that Arrow's parser can take."""
 TOPICS: dict[str, tuple[Sequence[Column], bool]] = {
     "declared": (DECLARED, False),
     "declared, plain": (PLAIN, False),
@@ -92,10 +92,10 @@ def check(contents: Sequence[bytes], found: Found) -> None:
     """Decode a batch in all ways and note what is wrong."""
     found.inputs += len(contents)
     for name, (columns, infer) in TOPICS.items():
-        for plain in (True, False):
-            where = f"{name}, {'by Arrow' if plain else 'one by one'}"
+        for fast in (True, False):
+            where = f"{name}, {'fast' if fast else 'one by one'}"
             try:
-                made = list(outcomes(contents, columns, infer, plain))
+                made = list(outcomes(contents, columns, infer, fast))
             except Exception as error:
                 found.wrong.append(f"{where}: the whole batch failed: {type(error).__name__}: {error}")
                 continue

@@ -1,4 +1,4 @@
-"""Batches of JSON records become Arrow columns: by Arrow's parser what plainly fits, record by record all else.
+"""Batches of JSON records become Arrow columns: column by column what surely fits, record by record all else.
 
 The two agree on every record that the first takes; what it can't take is set apart, and only that is looked at alone.
 """
@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from kafka_lake.executors.json.arrays import structs
 from kafka_lake.executors.json.columns import Column, Rules, arrow_type, spelled
 from kafka_lake.executors.json.converter import Converter
+from kafka_lake.executors.json.fast import Fast, FastReader
 from kafka_lake.executors.json.misfit import MisfitError
-from kafka_lake.executors.json.plain import PlainReader, can_be_plain
+from kafka_lake.executors.json.marks import Path
 from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse_object
 from kafka_lake.executors.json.types import Kind, empty_fields, ends, first_leaves, kind_of, leaves, merged, merged_into
 
@@ -37,6 +38,7 @@ class Seen:
         rounded: Path of a column → how many of its numbers were rounded to a double or float.
         schemas: Name of a registry's schema, known or not → how many values it has written.
         key: The same of the records' keys, as `data` gives it; empty if there is nothing to say of them.
+        alone: Why records were decoded one by one, a column's path or what is odd about them → how many.
         empty: Paths of fields that are empty and have no column.
         more: How many other fields without a column there were, in each batch; of those nothing is known.
         aside: Path of a field without a column → how many values it had.
@@ -51,21 +53,17 @@ class Seen:
     rounded: Mapping[str, int] = field(default_factory=dict)
     schemas: Mapping[str, int] = field(default_factory=dict)
     key: Mapping[str, Any] = field(default_factory=dict)
+    alone: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return any(getattr(self, each.name) for each in fields(self))
+        # How records were decoded tells nothing of columns: it is no reason to look at them again.
+        return any(getattr(self, each.name) for each in fields(self) if each.name != "alone")
 
     def data(self) -> dict[str, Any]:
         """Return it as plain data."""
         kept = {"news": self.news, "misfits": self.misfits, "cut": self.cut, "empty": sorted(self.empty)}
-        return {
-            **kept,
-            "more": self.more,
-            "aside": self.aside,
-            "rounded": self.rounded,
-            "schemas": self.schemas,
-            "key": self.key,
-        }
+        kept |= {"more": self.more, "aside": self.aside, "rounded": self.rounded, "schemas": self.schemas}
+        return {**kept, "key": self.key, "alone": self.alone}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Seen":
@@ -85,6 +83,7 @@ class Seen:
             rounded=_added(self.rounded, later.rounded),
             schemas=_added(self.schemas, later.schemas),
             key=Seen.of(self.key).and_(Seen.of(later.key)).data() if self.key and later.key else self.key or later.key,
+            alone=_added(self.alone, later.alone),
         )
 
     def within(self, most: int) -> "Seen":
@@ -189,7 +188,7 @@ class JsonDecoder:
         columns: Those of the rows.
         rules: The topic's.
         max_bytes: Longer values are ``too_large`` and not parsed; None for no limit.
-        plain: Whether Arrow's parser takes what it can; without it every record is looked at alone.
+        plain: Whether the fast path takes what it can; without it every record is decoded alone.
     """
 
     def __init__(
@@ -201,7 +200,7 @@ class JsonDecoder:
         self._max_bytes = max_bytes
         # One more than fit shows that they don't.
         self._most = rules.max_columns + 1
-        self._plain = PlainReader(columns, rules) if plain and can_be_plain(columns) else None
+        self._fast = FastReader(columns, rules) if plain else None
         self._spelled: dict[tuple[str, ...], str] = {}
 
     def decode(self, values: pa.Array) -> Decoded:
@@ -218,12 +217,12 @@ class JsonDecoder:
         todo = np.flatnonzero(open_)
         parts: list[pa.StructArray] = []
         places: list[np.ndarray] = []
-        aside: Mapping[str, int] = {}
-        if self._plain is not None and len(todo):
-            taken, fits, aside = self._plain.read(values if len(todo) == len(values) else values.take(pa.array(todo)))
-            parts.append(taken)
-            places.append(todo[fits])
-            todo = todo[~fits]
+        fast: Fast | None = None
+        if self._fast is not None and len(todo):
+            fast = self._fast.read(values if len(todo) == len(values) else values.take(pa.array(todo)))
+            parts.append(fast.rows)
+            places.append(todo[fast.taken])
+            todo = todo[~fast.taken]
         errors: dict[int, tuple[str, str]] = {}
         misfits: Kind = None
         if len(todo):
@@ -232,50 +231,52 @@ class JsonDecoder:
             places.append(at)
         errors |= large
         made, at = in_order(parts, places, self._kind)
-        return Decoded(made, at, *failed_at(errors, len(values)), self._seen(misfits, aside))
+        return Decoded(made, at, *failed_at(errors, len(values)), self._seen(misfits, fast))
 
-    def _seen(self, misfits: Kind, plain: Mapping[str, int]) -> Seen:
+    def _seen(self, misfits: Kind, fast: Fast | None) -> Seen:
         """Return what was in no column, of all values.
 
         Args:
             misfits: What didn't fit.
-            plain: What `PlainReader.read` found aside.
+            fast: What the fast path found.
         """
         notes = self._exact.notes
-        aside = {} if self._rules.infer else dict(plain)
-        for path, name, _ in notes.found:
-            below = ".".join((*path, name))
-            aside[below] = aside.get(below, 0) + 1
-        news, empty = self._inferred() if self._rules.infer else ({}, frozenset())
-        cut, rounded = (dict(Counter(map(".".join, paths))) for paths in (notes.cut, notes.rounded))
+        aside, rounded = (dict(fast.aside), dict(fast.rounded)) if fast else ({}, {})
+        aside = _added(aside, Counter(".".join((*path, name)) for path, name, _ in notes.found))
+        rounded = _added(rounded, Counter(map(".".join, notes.rounded)))
+        news, empty = self._inferred(dict(fast.kinds) if fast else {}) if self._rules.infer else ({}, frozenset())
+        cut = dict(Counter(map(".".join, notes.cut)))
         if notes.spelled:
             self._respell(dict(notes.spelled))
         notes.back((0, 0, 0, 0))
-        known = empty | plain.keys() if self._rules.infer else empty
-        return Seen(news, misfits, cut, known, aside=aside, rounded=rounded).within(self._most)
+        alone = fast.alone if fast else {}
+        return Seen(news, misfits, cut, empty, aside=aside, rounded=rounded, alone=alone).within(self._most)
 
-    def _inferred(self) -> tuple[dict[str, Any], frozenset[str]]:
-        """Return the types of fields without a column, and the paths of those that are empty."""
+    def _inferred(self, kinds: dict[tuple[Path, str], Kind]) -> tuple[dict[str, Any], frozenset[str]]:
+        """Return the types of fields without a column, and the paths of those that are empty.
+
+        Args:
+            kinds: Those that the fast path found.
+        """
         news: dict[str, Any] = {}
         empty: frozenset[str] = frozenset()
-        kinds: dict[tuple[tuple[str, ...], str], Kind] = {}
         for path, name, value in self._exact.notes.found:
             kinds[path, name] = merged_into(kinds.get((path, name)), kind_of(value))
         for (path, name), kind in kinds.items():
+            below = ".".join((*path, name))
+            empty |= {below if not inner else f"{below}.{inner}" for inner in empty_fields(kind)}
             node = news
             for step in path:
                 node = node.setdefault("in", {}).setdefault(step, {})
             node.setdefault("new", {})[name] = kind
-            below = ".".join((*path, name))
-            empty |= {below if not inner else f"{below}.{inner}" for inner in empty_fields(kind)}
         return news, empty
 
     def _respell(self, found: Mapping[tuple[str, ...], str]) -> None:
-        """Let Arrow's parser look for columns by the names that the last values had, in whatever case."""
-        if self._plain is None or found.items() <= self._spelled.items():
+        """Let the fast path look for columns by the names that the last values had, in whatever case."""
+        if self._fast is None or found.items() <= self._spelled.items():
             return
         self._spelled |= found
-        self._plain = PlainReader(spelled(self._columns, self._spelled), self._rules)
+        self._fast = FastReader(spelled(self._columns, self._spelled), self._rules, self._fast.texts)
 
     def _one_by_one(
         self, values: pa.Array, todo: np.ndarray

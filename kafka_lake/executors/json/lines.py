@@ -1,7 +1,6 @@
 """Many JSON texts as one run of bytes: what is where, found by looking at all of them at once."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,43 +13,14 @@ _NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _NUMBER_BEGIN, _NUMBER_END = re.compile(rb"[0-9.eE+-]*"), re.compile(rb"[0-9.eE+-]*\Z")
 _REACH = 40
 _SIGNIFICANT = 15
+_SPACE = np.frombuffer(b" \t\r\n", np.uint8)
 
 
-class Block:
-    """Values as the lines of a text.
-
-    Attributes:
-        lines: The text.
-    """
-
-    def __init__(self, text: pa.Array) -> None:
-        values = pa.concat_arrays([text, pa.array([""], text.type)])
-        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), "\n")
-        self.lines: pa.Buffer = joined[0].as_buffer()
-        self._starts = np.zeros(len(text) + 1, dtype=np.int64)
-        np.cumsum(pc.binary_length(text).to_numpy(zero_copy_only=False) + 1, out=self._starts[1:])
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    def behind(self, count: int) -> "Block":
-        """Return what is left behind the first values."""
-        rest = Block.__new__(Block)
-        begin = int(self._starts[count])
-        rest.lines, rest._starts = self.lines.slice(begin), self._starts[count:] - begin
-        return rest
-
-    def parts(self, count: int, size: int) -> Iterator["Block"]:
-        """Yield the values in parts of so many values and bytes at most, but of one value at least."""
-        first = 0
-        while first < len(self):
-            end = int(np.searchsorted(self._starts, self._starts[first] + size, side="right")) - 1
-            end = max(first + 1, min(end, first + count))
-            part = self.behind(first)
-            part.lines = part.lines.slice(0, int(self._starts[end] - self._starts[first]))
-            part._starts = part._starts[: end - first + 1]
-            yield part
-            first = end
+def lines_of(texts: pa.Array) -> pa.Buffer:
+    """Return texts as the lines of one."""
+    values = pa.concat_arrays([texts, pa.array([""], texts.type)])
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), "\n")
+    return joined[0].as_buffer()
 
 
 class Lines:
@@ -78,27 +48,16 @@ class Lines:
 
     def opened(self) -> np.ndarray:
         """Return how many brackets each text opens."""
-        return self._brackets("{")
-
-    def balanced(self) -> np.ndarray:
-        """Return which texts close as many brackets as they open; those in strings count too."""
-        found: np.ndarray = self._brackets("{") == self._brackets("}")
-        return found
-
-    def _brackets(self, curly: str) -> np.ndarray:
         # The square one differs in one bit.
-        return np.bincount(self.of(np.flatnonzero((self._bytes | 32) == ord(curly))), minlength=len(self))
+        return np.bincount(self.of(np.flatnonzero((self._bytes | 32) == ord("{"))), minlength=len(self))
 
-    def matching(self, pattern: bytes) -> np.ndarray:
-        """Return the texts in which a pattern begins to match."""
-        return self.of(np.array([match.start() for match in re.finditer(pattern, self._bytes.data)], dtype=np.int64))
-
-    def places(self, word: bytes) -> np.ndarray:
-        """Return where a word is."""
-        whole, found, place = self._bytes.tobytes(), [], -1
-        while (place := whole.find(word, place + 1)) >= 0:
-            found.append(place)
-        return np.array(found, dtype=np.int64)
+    def with_trailing_comma(self) -> np.ndarray:
+        """Return the texts in which a comma stands before a closing bracket, in a string too."""
+        closing = np.flatnonzero((self._bytes | 32) == ord("}"))
+        before = closing - 1
+        while (blank := np.isin(self._bytes[before], _SPACE)).any():
+            before = np.where(blank, before - 1, before)
+        return np.unique(self.of(closing[self._bytes[before] == ord(",")]))
 
     def long_numbers(self) -> np.ndarray:
         """Return places within what may be a number with a fraction and 16 digits, or with an exponent of 3."""

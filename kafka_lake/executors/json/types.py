@@ -20,8 +20,7 @@ Kind = Any
 SCALARS = {
     "boolean": "true and false",
     "long": "whole numbers of 64 bits",
-    "whole": "whole numbers of up to 38 digits",
-    "double": "numbers with a fraction or an exponent, within a double's range",
+    "double": "other numbers, within a double's range",
     "date": "text that is a date",
     "timestamp": "text that is a time with an offset",
     "timestamp_ntz": "text that is a time without one",
@@ -37,10 +36,9 @@ TIME = re.compile(
 )
 """RFC 3339, section 5.6: ``T`` or one space between date and time; an offset may be missing, or lack its colon."""
 _LONG = 2**63
-_WHOLE = 10**38
 _LEAST_NORMAL = sys.float_info.min
 _DIGITS_OF_ALL = sys.float_info.dig
-_NUMBERS = ("long", "whole", "double")
+_NUMBERS = ("long", "double")
 TIMES = ("date", "timestamp", "timestamp_ntz")
 _MICROS = 6
 
@@ -72,9 +70,7 @@ def kind_of(value: Any, levels: int = LEVELS) -> Kind:
 def _whole_kind(value: int) -> Kind:
     if -_LONG <= value < _LONG:
         return "long"
-    if -_WHOLE < value < _WHOLE:
-        return "whole"
-    return "double" if is_double(Real(value)) else "text"
+    return "double" if isfinite(float(str(value))) else "text"
 
 
 def _text_kind(text: str) -> Kind:
@@ -138,8 +134,8 @@ def merged(one: Kind, other: Kind) -> Kind:
     ['struct', {'a': 'double', 'b': None}]
     >>> merged(["struct", {"a": "text", "b": "text"}], ["struct", {"b": "text", "a": "text"}])
     ['struct', {'a': 'text', 'b': 'text'}]
-    >>> merged("whole", "double"), merged("whole", "long"), merged("date", "timestamp"), merged("text", ["list", None])
-    ('double', 'whole', 'text', 'text')
+    >>> merged("long", "double"), merged("date", "timestamp"), merged("text", ["list", None])
+    ('double', 'text', 'text')
     """
     if one is None:
         return other

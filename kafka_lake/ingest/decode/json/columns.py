@@ -29,7 +29,6 @@ _SCALARS = {
 _INFERRED: Mapping[str, T.DataType] = {
     "boolean": T.BooleanType(),
     "long": T.LongType(),
-    "whole": T.DecimalType(38, 0),
     "double": T.DoubleType(),
     "date": T.DateType(),
     "timestamp": T.TimestampType(),

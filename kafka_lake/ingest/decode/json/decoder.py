@@ -35,7 +35,7 @@ def decode_json(
         columns: Columns to look for. Fields that feed none are left aside; not-null columns must be there.
         max_record_bytes: Longer values are not parsed, they are ``too_large``; None for no limit.
         rules: The topic's.
-        plain: Whether Arrow's parser takes what it can.
+        plain: Whether the fast path takes what it can.
 
     Returns:
         The records with three more columns, one row for each, none lost.

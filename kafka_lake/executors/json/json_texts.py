@@ -1,0 +1,115 @@
+"""DuckDB's JSON functions over Arrow arrays: the JSON text of fields, elements and entries."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+_ELEMENTS, _ENTRIES = '["JSON"]', '"MAP(VARCHAR, JSON)"'
+
+
+class JsonTexts:
+    """A DuckDB in memory, for one thread.
+
+    Its parser is lenient, and writes numbers and texts anew: what that changes is its callers' to find.
+    """
+
+    def __init__(self) -> None:
+        self._database: Any = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the database is there: it takes 0.1 s, when it is first used."""
+        return self._database is not None
+
+    def valid(self, texts: pa.Array) -> np.ndarray:
+        """Return which texts are JSON, or nearly."""
+        return _flags(self._select("json_valid(v)", texts))
+
+    def fields(self, texts: pa.Array, names: Sequence[str]) -> tuple[dict[str, pa.Array], pa.ListArray] | None:
+        """Return the JSON text of fields, null where one is null or missing, and all names of each object.
+
+        Args:
+            texts: JSON objects.
+            names: The fields; none is empty.
+
+        Returns:
+            None if one of the texts isn't JSON.
+        """
+        groups = list(_distinct_in_any_case(names))
+        shapes = [_literal(json.dumps(dict.fromkeys(group, "JSON"))) for group in groups]
+        asked = ["json_keys(v)", *(f"json_transform(v, {shape})" for shape in shapes)]
+        try:
+            keys, *structs = self._selected(asked, texts)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] != "_duckdb":
+                raise
+            return None
+        found: dict[str, pa.Array] = {}
+        for group, struct in zip(groups, structs, strict=True):
+            found |= zip(group, struct.flatten(), strict=True)
+        return found, keys
+
+    def elements(self, texts: pa.Array) -> pa.ListArray:
+        """Return the JSON texts of arrays' elements."""
+        return self._select(f"json_transform(v, {_literal(_ELEMENTS)})", texts)
+
+    def entries(self, texts: pa.Array) -> pa.MapArray:
+        """Return objects as maps to JSON texts; null also where a name is there twice."""
+        return self._select(f"json_transform(v, {_literal(_ENTRIES)})", texts)
+
+    def strings(self, texts: pa.Array) -> pa.Array:
+        """Return the texts that JSON strings stand for."""
+        return self._select("json_transform(v, '\"VARCHAR\"')", texts)
+
+    def _select(self, asked: str, texts: pa.Array) -> Any:
+        return self._selected([asked], texts)[0]
+
+    def _selected(self, asked: Sequence[str], texts: pa.Array) -> list[pa.Array]:
+        columns = ", ".join(f"{each} AS c{number}" for number, each in enumerate(asked))
+        if self._database is None:
+            self._database = _database()
+        self._database.register("texts", pa.table({"v": texts}))
+        try:
+            made = self._database.sql(f"SELECT {columns} FROM texts").to_arrow_table()
+        finally:
+            self._database.unregister("texts")
+        return [_one(column) for column in made.columns]
+
+
+def _database() -> Any:
+    # Not every task needs it, and the import takes 70 ms.
+    import duckdb
+
+    settings: dict[str, Any] = {
+        "threads": 1,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "enable_external_access": False,
+    }
+    return duckdb.connect(":memory:", config=settings)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _flags(array: pa.Array) -> np.ndarray:
+    found: np.ndarray = array.fill_null(False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _distinct_in_any_case(names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield names in groups within which no two differ in case alone: a struct of DuckDB can't have both."""
+    todo = list(names)
+    while todo:
+        seen: set[str] = set()
+        group = [name for name in todo if not (name.lower() in seen or seen.add(name.lower()))]
+        yield group
+        todo = [name for name in todo if name not in set(group)]
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,221 @@
+"""The columns of JSON objects: all at once by Arrow's parser, or each from the JSON text of its field."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_lake.executors.json.arrays import list_like
+from kafka_lake.executors.json.arrow_columns import ArrowColumns, arrow_can
+from kafka_lake.executors.json.columns import Column, Rules, arrow_type
+from kafka_lake.executors.json.json_texts import JsonTexts
+from kafka_lake.executors.json.marks import Beside, Marks, Path
+from kafka_lake.executors.json.text_values import TextValues, firsts
+
+NOT_JSON, TWICE, OTHER_CASE, MANY_NAMES = "not JSON", "a field twice", "a name in another case", "too many new names"
+FEW = "too few records to start DuckDB for"
+_FEW = 100
+"""Records that are decoded one by one in less time than DuckDB needs to start."""
+_PAUSE = 16
+"""Batches after one that Arrow's parser couldn't take, until it is asked again."""
+_NAMES = 256
+"""Fields without a column that a batch may have; the records with others are looked at alone."""
+_CELLS = 4_000_000
+
+
+class Level:
+    """Reads the columns of one struct, or those of the records.
+
+    Args:
+        columns: The columns.
+        rules: The topic's.
+        path: The struct that they are in, by columns' names.
+        texts: DuckDB.
+    """
+
+    def __init__(self, columns: Sequence[Column], rules: Rules, path: Path, texts: JsonTexts) -> None:
+        self._columns, self._rules, self._path, self._texts = tuple(columns), rules, path, texts
+        self._sources = list(dict.fromkeys(source for each in columns for source in each[2] if source))
+        self._lower = {source.lower() for source in self._sources} if rules.any_case else set()
+        self._alone = len(self._sources) == sum(len(each[2]) for each in columns) == len(columns)
+        self._arrow = ArrowColumns(columns, rules, path) if arrow_can(columns) else None
+        self._values = TextValues(rules, texts)
+        self._inner: dict[Path, Level] = {}
+        self._beside: list[str] = []
+        self._pause = 0
+
+    def read(self, texts: pa.Array, at: np.ndarray, marks: Marks) -> list[pa.Array]:
+        """Return the columns of JSON objects.
+
+        Args:
+            texts: They begin and end as objects do.
+            at: The record of each, by number.
+            marks: Gets the records that must be looked at alone, and the values without a column.
+        """
+        if self._arrow is not None and self._pause == 0:
+            if (made := self._arrow.read(texts, at, marks)) is not None:
+                return made
+            self._pause = _PAUSE
+        if len(texts) < _FEW and not self._texts.begun:
+            marks.refuse(at, FEW)
+            return self._nothing(len(texts))
+        self._pause = max(0, self._pause - 1)
+        return self._by_field(texts, at, marks)
+
+    def _by_field(self, texts: pa.Array, at: np.ndarray, marks: Marks) -> list[pa.Array]:
+        marks.lenient = True
+        duck = self._texts
+        names = [*self._sources, *self._beside]
+        found = duck.fields(texts, names)
+        if found is None:
+            valid = duck.valid(texts)
+            marks.refuse(at[~valid], NOT_JSON)
+            texts = pc.if_else(pa.array(valid), texts, "{}")
+            found = duck.fields(texts, names)
+            if found is None:
+                # What neither parser takes is the strict one's.
+                marks.refuse(at, NOT_JSON)
+                return self._nothing(len(texts))
+        fields, keys = found
+        if new := self._looked_at(keys, at, marks):
+            more = duck.fields(texts, new)
+            assert more is not None, "it was JSON before"
+            fields |= more[0]
+        self._note_beside(fields, at, marks)
+        if self._alone:
+            return [self._value(fields[each[2][0]], each[1], at, marks, (*self._path, each[0])) for each in self._columns]
+        return self._shared(fields, at, marks)
+
+    def _nothing(self, count: int) -> list[pa.Array]:
+        return [pa.nulls(count, arrow_type(each[1])) for each in self._columns]
+
+    def _looked_at(self, keys: pa.ListArray, at: np.ndarray, marks: Marks) -> list[str]:
+        """Refuse objects whose names need it, and return the names without a column that are new."""
+        encoded = keys.flatten().dictionary_encode()
+        codes, names = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+        owners = pc.list_parent_indices(keys).to_numpy(zero_copy_only=False)
+        marks.refuse(at[_with_twice(owners, codes, len(keys), len(names))], TWICE)
+        mine, new = {*self._sources, *self._beside}, []
+        case, many = np.zeros(len(names), dtype=bool), np.zeros(len(names), dtype=bool)
+        for code, name in enumerate(names):
+            if name in mine:
+                continue
+            if name.lower() in self._lower:
+                case[code] = True
+            elif not name or len(self._beside) >= _NAMES:
+                many[code] = True
+            else:
+                new.append(name)
+                self._beside.append(name)
+        for found, why in ((case, OTHER_CASE), (many, MANY_NAMES)):
+            if found.any():
+                marks.refuse(at[np.unique(owners[found[codes]])], why)
+        return new
+
+    def _note_beside(self, fields: dict[str, pa.Array], at: np.ndarray, marks: Marks) -> None:
+        kept = []
+        for name in self._beside:
+            given = fields[name].is_valid()
+            if count := pc.sum(given).as_py():
+                whole = count == len(given)
+                values = fields[name] if whole else fields[name].filter(given)
+                where = at if whole else at[given.to_numpy(zero_copy_only=False)]
+                marks.beside.append(Beside(self._path, name, values, where))
+                kept.append(name)
+        # Names may be data, other ones in each batch.
+        self._beside = kept
+
+    def _value(self, texts: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
+        """Return JSON texts as a kind's values."""
+        if kind[0] == "struct":
+            return self._struct(texts, kind, at, marks, path)
+        if kind[0] == "list":
+            return self._list(texts, kind, at, marks, path)
+        if kind[0] == "map":
+            return self._map(texts, kind, at, marks, path)
+        return self._values.made(texts, kind, at, marks, path)
+
+    def _struct(self, texts: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
+        texts = _beginning(texts, "{", at, marks, path)
+        level = self._inner.get(path)
+        if level is None:
+            level = self._inner[path] = Level(kind[1], self._rules, path, self._texts)
+        made = level.read(pc.fill_null(texts, "{}"), at, marks)
+        return pa.StructArray.from_arrays(made, fields=list(arrow_type(kind)), mask=texts.is_null())
+
+    def _list(self, texts: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
+        elements = self._texts.elements(_beginning(texts, "[", at, marks, path))
+        owners = at[pc.list_parent_indices(elements).to_numpy(zero_copy_only=False)]
+        inner = self._value(elements.flatten(), kind[1], owners, marks, (*path, "element"))
+        return list_like(elements, inner, arrow_type(kind))
+
+    def _map(self, texts: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
+        texts = _beginning(texts, "{", at, marks, path)
+        entries = self._texts.entries(texts)
+        twice = pc.and_(entries.is_null(), texts.is_valid()).to_numpy(zero_copy_only=False)
+        marks.refuse(at[twice], TWICE)
+        lists = entries.cast(pa.list_(entries.type.value_type if hasattr(entries.type, "value_type") else pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())])))
+        pairs = lists.flatten()
+        owners = at[pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)]
+        values = self._value(pairs.field(1), kind[1], owners, marks, (*path, "value"))
+        counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+        return pa.MapArray.from_arrays(offsets, pairs.field(0), values, arrow_type(kind), mask=entries.is_null())
+
+    def _shared(self, fields: dict[str, pa.Array], at: np.ndarray, marks: Marks) -> list[pa.Array]:
+        """Return columns of which some are fed by one field, or one by several: each value goes where it fits first."""
+        count = len(at)
+        made: list[pa.Array | None] = [None] * len(self._columns)
+        for source in self._sources:
+            todo = fields[source]
+            takers = [number for number, each in enumerate(self._columns) if source in each[2]]
+            for number in takers:
+                name, kind = self._columns[number][:2]
+                trial = Marks(count)
+                array = self._value(todo, kind, np.arange(count), trial, (*self._path, name))
+                marks.take(trial, at)
+                if trial.bad.any():
+                    fit = pa.array(~trial.bad)
+                    array = pc.if_else(fit, array, pa.scalar(None, array.type))
+                    todo = pc.if_else(fit, pa.scalar(None, todo.type), todo)
+                else:
+                    todo = pa.nulls(count, todo.type)
+                made[number] = array if made[number] is None else self._both(made[number], array, at, marks, name)
+            if todo.null_count < count:
+                last = ".".join((*self._path, self._columns[takers[-1]][0]))
+                marks.refuse(at[todo.is_valid().to_numpy(zero_copy_only=False)], last)
+        return [
+            pa.nulls(count, arrow_type(column[1])) if array is None else array
+            for array, column in zip(made, self._columns, strict=True)
+        ]
+
+    def _both(self, one: pa.Array, other: pa.Array, at: np.ndarray, marks: Marks, name: str) -> pa.Array:
+        """Return a column that two fields feed; where both do, they may differ."""
+        both = pc.and_(one.is_valid(), other.is_valid()).to_numpy(zero_copy_only=False)
+        marks.refuse(at[both], ".".join((*self._path, name)))
+        return pc.if_else(one.is_valid(), one, other)
+
+
+def _beginning(texts: pa.Array, bracket: str, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
+    """Return JSON texts that begin with a bracket, null for others, which are refused."""
+    first = firsts(texts)
+    wrong = (first != ord(bracket)) & (first != 0)
+    if not wrong.any():
+        return texts
+    marks.refuse(at[wrong], ".".join(path))
+    return pc.if_else(pa.array(wrong), pa.scalar(None, texts.type), texts)
+
+
+def _with_twice(owners: np.ndarray, codes: np.ndarray, objects: int, names: int) -> np.ndarray:
+    """Return the objects that have a name twice."""
+    if not len(codes):
+        return owners
+    cells = owners * names + codes
+    if objects * names <= _CELLS:
+        found = np.flatnonzero(np.bincount(cells, minlength=objects * names) > 1)
+    else:
+        cells = np.sort(cells)
+        found = cells[1:][cells[1:] == cells[:-1]]
+    return np.unique(found // names)
