@@ -388,9 +388,10 @@ def test_names_that_engines_can_not_have_are_names() -> None:
     (value, text) = (json.dumps(odd).encode(), dict.fromkeys(odd, "long") | {"a": ["struct", {"b": "long"}]})
     assert decoded([value], columns=()).seen.news == {"new": text}
     columns = tuple(column(f"c{n}", "string", name) for n, name in enumerate(odd))
-    assert list(decoded([value], columns=columns).rows[0].as_py().values()) == [
-        v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for v in odd.values()
-    ]
+    for made in (decoded([value], columns=columns), decoded([value] * 200, columns=columns)):
+        assert list(made.rows[0].as_py().values()) == [
+            v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for v in odd.values()
+        ]
 
 
 def test_what_nobody_thought_of_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from kafka_lake.executors.json.arrays import list_like
-from kafka_lake.executors.json.columns import Column, Rules, arrow_type
+from kafka_lake.executors.json.columns import Column, Rules, arrow_type, fed_alone
 from kafka_lake.executors.json.lines import lines_of
 from kafka_lake.executors.json.marks import Marks, Path
 from kafka_lake.executors.json.parsed import Parsed
@@ -34,9 +34,7 @@ _TAKEN = {
 
 def arrow_can(columns: Sequence[Column]) -> bool:
     """Return whether Arrow's parser knows all types of columns, and one field of its own feeds each."""
-    sources = [source for each in columns for source in each[2]]
-    alone = bool(columns) and len(set(sources)) == len(sources) == len(columns)
-    return alone and all(_kind_can(each[1]) for each in columns)
+    return fed_alone(columns) and all(_kind_can(each[1]) for each in columns)
 
 
 def _kind_can(kind: Any) -> bool:

@@ -6,7 +6,7 @@ feed it and its type as messages show it. A kind is ``("long",)`` and the like, 
 ``("struct", columns)``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,22 @@ def spelled(columns: Sequence[Column], names: Mapping[tuple[str, ...], str], pat
         return name, kind_of(kind, below), (names[below],) if below in names else sources, required, shown
 
     return tuple(map(one, columns))
+
+
+def fed_alone(columns: Sequence[Column]) -> bool:
+    """Return whether one field of its own feeds each column; those within them aside."""
+    sources = [source for each in columns for source in each[2]]
+    return bool(columns) and len(set(sources)) == len(sources) == len(columns)
+
+
+def structs_of(kind: Any) -> Iterator[tuple[Column, ...]]:
+    """Yield the columns of each struct in a kind, at every depth."""
+    if kind[0] == "struct":
+        yield tuple(kind[1])
+        for column in kind[1]:
+            yield from structs_of(column[1])
+    elif kind[0] in ("list", "map"):
+        yield from structs_of(kind[1])
 
 
 def arrow_type(kind: Any) -> Any:

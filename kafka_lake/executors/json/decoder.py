@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_lake.executors.json.arrays import structs
-from kafka_lake.executors.json.columns import Column, Rules, arrow_type, spelled
+from kafka_lake.executors.json.columns import Column, Rules, arrow_type, fed_alone, spelled, structs_of
 from kafka_lake.executors.json.converter import Converter
 from kafka_lake.executors.json.fast import Fast, FastReader
 from kafka_lake.executors.json.misfit import MisfitError
@@ -274,6 +274,8 @@ class JsonDecoder:
     def _respell(self, found: Mapping[tuple[str, ...], str]) -> None:
         """Let the fast path look for columns by the names that the last values had, in whatever case."""
         if self._fast is None or found.items() <= self._spelled.items():
+            return
+        if not all(map(fed_alone, structs_of(("struct", self._columns)))):
             return
         self._spelled |= found
         self._fast = FastReader(spelled(self._columns, self._spelled), self._rules, self._fast.texts)

@@ -12,7 +12,7 @@ from kafka_lake.executors.json.beside import checked, kinds_of
 from kafka_lake.executors.json.columns import Column, Rules, arrow_type
 from kafka_lake.executors.json.json_texts import JsonTexts
 from kafka_lake.executors.json.level import NOT_JSON, Level
-from kafka_lake.executors.json.lines import Lines, fits_a_double
+from kafka_lake.executors.json.lines import Lines
 from kafka_lake.executors.json.marks import Marks, Path
 from kafka_lake.executors.json.text import DEPTH
 from kafka_lake.executors.json.types import Kind
@@ -73,7 +73,7 @@ class FastReader:
         # What is deeper than this is slow to infer.
         marks.refuse(np.flatnonzero(lines.opened() > DEPTH), "many brackets")
         if self._reals:
-            marks.refuse(_unlike_doubles(lines), _DIGITS)
+            marks.refuse(lines.unlike_doubles(), _DIGITS)
         at = np.flatnonzero(~marks.bad)
         if not len(at):
             return Fast(pa.nulls(0, self._kind), ~marks.bad, alone=marks.reasons())
@@ -144,15 +144,6 @@ def _is_utf8(value: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _unlike_doubles(lines: Lines) -> np.ndarray:
-    """Return the texts with what may be a number that a double or float rounds."""
-    places = lines.long_numbers()
-    owners = lines.of(places)
-    bad = [owner for place, owner in zip(places.tolist(), owners.tolist(), strict=True)
-           if not fits_a_double(lines.around(place))]  # fmt: skip
-    return np.unique(np.array(bad, dtype=np.int64))
 
 
 def _has_real(kind: Any) -> bool:

@@ -9,6 +9,8 @@ import pyarrow as pa
 
 _ELEMENTS, _ENTRIES = '["JSON"]', '"MAP(VARCHAR, JSON)"'
 
+_PAIRS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))
+
 
 class JsonTexts:
     """A DuckDB in memory, for one thread.
@@ -56,9 +58,9 @@ class JsonTexts:
         """Return the JSON texts of arrays' elements."""
         return self._select(f"json_transform(v, {_literal(_ELEMENTS)})", texts)
 
-    def entries(self, texts: pa.Array) -> pa.MapArray:
-        """Return objects as maps to JSON texts; null also where a name is there twice."""
-        return self._select(f"json_transform(v, {_literal(_ENTRIES)})", texts)
+    def entries(self, texts: pa.Array) -> pa.ListArray:
+        """Return objects' names with their JSON texts, as lists of structs; null also where a name is there twice."""
+        return self._select(f"json_transform(v, {_literal(_ENTRIES)})", texts).cast(_PAIRS)
 
     def strings(self, texts: pa.Array) -> pa.Array:
         """Return the texts that JSON strings stand for."""

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 from kafka_lake.executors.json.arrays import list_like
 from kafka_lake.executors.json.arrow_columns import ArrowColumns, arrow_can
-from kafka_lake.executors.json.columns import Column, Rules, arrow_type
+from kafka_lake.executors.json.columns import Column, Rules, arrow_type, fed_alone
 from kafka_lake.executors.json.json_texts import JsonTexts
 from kafka_lake.executors.json.marks import Beside, Marks, Path
-from kafka_lake.executors.json.text_values import TextValues, firsts
+from kafka_lake.executors.json.text_values import TextValues, firsts, surely_unlike
 
 NOT_JSON, TWICE, OTHER_CASE, MANY_NAMES = "not JSON", "a field twice", "a name in another case", "too many new names"
 FEW = "too few records to start DuckDB for"
@@ -39,7 +39,7 @@ class Level:
         self._columns, self._rules, self._path, self._texts = tuple(columns), rules, path, texts
         self._sources = list(dict.fromkeys(source for each in columns for source in each[2] if source))
         self._lower = {source.lower() for source in self._sources} if rules.any_case else set()
-        self._alone = len(self._sources) == sum(len(each[2]) for each in columns) == len(columns)
+        self._alone = fed_alone(columns)
         self._arrow = ArrowColumns(columns, rules, path) if arrow_can(columns) else None
         self._values = TextValues(rules, texts)
         self._inner: dict[Path, Level] = {}
@@ -84,6 +84,8 @@ class Level:
             assert more is not None, "it was JSON before"
             fields |= more[0]
         self._note_beside(fields, at, marks)
+        # DuckDB's structs have no field without a name: the records that have one are decoded alone.
+        fields[""] = pa.nulls(len(texts), pa.string())
         if self._alone:
             return [self._value(fields[each[2][0]], each[1], at, marks, (*self._path, each[0])) for each in self._columns]
         return self._shared(fields, at, marks)
@@ -156,11 +158,10 @@ class Level:
         entries = self._texts.entries(texts)
         twice = pc.and_(entries.is_null(), texts.is_valid()).to_numpy(zero_copy_only=False)
         marks.refuse(at[twice], TWICE)
-        lists = entries.cast(pa.list_(entries.type.value_type if hasattr(entries.type, "value_type") else pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())])))
-        pairs = lists.flatten()
-        owners = at[pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)]
+        pairs = entries.flatten()
+        owners = at[pc.list_parent_indices(entries).to_numpy(zero_copy_only=False)]
         values = self._value(pairs.field(1), kind[1], owners, marks, (*path, "value"))
-        counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+        counts = pc.fill_null(pc.list_value_length(entries), 0).to_numpy(zero_copy_only=False)
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         return pa.MapArray.from_arrays(offsets, pairs.field(0), values, arrow_type(kind), mask=entries.is_null())
 
@@ -173,15 +174,9 @@ class Level:
             takers = [number for number, each in enumerate(self._columns) if source in each[2]]
             for number in takers:
                 name, kind = self._columns[number][:2]
-                trial = Marks(count)
-                array = self._value(todo, kind, np.arange(count), trial, (*self._path, name))
-                marks.take(trial, at)
-                if trial.bad.any():
-                    fit = pa.array(~trial.bad)
-                    array = pc.if_else(fit, array, pa.scalar(None, array.type))
-                    todo = pc.if_else(fit, pa.scalar(None, todo.type), todo)
-                else:
-                    todo = pa.nulls(count, todo.type)
+                unlike = pa.array(surely_unlike(todo, kind, self._rules))
+                mine, todo = (pc.if_else(each, pa.scalar(None, todo.type), todo) for each in (unlike, pc.invert(unlike)))
+                array = self._value(mine, kind, at, marks, (*self._path, name))
                 made[number] = array if made[number] is None else self._both(made[number], array, at, marks, name)
             if todo.null_count < count:
                 last = ".".join((*self._path, self._columns[takers[-1]][0]))

@@ -1,6 +1,5 @@
 """Many JSON texts as one run of bytes: what is where, found by looking at all of them at once."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,8 @@ import pyarrow.compute as pc
 
 from kafka_lake.executors.json.types import is_double
 
-_NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_NUMBER_BEGIN, _NUMBER_END = re.compile(rb"[0-9.eE+-]*"), re.compile(rb"[0-9.eE+-]*\Z")
+_NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+_OF_NUMBERS = np.isin(np.arange(256), np.frombuffer(b"0123456789.eE+-", np.uint8))
 _REACH = 40
 _SIGNIFICANT = 15
 _SPACE = np.frombuffer(b" \t\r\n", np.uint8)
@@ -35,12 +34,6 @@ class Lines:
     def __len__(self) -> int:
         return len(self._starts) - 1
 
-    def around(self, place: int) -> bytes:
-        """Return what may be a number around a place, of 80 characters at most."""
-        before = _NUMBER_END.search(self._bytes[max(0, place - _REACH) : place].tobytes())
-        behind = _NUMBER_BEGIN.match(self._bytes[place : place + _REACH].tobytes())
-        return (before[0] if before else b"") + (behind[0] if behind else b"")
-
     def of(self, places: np.ndarray) -> np.ndarray:
         """Return the numbers of the texts at these places."""
         found: np.ndarray = np.searchsorted(self._starts, places, side="right") - 1
@@ -59,7 +52,27 @@ class Lines:
             before = np.where(blank, before - 1, before)
         return np.unique(self.of(closing[self._bytes[before] == ord(",")]))
 
-    def long_numbers(self) -> np.ndarray:
+    def unlike_doubles(self) -> np.ndarray:
+        """Return the texts with what may be a number that isn't the same as the double next to it."""
+        places = self._long_numbers()
+        if not len(places):
+            return places
+        numbers, whole = self._around(places)
+        fit = whole & _same_as_doubles(numbers)
+        return np.unique(self.of(places[~fit]))
+
+    def _around(self, places: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+        """Return what may be a number around each place, and whether that is all of it."""
+        padded = np.concatenate([np.zeros(_REACH, np.uint8), self._bytes, np.zeros(_REACH + 1, np.uint8)])
+        of_number = _OF_NUMBERS[np.lib.stride_tricks.sliding_window_view(padded, 2 * _REACH + 1)[places]]
+        ahead = np.argmin(of_number[:, _REACH::-1], axis=1)
+        behind = np.argmin(of_number[:, _REACH:], axis=1)
+        content = self._bytes.tobytes()
+        spans = zip((places - ahead + 1).tolist(), (places + behind).tolist(), strict=True)
+        numbers = pa.array([content[start:end] for start, end in spans], pa.binary()).cast(pa.string())
+        return numbers, (ahead > 0) & (behind > 0) & (ahead + behind <= _REACH)
+
+    def _long_numbers(self) -> np.ndarray:
         """Return places within what may be a number with a fraction and 16 digits, or with an exponent of 3."""
         padded = np.concatenate(
             [np.zeros(_SIGNIFICANT + 1, np.uint8), self._bytes, np.zeros(_SIGNIFICANT + 1, np.uint8)]
@@ -95,9 +108,12 @@ class Lines:
         return count
 
 
-def fits_a_double(number: bytes) -> bool:
-    """Return whether text that may be a number is what is stored of it as a double, as far as that is told at sight."""
-    if len(number) > _REACH:
-        return False
-    # What is no number is a part of a text.
-    return _NUMBER.fullmatch(number) is None or is_double(number.decode())
+def _same_as_doubles(texts: pa.Array) -> np.ndarray:
+    """Return which texts are no number, or the same as the double next to them, as far as that is seen at sight."""
+    numbers = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
+    given = pc.if_else(pa.array(numbers), texts, "0")
+    same = pc.equal(given.cast(pa.float64()).cast(pa.string()), given).to_numpy(zero_copy_only=False)
+    for number in np.flatnonzero(~same):
+        # What is no number is a part of a text.
+        same[number] = is_double(given[number].as_py())
+    return same

@@ -60,20 +60,6 @@ class Marks:
         self._reason[at[~self.bad[at]]] = self._reasons.index(why)
         self.bad[at] = True
 
-    def take(self, inner: "Marks", at: np.ndarray) -> None:
-        """Add the notes on some values.
-
-        Args:
-            inner: The notes; of values that are bad there, nothing is taken.
-            at: The record of each value.
-        """
-        good = ~inner.bad
-        self.written[at[inner.written & good]] = True
-        for each in inner.beside:
-            kept = good[each.at]
-            self.beside.append(Beside(each.path, each.name, each.texts.filter(pa.array(kept)), at[each.at[kept]]))
-        self.rounded += [(path, at[where[good[where]]]) for path, where in inner.rounded]
-
     def reasons(self) -> dict[str, int]:
         """Return how many records were left to the strict path, by reason."""
         counts = np.bincount(self._reason[self.bad], minlength=len(self._reasons))

@@ -31,7 +31,8 @@ class Parsed:
             marks.refuse(at[~fit], _column(path))
         if kind[0] == "double":
             return numbers
-        near = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
+        with np.errstate(over="ignore"):
+            near = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
         made = pa.array(near, mask=numbers.is_null().to_numpy(zero_copy_only=False))
         same = pc.equal(made.cast(pa.string()).cast(pa.float64()), numbers)
         rounded = ~pc.fill_null(same, True).to_numpy(zero_copy_only=False)

@@ -11,14 +11,25 @@ from kafka_lake.executors.json.columns import Rules, arrow_type
 from kafka_lake.executors.json.json_texts import JsonTexts
 from kafka_lake.executors.json.marks import Marks, Path
 from kafka_lake.executors.json.parsed import Parsed
-from kafka_lake.executors.json.text import NotJsonError, parse, refuse_twice
 
 _QUOTE, _BACKSLASH = ord('"'), b"\\"
 _WHOLE, _NUMBER = r"^-?[0-9]{1,18}$", r"^-?[0-9]"
 NO_JSON = r"(?i)(^|[:\[,{])[-+]?(nan|inf)"
 """Numbers that DuckDB takes and JSON hasn't."""
+_TWO_FIELDS = '":.*":'
 _CONTROL = r"\\u00"
 """A letter of its code may be a capital, or not."""
+_WHOLES = ("byte", "short", "int", "long")
+_DIGITS = b"-0123456789"
+_ALL = b'"{[tf' + _DIGITS
+_BEGINNINGS = {
+    "struct": b"{",
+    "map": b"{",
+    "list": b"[",
+    "boolean": b"tf",
+    **dict.fromkeys((*_WHOLES, "float", "double"), _DIGITS),
+    "decimal": b'"' + _DIGITS,
+}
 _LIMITS = {"byte": 2**7, "short": 2**15, "int": 2**31}
 
 
@@ -35,6 +46,19 @@ def firsts(texts: pa.Array) -> np.ndarray:
     if texts.null_count:
         found[texts.is_null().to_numpy(zero_copy_only=False)] = 0
     return found
+
+
+def surely_unlike(texts: pa.Array, kind: Any, rules: Rules) -> np.ndarray:
+    """Return which JSON texts no value of a kind is written as; it may take none of the others either."""
+    first = firsts(texts)
+    name = kind[0]
+    begins = _BEGINNINGS.get(name, b'"')
+    if name in ("string", "variant"):
+        return first == 0
+    if name in PLAIN_TIMES and rules.timestamp_unit is not None:
+        begins += _DIGITS
+    unlike: np.ndarray = np.isin(first, np.frombuffer(_ALL, np.uint8)) & ~np.isin(first, np.frombuffer(begins, np.uint8))
+    return unlike | having(texts, r"^-?[0-9].*[.eE]") if name in _WHOLES else unlike
 
 
 class TextValues:
@@ -61,7 +85,7 @@ class TextValues:
         name = kind[0]
         if name in ("string", "variant"):
             return self._text(texts, name == "variant", at, marks, path)
-        if name in ("byte", "short", "int", "long"):
+        if name in _WHOLES:
             return _whole(texts, kind, at, marks, path)
         if name in ("float", "double"):
             numbers = _cast(texts, _NUMBER, pa.float64(), at, marks, path)
@@ -104,14 +128,24 @@ class TextValues:
         marks.refuse(at[having(texts, _CONTROL)], ".".join(path))
         return texts
 
-    @staticmethod
-    def _look_at(texts: pa.Array, at: np.ndarray, marks: Marks, path: Path) -> None:
-        """Refuse what strict JSON hasn't, and what would be written otherwise."""
+    def _look_at(self, texts: pa.Array, at: np.ndarray, marks: Marks, path: Path) -> None:
+        """Refuse what strict JSON hasn't, what would be written otherwise, and objects with a field twice."""
         why = ".".join(path)
         marks.refuse(at[having(texts, NO_JSON) | having(texts, _CONTROL)], why)
-        for number in np.flatnonzero(having(texts, r'":.*":')):
-            if not is_strict(texts[int(number)].as_py()):
-                marks.refuse(at[number : number + 1], why)
+        todo = [(texts, at)]
+        while todo:
+            held, owners = todo.pop()
+            several = np.flatnonzero(having(held, _TWO_FIELDS))
+            held, owners = held.take(pa.array(several)), owners[several]
+            for bracket, parts in (("{", self._texts.entries), ("[", self._texts.elements)):
+                mine = firsts(held) == ord(bracket)
+                if not mine.any():
+                    continue
+                lists, whose = parts(held.filter(pa.array(mine))), owners[mine]
+                # A map has no field twice.
+                marks.refuse(whose[lists.is_null().to_numpy(zero_copy_only=False)], why)
+                inner = lists.flatten().field(1) if bracket == "{" else lists.flatten()
+                todo.append((inner, whose[pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)]))
 
     def _decimal(self, texts: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
         precision, scale = kind[1:]
@@ -128,15 +162,6 @@ class TextValues:
         if not scale:
             texts = pc.replace_substring_regex(texts, r"\.0$", "")
         return texts.cast(arrow_type(kind))
-
-
-def is_strict(text: str) -> bool:
-    """Return whether a text is strict JSON, no field of which is there twice."""
-    try:
-        refuse_twice(parse(text.encode()))
-    except NotJsonError:
-        return False
-    return True
 
 
 def having(texts: pa.Array, pattern: str) -> np.ndarray:
