@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from pyspark.sql import DataFrame
+
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position
 from kafka_lake.common.record_times import without_time
@@ -24,6 +26,7 @@ from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.left import left_by
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.read import read_sample
 from kafka_lake.ingest.records import Records
 from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.by_value import as_properties
@@ -214,16 +217,31 @@ def _create(attempt: Attempt, records: Records, known: Outcome) -> Iterator[Outc
     yield replace(known, decoding=plan)
     # Where no record shows a column, the columns come with later ones.
     has_none = plan.undecodable is not None or (plan.share is not None and not plan.share.records)
+    sample = _sample(context, plan)
+    looked_at = records.frame if sample is None else sample
     try:
-        context.decoding.create_table(context.spec, context.connections, records.frame, has_none)
+        context.decoding.create_table(context.spec, context.connections, looked_at, has_none)
     except TableError:
-        if attempt.share is None or has_none:
+        if sample is None and (attempt.share is None or has_none):
             raise
-        context.decoding.create_table(context.spec, context.connections, records.frame, True)
+        context.decoding.create_table(context.spec, context.connections, records.frame, attempt.share is not None)
     context.observer.step_done("table created")
     yield known
     for each in _steps(attempt):
         yield replace(each, created=known.created | each.created)
+
+
+def _sample(context: Context, plan: Plan) -> DataFrame | None:
+    """Return records that show the columns of a new table; None if all of the plan's have to.
+
+    What a sample lacks, the table gets as it does later, if its policy lets it.
+    """
+    spec = context.spec
+    if spec.format != "json" or spec.is_keyed or spec.evolution != "evolve":
+        return None
+    if plan.kind not in ("append", "replace") or plan.share is not None:
+        return None
+    return read_sample(context.connections, plan, spec.topic)
 
 
 def _name_new_tables(attempt: Attempt, found: Tables, records: Records, held: ExitStack) -> None:

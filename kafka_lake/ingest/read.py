@@ -1,14 +1,18 @@
 """Read: exactly the planned offsets, through Spark's own Kafka source where that can read them."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
+from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.kafka.read_ranges import read_ranges
 
 RECORDS_A_SPLIT = 100_000
+SAMPLE_RECORDS, SAMPLE_BYTES = 20_000, 16 << 20
 
 _TUNED = {
     # Fewer, larger polls: the source's own defaults spend most of their time asking.
@@ -54,3 +58,33 @@ def read(connections: Connections, plan: Plan, topic: str) -> DataFrame:
         "failOnDataLoss": "true",
     }
     return connections.frames.from_kafka(connections.spark(), options)
+
+
+def read_sample(connections: Connections, plan: Plan, topic: str) -> DataFrame | None:
+    """Return records spread over the planned ranges, as `read` does; None if the plan has few, or Spark can't read it.
+
+    They are the first and the last records of each range, `SAMPLE_RECORDS` together at most, and fewer if records are
+    known to be large.
+    """
+    most = SAMPLE_RECORDS
+    if plan.record_bytes:
+        most = min(most, int(SAMPLE_BYTES / plan.record_bytes))
+    if plan.by_client or plan.one_by_one or plan.records_at_most <= 2 * most:
+        return None
+    first, last = (read(connections, replace(plan, ranges=part), topic) for part in both_ends(plan.ranges, most))
+    # One task: what starts another one costs more than to read its part.
+    return first.union(last).coalesce(1)
+
+
+def both_ends(ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[OffsetRange, ...], tuple[OffsetRange, ...]]:
+    """Return the first and the last offsets of ranges: so many together at most, but one of each range.
+
+    >>> both_ends([OffsetRange(0, 0, 100), OffsetRange(1, 5, 6)], 8)
+    ((OffsetRange(partition=0, start=0, end=2), OffsetRange(partition=1, start=5, end=6)), \
+(OffsetRange(partition=0, start=98, end=100),))
+    """
+    filled = [each for each in ranges if len(each)]
+    count = max(1, most // (2 * len(filled)))
+    first = tuple(OffsetRange(r.partition, r.start, min(r.end, r.start + count)) for r in filled)
+    last = (OffsetRange(r.partition, max(r.start + count, r.end - count), r.end) for r in filled if len(r) > count)
+    return first, tuple(last)

@@ -19,7 +19,7 @@ from kafka_lake.executors.json.fast import Fast, FastReader
 from kafka_lake.executors.json.misfit import MisfitError
 from kafka_lake.executors.json.marks import Path
 from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse_object
-from kafka_lake.executors.json.types import Kind, empty_fields, ends, first_leaves, kind_of, leaves, merged, merged_into
+from kafka_lake.executors.json.types import Kind, empty_fields, ends, first_leaves, kind_of, leaves, merged, merged_into, settled
 
 NOT_JSON, TOO_DEEP, TOO_LARGE = "not_json", "too_deep", "too_large"
 WRONG_TYPE, NULL_IN_REQUIRED_COLUMN, UNDECODABLE = "wrong_type", "null_in_required_column", "undecodable"
@@ -265,6 +265,8 @@ class JsonDecoder:
         for (path, name), kind in kinds.items():
             below = ".".join((*path, name))
             empty |= {below if not inner else f"{below}.{inner}" for inner in empty_fields(kind)}
+            if settled(kind, False) is None:
+                continue
             node = news
             for step in path:
                 node = node.setdefault("in", {}).setdefault(step, {})
