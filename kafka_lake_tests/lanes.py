@@ -359,7 +359,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_deliveries.py::test_a_registry_that_cant_be_retrieved_leaves_the_deliveries_out_and_says_so": (
         "integration/test_formats.py::test_a_registry_that_is_down_fails_the_run_before_anything_is_staged"
     ),
-    "integration/test_evolution.py::test_numbers_keep_their_precision": (
+    "integration/test_evolution.py::test_inferred_numbers_are_bigints_or_doubles": (
         "fuzz/test_end_to_end.py::test_every_value_is_in_the_table_or_in_a_dead_letter"
     ),
     "integration/test_evolution.py::test_names_that_are_data_stop_at_the_bound_and_go_into_a_map": (

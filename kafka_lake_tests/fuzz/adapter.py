@@ -12,7 +12,7 @@ from kafka_lake_tests.fuzz.oracle import Column, Letter, Reported, Row
 
 
 def outcomes(
-    contents: Sequence[bytes], columns: Sequence[Column], infer: bool, fast: bool
+    contents: Sequence[bytes], columns: Sequence[Column], infer: bool, plain: bool
 ) -> Iterator[tuple[bytes, Row | Letter, Reported]]:
     """Decode a batch and give what became of each record, and what the batch's report names.
 
@@ -20,10 +20,9 @@ def outcomes(
         contents: The records.
         columns: Those of the rows.
         infer: Whether fields without a column are reported.
-        fast: Whether the fast path takes what it can.
+        plain: Whether the fast path takes what it can.
     """
-    decoder = JsonDecoder([_asked(each) for each in columns], Rules(infer=infer), plain=fast)
-    done = decoder.decode(pa.array(contents, pa.binary()))
+    done = decoder_of(columns, Rules(infer=infer), plain).decode(pa.array(contents, pa.binary()))
     reported = Reported(
         lambda path, _: _names(done.seen.news, path) or ".".join(path) in done.seen.empty,
         lambda path: ".".join(path) in done.seen.cut,
@@ -34,6 +33,17 @@ def outcomes(
     for content, row, error_class in zip(contents, rows, classes, strict=True):
         assert (row is None) == (error_class is not None), content
         yield content, Row(row) if error_class is None else Letter(error_class), reported
+
+
+def decoder_of(columns: Sequence[Column], rules: Rules, plain: bool) -> JsonDecoder:
+    """Return a decoder.
+
+    Args:
+        columns: The oracle's.
+        rules: The topic's.
+        plain: Whether the fast path takes what it can.
+    """
+    return JsonDecoder([_asked(each) for each in columns], rules, plain=plain)
 
 
 def taken_fast(contents: Sequence[bytes], columns: Sequence[Column], infer: bool) -> int:

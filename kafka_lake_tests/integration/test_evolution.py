@@ -91,7 +91,7 @@ def test_names_that_no_column_can_have(new_topic: NewTopic, connections: NewConn
     ]
 
 
-def test_numbers_keep_their_precision(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+def test_inferred_numbers_are_bigints_or_doubles(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     topic.send(b'{"id": 1, "big": 123456789012345678901234567890, "exact": 0.12345678901234567890123, "plain": 0.5}')
     topic.send(
@@ -107,17 +107,16 @@ def test_numbers_keep_their_precision(new_topic: NewTopic, connections: NewConne
     topic.send(b'{"id": 7, "s": {"n": 3.5}, "exact": 7.00000000000000000000001}')
     ingest(spec, connections(), "run-3")
     found = {row.pop("id"): {k: v for k, v in row.items() if v not in (None, [])} for row in values(view(spec))}
-    assert str(found[1].pop("big")) == "123456789012345678901234567890"
     assert letters(view(spec)) == []
     # A null list of structs is an empty one to PyIceberg 0.12.
     assert found == {
-        1: {"exact": "0.12345678901234567890123", "plain": 0.5},
-        2: {"sum": 0.30000000000000004, "price": 5.0, "whole": 1.0, "l": [1.0, 2.5], "both": "9007199254740993"},
-        3: {"price": 5.25, "whole": 2.0, "l": [0.1], "both": "0.5"},
-        4: {"exact": "9.87654321098765432109876", "s": {"price": 1.0, "l": [{"p": 7.125}, {"p": 7.0}], "n": None}},
+        1: {"big": 123456789012345678901234567890.0, "exact": 0.12345678901234567890123, "plain": 0.5},
+        2: {"sum": 0.30000000000000004, "price": 5.0, "whole": 1.0, "l": [1.0, 2.5], "both": 9007199254740992.0},
+        3: {"price": 5.25, "whole": 2.0, "l": [0.1], "both": 0.5},
+        4: {"exact": 9.87654321098765432109876, "s": {"price": 1.0, "l": [{"p": 7.125}, {"p": 7.0}], "n": None}},
         5: {"s": {"price": 1.5, "l": [], "n": None}},
         6: {"s": {"price": 2.0, "l": [], "n": 3.0}},
-        7: {"s": {"price": None, "l": [], "n": 3.5}, "exact": "7.00000000000000000000001"},
+        7: {"s": {"price": None, "l": [], "n": 3.5}, "exact": 7.00000000000000000000001},
     }
 
 
