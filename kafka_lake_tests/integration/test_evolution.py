@@ -91,7 +91,9 @@ def test_names_that_no_column_can_have(new_topic: NewTopic, connections: NewConn
     ]
 
 
-def test_inferred_numbers_are_bigints_or_doubles(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+def test_inferred_numbers_are_bigints_or_doubles(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     topic.send(b'{"id": 1, "big": 123456789012345678901234567890, "exact": 0.12345678901234567890123, "plain": 0.5}')
     topic.send(

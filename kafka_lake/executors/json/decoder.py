@@ -16,10 +16,20 @@ from kafka_lake.executors.json.arrays import structs
 from kafka_lake.executors.json.columns import Column, Rules, arrow_type, fed_alone, spelled, structs_of
 from kafka_lake.executors.json.converter import Converter
 from kafka_lake.executors.json.fast import Fast, FastReader
-from kafka_lake.executors.json.misfit import MisfitError
 from kafka_lake.executors.json.marks import Path
+from kafka_lake.executors.json.misfit import MisfitError
 from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse_object
-from kafka_lake.executors.json.types import Kind, empty_fields, ends, first_leaves, kind_of, leaves, merged, merged_into, settled
+from kafka_lake.executors.json.types import (
+    Kind,
+    empty_fields,
+    ends,
+    first_leaves,
+    kind_of,
+    leaves,
+    merged,
+    merged_into,
+    settled,
+)
 
 NOT_JSON, TOO_DEEP, TOO_LARGE = "not_json", "too_deep", "too_large"
 WRONG_TYPE, NULL_IN_REQUIRED_COLUMN, UNDECODABLE = "wrong_type", "null_in_required_column", "undecodable"

@@ -19,9 +19,7 @@ from kafka_lake.executors.json.types import Kind
 
 _TRIMMED = " \t\r\n"
 _DIGITS, _NULL, _ANEW = "numbers with many digits", "null in a required column", "numbers that are parts of texts"
-_WRITTEN_ANEW = (
-    r"[0-9][eE][-+]?[0-9]|\.[0-9]*[0-9]0[\s,\]}]|[0-9.]{17}|[:,\[\s]-?0\.000|-0[\s,\]}]"
-)
+_WRITTEN_ANEW = r"[0-9][eE][-+]?[0-9]|\.[0-9]*[0-9]0[\s,\]}]|[0-9.]{17}|[:,\[\s]-?0\.000|-0[\s,\]}]"
 """Numbers that DuckDB may write otherwise than they were: 1.50 and 1e3, those of 16 digits, small ones, and -0."""
 
 

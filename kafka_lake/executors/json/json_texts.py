@@ -1,7 +1,7 @@
 """DuckDB's JSON functions over Arrow arrays: the JSON text of fields, elements and entries."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class JsonTexts:
         Returns:
             None if one of the texts isn't JSON.
         """
-        groups = list(_distinct_in_any_case(names))
+        groups = _distinct_in_any_case(names)
         shapes = [_literal(json.dumps(dict.fromkeys(group, "JSON"))) for group in groups]
         asked = ["json_keys(v)", *(f"json_transform(v, {shape})" for shape in shapes)]
         try:
@@ -103,14 +103,16 @@ def _flags(array: pa.Array) -> np.ndarray:
     return found
 
 
-def _distinct_in_any_case(names: Sequence[str]) -> Iterator[list[str]]:
-    """Yield names in groups within which no two differ in case alone: a struct of DuckDB can't have both."""
-    todo = list(names)
-    while todo:
-        seen: set[str] = set()
-        group = [name for name in todo if not (name.lower() in seen or seen.add(name.lower()))]
-        yield group
-        todo = [name for name in todo if name not in set(group)]
+def _distinct_in_any_case(names: Sequence[str]) -> list[list[str]]:
+    """Return names in groups within which no two differ in case alone: a struct of DuckDB can't have both."""
+    groups: list[dict[str, str]] = []
+    for name in names:
+        lower = name.lower()
+        group = next((group for group in groups if lower not in group), None)
+        if group is None:
+            groups.append(group := {})
+        group[lower] = name
+    return [list(group.values()) for group in groups]
 
 
 def _literal(text: str) -> str:

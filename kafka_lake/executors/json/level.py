@@ -87,7 +87,9 @@ class Level:
         # DuckDB's structs have no field without a name: the records that have one are decoded alone.
         fields[""] = pa.nulls(len(texts), pa.string())
         if self._alone:
-            return [self._value(fields[each[2][0]], each[1], at, marks, (*self._path, each[0])) for each in self._columns]
+            return [
+                self._value(fields[each[2][0]], each[1], at, marks, (*self._path, each[0])) for each in self._columns
+            ]
         return self._shared(fields, at, marks)
 
     def _nothing(self, count: int) -> list[pa.Array]:
@@ -175,7 +177,9 @@ class Level:
             for number in takers:
                 name, kind = self._columns[number][:2]
                 unlike = pa.array(surely_unlike(todo, kind, self._rules))
-                mine, todo = (pc.if_else(each, pa.scalar(None, todo.type), todo) for each in (unlike, pc.invert(unlike)))
+                mine, todo = (
+                    pc.if_else(each, pa.scalar(None, todo.type), todo) for each in (unlike, pc.invert(unlike))
+                )
                 array = self._value(mine, kind, at, marks, (*self._path, name))
                 made[number] = array if made[number] is None else self._both(made[number], array, at, marks, name)
             if todo.null_count < count:

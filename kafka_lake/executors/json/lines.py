@@ -112,7 +112,7 @@ def _same_as_doubles(texts: pa.Array) -> np.ndarray:
     """Return which texts are no number, or the same as the double next to them, as far as that is seen at sight."""
     numbers = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
     given = pc.if_else(pa.array(numbers), texts, "0")
-    same = pc.equal(given.cast(pa.float64()).cast(pa.string()), given).to_numpy(zero_copy_only=False)
+    same: np.ndarray = pc.equal(given.cast(pa.float64()).cast(pa.string()), given).to_numpy(zero_copy_only=False)
     for number in np.flatnonzero(~same):
         # What is no number is a part of a text.
         same[number] = is_double(given[number].as_py())

@@ -57,8 +57,12 @@ def surely_unlike(texts: pa.Array, kind: Any, rules: Rules) -> np.ndarray:
         return first == 0
     if name in PLAIN_TIMES and rules.timestamp_unit is not None:
         begins += _DIGITS
-    unlike: np.ndarray = np.isin(first, np.frombuffer(_ALL, np.uint8)) & ~np.isin(first, np.frombuffer(begins, np.uint8))
-    return unlike | having(texts, r"^-?[0-9].*[.eE]") if name in _WHOLES else unlike
+    unlike: np.ndarray = np.isin(first, np.frombuffer(_ALL, np.uint8)) & ~np.isin(
+        first, np.frombuffer(begins, np.uint8)
+    )
+    if name in _WHOLES:
+        unlike |= having(texts, r"^-?[0-9].*[.eE]")
+    return unlike
 
 
 class TextValues:

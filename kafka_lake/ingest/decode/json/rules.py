@@ -76,7 +76,7 @@ _RULES: tuple[tuple[str, Any, str, tuple[str, ...]], ...] = (
 _INFERENCE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("true", "null"), ""),
     (("1", "9223372036854775807"), ""),
-    (("9223372036854775808",), "Up to 38 digits."),
+    (("1", "9223372036854775808"), "Rounded, and counted. `columns: a decimal(38,0)` keeps all digits."),
     (("1", "2.5"), "A whole number beyond 2^53 beside a fraction is rounded, and counted."),
     (("1.0",), ""),
     (("0.12345678901234567890",), "Rounded, and counted. `columns: a decimal(38,20)` keeps all digits."),
