@@ -54,7 +54,8 @@ def surely_unlike(texts: pa.Array, kind: Any, rules: Rules) -> np.ndarray:
     name = kind[0]
     begins = _BEGINNINGS.get(name, b'"')
     if name in ("string", "variant"):
-        return first == 0
+        taken: np.ndarray = first == 0
+        return taken
     if name in PLAIN_TIMES and rules.timestamp_unit is not None:
         begins += _DIGITS
     unlike: np.ndarray = np.isin(first, np.frombuffer(_ALL, np.uint8)) & ~np.isin(
