@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json.decoder import NOTHING, Decoded
+from kafka_lake.executors.json.decoder import Decoded
 
 BAD_KEY = "bad_key"
 
@@ -55,7 +55,7 @@ class KeyDecoder:
         places = np.flatnonzero(has_row)
         made = self._rows(value, key, places, len(batch))
         seen = value.seen if key is None or not key.seen else replace(value.seen, key=key.seen.data())
-        return Decoded(made, places, error_class, message, seen or NOTHING)
+        return Decoded(made, places, error_class, message, seen)
 
     def _rows(self, value: Decoded, key: Decoded | None, places: np.ndarray, count: int) -> pa.StructArray:
         parts = dict(zip([f.name for f in value.made.type], _at(value, places, count).flatten(), strict=True))

@@ -79,7 +79,7 @@ class Writer:
         if work.tests and len(rows):
             rows, kept, failed = self._judged(rows, kept, failed)
         report = _counted(report, whole, failed)
-        if decoded.seen:
+        if decoded.seen or decoded.seen.alone:
             report = replace(report, seen=(*report.seen, dumped(decoded.seen, batch)))
         if len(rows):
             self._spans.add(kept)
