@@ -1,5 +1,6 @@
 """Changes of JSON records under ingestion, by every policy: what the table becomes, and where each value is."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Any
@@ -11,6 +12,7 @@ from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.read import SAMPLE_RECORDS
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
@@ -120,6 +122,23 @@ def test_inferred_numbers_are_bigints_or_doubles(
         6: {"s": {"price": 2.0, "l": [], "n": 3.0}},
         7: {"s": {"price": None, "l": [], "n": 3.5}, "exact": 7.00000000000000000000001},
     }
+
+
+def test_new_table_gets_fields_that_its_sample_lacks(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, count = new_topic(), 2 * SAMPLE_RECORDS + 1_000
+    for n in range(count):
+        rare = {"rare": {"price": 1.5}, "id": n} if n == count // 2 else {"id": n}
+        topic.producer.produce(topic.name, json.dumps(rare).encode(), partition=0)
+        if n % 10_000 == 0:
+            topic.producer.flush()
+    assert topic.producer.flush(60) == 0
+    spec = topic.spec(None)
+    ingest(spec, connections(), "run-1")
+    rows = view(spec).table.scan().to_arrow()
+    assert rows["id"].to_pylist() == [*range(count)]
+    assert [(n, each) for n, each in enumerate(rows["rare"].to_pylist()) if each] == [(count // 2, {"price": 1.5})]
 
 
 def test_narrow_columns_widen_when_a_record_needs_it(
