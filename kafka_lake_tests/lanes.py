@@ -38,7 +38,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_derived_partitions.py::test_dagster_shows_the_days_and_materializes_one_or_a_range",
     ),
     # What the audit says of such intervals; that it is asked before a history is published.
-    "integration/test_history.py::test_nothing_is_published_if_the_intervals_of_a_key_do_not_tile": (
+    "integration/test_history.py::test_nothing_is_published_if_the_table_has_a_change_twice": (
         "integration/test_history.py::test_a_late_change_splits_the_interval_that_it_falls_in"
     ),
     "integration/test_keyed.py::test_the_columns_of_a_records_key_may_be_called_otherwise_in_the_table": (

@@ -24,7 +24,7 @@ from kafka_lake.ingest.audit import (
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.finding import ColumnNote, Finding
-from kafka_lake.ingest.keyed.check import KeyCheck, KeyedBatch
+from kafka_lake.ingest.keyed.check import KeyedBatch, Merged
 from kafka_lake.ingest.keyed.history.check import HistoryBatch, HistoryCheck
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rule import RuleEntry, rules_of
@@ -105,18 +105,13 @@ def test_a_record_that_is_nowhere_is_found(staged, problem):
     assert finding.facts["records_read"] == 10
 
 
-FOUND = ("doubled", "missing", "older", "undeleted", "brought", "outside")
-
-
-def keyed(**found):
+def keyed(brings=5, **found):
     """Return what became of ten changes of six keys, as it should be but for what is told."""
-    asked = {name: found.pop(name) for name in FOUND if name in found}
-    check = KeyCheck(**{"doubled": 0, "missing": 0, "older": 0, "undeleted": 0, "brought": 4, **asked})
-    whole = {"changes": 10, "keys": 6, "deletes": 1, "late": 0, "inserted": 1, "updated": 3, "deleted": 1, **found}
-    return KeyedBatch(**whole, check=check)
+    merged = Merged(**{"inserted": 1, "updated": 3, "deleted": 1, "added": 4, "gone": 4, **found})
+    return KeyedBatch(changes=10, keys=6, deletes=1, late=0, brings=brings, merged=merged)
 
 
-OVERLAPPING = HistoryBatch(changes=10, rows=3, check=HistoryCheck(untiled=2))
+OVERLAPPING = HistoryBatch(changes=10, check=HistoryCheck(untiled=2))
 
 
 def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
@@ -130,19 +125,48 @@ def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
     ("records", "batch", "problem"),
     [
         (11, keyed(), "11 records were read, but 10 changes + 0 dead letters make 10"),
-        (10, keyed(doubled=2), "2 keys have several rows"),
-        (10, keyed(missing=1), "1 keys have no row though a change brings one"),
-        (10, keyed(older=3), "3 keys have a row that is older than their change"),
-        (10, keyed(undeleted=1), "1 keys have a row though a newer change deletes it"),
-        (10, keyed(outside=1), "1 keys are outside of the bounds by which files were skipped"),
+        (10, keyed(brings=3), "4 rows were inserted or updated, but only 3 keys have a change that brings one"),
+        (10, keyed(deleted=3, gone=6), "7 rows were changed by the changes of 6 keys: a key has several"),
+        (10, keyed(added=3), "1 rows were inserted and 3 updated, but the new files have 3"),
+        (10, keyed(gone=3), "3 rows were updated and 1 deleted, but the delete files have 3"),
         (10, OVERLAPPING, "2 versions overlap the next one, or leave a gap before it"),
-        (10, keyed(brought=3), "1 rows were inserted and 3 updated, but 3 are as the batch left them"),
     ],
 )
 def test_a_key_that_is_not_as_its_change_left_it_is_found(records, batch, problem):
     finding = row_count(SPEC, PLAN, Counted(records, Rows(4), keyed=batch))
     assert problem in finding.problems
     assert finding.refuses
+
+
+MERGED = {f"spark.merge-into.num-target-rows-{name}": str(count) for name, count in
+          (("inserted", 1), ("updated", 3), ("deleted", 1), ("copied", 0))}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("summary", "merged"),
+    [
+        ({**MERGED, "added-records": "4", "added-position-deletes": "4"}, Merged(1, 3, 1, added=4, gone=4)),
+        # A deletion vector has what the one before it had.
+        (
+            {**MERGED, "added-records": "4", "added-position-deletes": "11", "removed-position-deletes": "7"},
+            Merged(1, 3, 1, added=4, gone=4),
+        ),
+        # Data files are written again, with the rows that no change is about.
+        (
+            {
+                **MERGED,
+                "spark.merge-into.num-target-rows-copied": "90",
+                "added-records": "94",
+                "deleted-data-files": "1",
+            },
+            Merged(1, 3, 1, added=4, gone=None),
+        ),
+        ({}, Merged()),
+    ],
+)
+def test_what_a_merge_did_is_what_its_snapshot_says(summary, merged):
+    assert Merged.of(summary) == merged
+    assert merged.problems(keys=5, brings=4) == ()
 
 
 def continuity(plan=PLAN, before=BEFORE, held=HELD, carried=CARRIED, chain=()):

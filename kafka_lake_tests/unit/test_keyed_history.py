@@ -11,6 +11,7 @@ from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.decode.rows import EVENT_TYPE, METADATA, change_columns
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.keyed.bounds import Bounds
+from kafka_lake.ingest.keyed.check import Merged
 from kafka_lake.ingest.keyed.history.check import HistoryBatch, HistoryCheck
 from kafka_lake.ingest.keyed.history.merge import statement
 from kafka_lake.ingest.keyed.history.shape import Shape
@@ -77,7 +78,7 @@ def test_an_event_is_the_same_by_its_key_and_its_place_in_kafka() -> None:
     ("found", "said"),
     [
         ({"unlike": 1}, "1 changes have no row with their values"),
-        ({"other": 2}, "2 rows are missing, double or otherwise than computed"),
+        ({"double": 2}, "2 changes have several rows in the table"),
         ({"backwards": 1}, "1 rows have an interval that runs backwards"),
         ({"untiled": 3}, "3 versions overlap the next one, or leave a gap before it"),
         ({"several": 1}, "1 keys have several open versions"),
@@ -87,6 +88,13 @@ def test_an_event_is_the_same_by_its_key_and_its_place_in_kafka() -> None:
 def test_what_an_audit_of_a_history_finds_is_said(found: dict[str, int], said: str) -> None:
     assert HistoryCheck().problems == ()
     assert HistoryBatch(check=HistoryCheck(**found)).problems == (said,)
+
+
+def test_rows_that_the_merge_counts_otherwise_are_found() -> None:
+    merged = Merged(inserted=2, updated=1, added=3, gone=1)
+    assert HistoryBatch(rows=2, rewritten=1, merged=merged).problems == ()
+    (problem,) = HistoryBatch(rows=1, rewritten=2, merged=merged).problems
+    assert problem == "1 rows are new and 2 changed, but 2 were inserted and 1 updated"
 
 
 @pytest.mark.parametrize(

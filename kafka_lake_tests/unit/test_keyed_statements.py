@@ -83,6 +83,13 @@ def test_offset_decides_where_nothing_else_does(offset: int, newer: bool) -> Non
     assert merged(BY_OFFSET, ROW, ("upsert", None, 1, 0), topic="before") == CHANGE
 
 
+def test_rows_are_looked_for_by_bounds_and_by_the_keys_if_they_are_few() -> None:
+    found = (("s.`id`", "1", "9"), ("s.`shop`", "'a'", "'b'"))
+    assert Bounds(found).hold_for("t") == ["t.`id` BETWEEN 1 AND 9", "t.`shop` BETWEEN 'a' AND 'b'"]
+    listed = Bounds(found, (("1", "9"), ("'a'", "'b'"))).hold_for("t")
+    assert listed[2:] == ["t.`id` IN (1, 9)", "t.`shop` IN ('a', 'b')"]
+
+
 def is_behind(truncate: Truncate, keys: Keys, order: list[int], partition: int, offset: int, **more: str) -> bool:
     change = {"op": more.get("op", "upsert"), "order": order}
     with duckdb.connect() as database:

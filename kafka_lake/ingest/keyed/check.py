@@ -1,54 +1,65 @@
-"""What the audit of a keyed table asks: is each key of the batch as its newest change left it?"""
+"""What the audit of a keyed table asks: did the merge write as many rows as the batch's changes can account for?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from kafka_lake.executors.changes.change import DELETE
-from kafka_lake.ingest.decode.rows import DELETED
-from kafka_lake.ingest.keyed.bounds import Bounds
-from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.truncates import Emptied
 from kafka_lake.ingest.rules.asked import Verdict
 
-_EACH = ("missing", "older", "undeleted", "brought", "outside")
+_MERGED = "spark.merge-into.num-target-rows-"
 
 
 @dataclass(frozen=True)
-class KeyCheck:
-    """What was found of a batch's keys in the staged table.
+class Merged:
+    """What a merge did, as Spark and the writers of its files have counted it.
 
     Args:
-        doubled: Keys with several rows.
-        missing: Keys whose change brings a row, and that have none.
-        older: Keys whose row is older than their change.
-        undeleted: Keys whose delete is newer than the row that they still have.
-        brought: Keys whose row is what the batch's change made.
-        outside: Keys that are outside of the bounds by which files of the table were skipped.
+        inserted: Rows that came.
+        updated: Rows that were changed.
+        deleted: Rows that went.
+        added: Rows of the data files that the snapshot adds, without those that were only copied.
+        gone: Rows that the snapshot's delete files take away; None where data files were rewritten instead.
     """
 
-    doubled: int
-    missing: int
-    older: int
-    undeleted: int
-    brought: int
-    outside: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    added: int = 0
+    gone: int | None = 0
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Return what is wrong."""
-        said = {
-            "have several rows": self.doubled,
-            "have no row though a change brings one": self.missing,
-            "have a row that is older than their change": self.older,
-            "have a row though a newer change deletes it": self.undeleted,
-            "are outside of the bounds by which files were skipped": self.outside,
-        }
-        return tuple(f"{count} keys {what}" for what, count in said.items() if count)
+    @classmethod
+    def of(cls, summary: Mapping[str, str]) -> "Merged":
+        """Return what the summary of a merge's snapshot says."""
+        found = {name: int(summary.get(f"{_MERGED}{name}", 0)) for name in ("inserted", "updated", "deleted", "copied")}
+        added = int(summary.get("added-records", 0)) - found.pop("copied")
+        # A deletion vector has the rows that the one before it had too.
+        deletes = [int(summary.get(f"{each}-position-deletes", 0)) for each in ("added", "removed")]
+        return cls(**found, added=added, gone=None if "deleted-data-files" in summary else deletes[0] - deletes[1])
 
+    def problems(self, keys: int, brings: int) -> tuple[str, ...]:
+        """Return what is wrong.
 
-NOTHING_FOUND = KeyCheck(doubled=0, missing=0, older=0, undeleted=0, brought=0)
+        Args:
+            keys: How many keys were merged.
+            brings: How many of them have a change that brings a row.
+        """
+        written, gone = self.inserted + self.updated, self.updated + self.deleted
+        found = []
+        if written > brings:
+            found.append(
+                f"{written} rows were inserted or updated, but only {brings} keys have a change that brings one"
+            )
+        if written + self.deleted > keys:
+            found.append(f"{written + self.deleted} rows were changed by the changes of {keys} keys: a key has several")
+        if self.added != written:
+            found.append(
+                f"{self.inserted} rows were inserted and {self.updated} updated, but the new files have {self.added}"
+            )
+        if self.gone not in (None, gone):
+            found.append(
+                f"{self.updated} rows were updated and {self.deleted} deleted, but the delete files have {self.gone}"
+            )
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -75,10 +86,8 @@ class KeyedBatch:
         keys: How many keys they were of.
         deletes: Deletes among the changes.
         late: Keys whose change was older than a delete that is remembered.
-        inserted: Rows that came.
-        updated: Rows that were changed.
-        deleted: Rows that went.
-        check: What the audit found of the batch's keys in the staged table.
+        brings: Keys that were merged and have a change that brings a row.
+        merged: What the merge did.
         not_sent: The changes that couldn't be applied, in the order of partition and offset.
         emptied: The truncate before which nothing counts; None if there is none.
         verdict: What the topic's rules found of the changes that bring rows.
@@ -88,10 +97,8 @@ class KeyedBatch:
     keys: int
     deletes: int
     late: int
-    inserted: int
-    updated: int
-    deleted: int
-    check: KeyCheck
+    brings: int = 0
+    merged: Merged = field(default_factory=Merged)
     not_sent: tuple[NotSent, ...] = ()
     emptied: Emptied | None = None
     verdict: Verdict = field(default_factory=Verdict)
@@ -99,70 +106,23 @@ class KeyedBatch:
     @property
     def ignored(self) -> int:
         """Return how many keys' changes changed nothing: older than the row, or a delete of no row."""
-        return self.keys - self.inserted - self.updated - self.deleted
+        return self.keys - self.merged.inserted - self.merged.updated - self.merged.deleted
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong."""
-        found = [*self.check.problems, *(self.emptied.problems if self.emptied else ())]
-        if self.check.brought != self.inserted + self.updated:
-            found.append(
-                f"{self.inserted} rows were inserted and {self.updated} updated, but {self.check.brought} are as the "
-                "batch left them"
-            )
-        return tuple(found)
+        emptied = self.emptied.problems if self.emptied else ()
+        return (*self.merged.problems(self.keys - self.late, self.brings), *emptied)
 
     @property
     def facts(self) -> dict[str, int]:
         """Return the figures by the names that a check's page has for them."""
         return {
             "keys": self.keys,
-            "rows_inserted": self.inserted,
-            "rows_updated": self.updated,
-            "rows_deleted": self.deleted,
+            "rows_inserted": self.merged.inserted,
+            "rows_updated": self.merged.updated,
+            "rows_deleted": self.merged.deleted,
             "keys_ignored": self.ignored,
             "keys_later_deleted": self.late,
             **(self.emptied.facts if self.emptied else {}),
         }
-
-
-def check_keys(staged: DataFrame, changes: DataFrame, keys: Keys, within: Bounds) -> KeyCheck:
-    """Look for each change's key in the table as it is staged.
-
-    Args:
-        staged: The table's rows.
-        changes: What was merged, one for each key.
-        keys: Tell rows apart, and changes older from newer.
-        within: Between which values the changes' keys lie.
-    """
-    is_soft = keys.is_soft
-    condition = " AND ".join([keys.same("t", "s"), *within.hold_for("t")])
-    numbered = changes.withColumn("__kafka_lake_number", F.monotonically_increasing_id()).alias("s")
-    joined = numbered.join(staged.withColumn("__kafka_lake_there", F.lit(True)).alias("t"), F.expr(condition), "left")
-    there, own = "t.__kafka_lake_there", f"{keys.order('s')} = {keys.order('t')}"
-    newer = keys.is_newer("s", "t")
-    goes = f"s.{DOES} = '{DELETE}'"
-    # A row that is only marked stays, if there was one or the batch itself brought it.
-    stays = f"s.{DOES} <> '{DELETE}'" + (f" OR size(s.{KEPT}) = 0" if is_soft else "")
-    facts = joined.select(
-        F.col("s.__kafka_lake_number").alias("number"),
-        F.expr(f"{there} IS NOT NULL").alias("there"),
-        F.expr(f"({stays}) AND {there} IS NULL").alias("missing"),
-        F.expr(f"{there} IS NOT NULL AND {newer} AND NOT ({own})" + ("" if is_soft else f" AND NOT ({goes})")).alias(
-            "older"
-        ),
-        F.expr(f"{there} IS NOT NULL AND {goes} AND {newer}" + (f" AND NOT t.{DELETED}" if is_soft else "")).alias(
-            "undeleted"
-        ),
-        F.expr(f"{there} IS NOT NULL AND {own}").alias("brought"),
-        F.expr(f"NOT ({' AND '.join(['true', *within.hold_for('s')])})").alias("outside"),
-    )
-    each = facts.groupBy("number").agg(
-        F.count_if("there").alias("rows"),
-        *[F.count_if(name).alias(name) for name in _EACH],
-    )
-    found = each.agg(
-        F.count_if(F.col("rows") > 1).alias("doubled"),
-        *[F.count_if(F.col(name) > 0).alias(name) for name in _EACH],
-    ).collect()[0]
-    return KeyCheck(**found.asDict())

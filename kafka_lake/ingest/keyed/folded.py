@@ -25,6 +25,7 @@ class FoldedBatch:
         one_each: One for each key, as `folded` gives them.
         within: Between which values their keys lie.
         count: How many keys they have.
+        deletes: How many of the keys are deleted.
         lacking: How many of the keys lack a value.
     """
 
@@ -32,11 +33,12 @@ class FoldedBatch:
     one_each: DataFrame
     within: Bounds
     count: int
+    deletes: int
     lacking: int
 
 
 def fold_batch(
-    spec: TopicTable, changes: DataFrame, keys: Keys, may_lack: Sequence[str], *, held: ExitStack
+    spec: TopicTable, changes: DataFrame, keys: Keys, may_lack: Sequence[str], *, held: ExitStack, few: bool
 ) -> FoldedBatch:
     """Fold changes to one for each key, and look at those: at their bounds, their count, and how many lack a value.
 
@@ -46,6 +48,7 @@ def fold_batch(
         keys: Tell rows apart, and changes older from newer.
         may_lack: Columns that a change may leave as they are.
         held: Lets go of what Spark keeps.
+        few: Whether the keys are listed, as `are_few` says.
 
     Raises:
         ChangeRefusedError: If nothing tells which of a key's changes is newer.
@@ -54,10 +57,12 @@ def fold_batch(
     lacks = (F.col(DOES) != DELETE) & ((F.size(KEPT) > 0) | (F.size(UNKNOWN) > 0))
     aggregates = (
         F.count(F.lit(1)).alias("count"),
+        F.count_if(F.col(DOES) == DELETE).alias("deletes"),
         F.bool_or(SEVERAL_PARTITIONS).alias("several"),
         F.count_if(lacks).alias("lacking"),
     )
-    within, found = bounds(one_each, keys, *aggregates)
+    within, found = bounds(one_each, keys, *aggregates, few=few)
     if not keys.has_order and found["several"]:
         raise not_comparable(spec, "in one batch")
-    return FoldedBatch(changes, one_each, within, count=found["count"], lacking=found["lacking"])
+    counts = {name: found[name] for name in ("count", "deletes", "lacking")}
+    return FoldedBatch(changes, one_each, within, **counts)

@@ -90,25 +90,37 @@ def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) ->
         else:
             sets.append(f"t.{column} = s.{column}")
         values.append(f"s.{column}")
-    is_soft = keys.is_soft
-    matched = [f"WHEN MATCHED AND {newer} AND {does} = '{DELETE}' THEN DELETE"] if not is_soft else []
-    brings = f"{does} IN ('{UPSERT}', '{READ}')" + (
-        f" OR ({does} = '{DELETE}' AND size(s.{KEPT}) = 0)" if is_soft else ""
-    )
-    place = f"s.{quoted(keys.metadata)}"
-    said = f"concat('{NOT_THERE} ', {place}.`partition`, ' ', {place}.`offset`, ' ', array_join(s.{KEPT}, ', '))"
-    lacking = f"raise_error({said})"
-    whole = f"(CASE WHEN {does} <> '{DELETE}' AND size(s.{KEPT}) > 0 THEN CAST({lacking} AS BOOLEAN) ELSE true END)"
+    matched = [f"WHEN MATCHED AND {newer} AND {does} = '{DELETE}' THEN DELETE"] if not keys.is_soft else []
     conditions = " AND ".join([keys.same("t", "s"), *how.within.hold_for("t")])
     return "\n".join(
         [
             f"MERGE INTO {table} AS t USING {view} AS s ON {conditions}",
             *matched,
             f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(sets)}",
-            f"WHEN NOT MATCHED AND ({brings}){f' AND {whole}' if may_lack and not how.is_partial else ''} "
+            f"WHEN NOT MATCHED AND {inserts('s', how)} "
             f"THEN INSERT ({', '.join(map(quoted, names))}) VALUES ({', '.join(values)})",
         ]
     )
+
+
+def brings(alias: str, keys: Keys) -> str:
+    """Return the condition that a change brings a row where its key has none: a soft delete does if it has the row."""
+    does = f"{alias}.{DOES}"
+    marked = f" OR ({does} = '{DELETE}' AND size({alias}.{KEPT}) = 0)" if keys.is_soft else ""
+    return f"({does} IN ('{UPSERT}', '{READ}'){marked})"
+
+
+def inserts(alias: str, how: HowToMerge) -> str:
+    """Return the condition that a change becomes a row where its key has none.
+
+    Evaluating it fails if the change leaves a value as it is.
+    """
+    condition, place, kept = brings(alias, how.keys), f"{alias}.{quoted(how.keys.metadata)}", f"{alias}.{KEPT}"
+    if not how.may_lack or how.is_partial:
+        return condition
+    said = f"concat('{NOT_THERE} ', {place}.`partition`, ' ', {place}.`offset`, ' ', array_join({kept}, ', '))"
+    lacks = f"{alias}.{DOES} <> '{DELETE}' AND size({kept}) > 0"
+    return f"{condition} AND (CASE WHEN {lacks} THEN CAST(raise_error({said}) AS BOOLEAN) ELSE true END)"
 
 
 @contextmanager

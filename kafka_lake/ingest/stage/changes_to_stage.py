@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.rows import change_columns
+from kafka_lake.ingest.keyed.bounds import are_few
 from kafka_lake.ingest.keyed.changes import can_leave_out
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, Keys
 from kafka_lake.ingest.keyed.source_snapshots import Ended
@@ -61,6 +62,11 @@ class ChangesToStage:
         name = self.context.connections.catalog.spark_name(self.context.spec.identifier)
         columns: T.StructType = self.context.connections.spark().table(name).schema
         return columns
+
+    @property
+    def few(self) -> bool:
+        """Return whether the keys of the changes are listed where rows of the table are looked for."""
+        return are_few(self.plan.records_at_most - self.plan.elsewhere)
 
     @cached_property
     def keys(self) -> Keys:

@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.decode.rows import DELETED, VALID_FROM
-from kafka_lake.ingest.keyed.bounds import bounds
-from kafka_lake.ingest.keyed.check import NotSent
+from kafka_lake.ingest.keyed.bounds import Bounds, bounds
+from kafka_lake.ingest.keyed.check import Merged, NotSent
 from kafka_lake.ingest.keyed.history.check import HistoryBatch, check_history, counts_of
 from kafka_lake.ingest.keyed.history.events import IN_BATCH, events_of, joined, stored_of
 from kafka_lake.ingest.keyed.history.intervals import IS_UNPLACED, UNKNOWN, with_intervals
@@ -19,12 +19,12 @@ from kafka_lake.ingest.keyed.not_sent import LIMIT, without
 from kafka_lake.ingest.keyed.refusals import not_comparable, tombstone_elsewhere, value_not_told
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
 from kafka_lake.ingest.stage.judge import judge_changes
-from kafka_lake.ingest.stage.keyed_rows import StagedChanges, merge_tasks, of_rows, told, without_refused
+from kafka_lake.ingest.stage.keyed_rows import StagedChanges, appended, of_rows, planned, told, without_refused
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
+from kafka_lake.lake.positions import row_count
 from kafka_lake.spark.kept import kept
-from kafka_lake.spark.shuffles import shuffles
 
 
 def write_versions(batch: ChangesToStage, _: ExitStack) -> StagedChanges:
@@ -38,7 +38,7 @@ def write_versions(batch: ChangesToStage, _: ExitStack) -> StagedChanges:
         TableError: If ``track`` names a column that the rows don't have. Likewise.
     """
     with ExitStack() as held:
-        held.enter_context(shuffles(batch.context.connections.spark(), merge_tasks(batch)))
+        held.enter_context(planned(batch))
         all_changes, figures = told(batch, held)
         verdict = judge_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
         batch = without_refused(batch, verdict)
@@ -53,13 +53,13 @@ def write_versions(batch: ChangesToStage, _: ExitStack) -> StagedChanges:
 def _merged(
     batch: ChangesToStage, changes: DataFrame, held: ExitStack, *, deletes: int
 ) -> tuple[StagedTable, HistoryBatch]:
-    spark, branch = batch.context.connections.spark(), batch.branch
+    spark = batch.context.connections.spark()
     if VALID_FROM not in batch.columns.names:
         # No record has shown the column of the order yet: there are tombstones of unknown keys, and nothing else.
         return _nothing(batch), HistoryBatch()
     shape = _shape(batch)
     keys = kept(events_of(changes, shape), held)
-    within, found = bounds(keys, shape.keys, F.count(F.lit(1)).alias("count"))
+    within, found = bounds(keys, shape.keys, F.count(F.lit(1)).alias("count"), few=batch.few)
     if not found["count"]:
         return _nothing(batch), HistoryBatch()
     # As it is published, with the columns that this run has given it. If others publish meanwhile, this run doesn't.
@@ -68,24 +68,32 @@ def _merged(
     made, not_sent = _made(batch, stored, keys, shape, held=held)
     _refuse_unordered(batch, made, shape, deletes)
     counts = counts_of(made, shape)
-    if counts["changed"]:
-        base = branch.staged_snapshot()
-        changed = shaped(made.filter(is_changed(shape)).select(*map(quoted, shape.columns.names)), batch.columns)
-        merge_events(spark, branch, changed, shape, within=within, summary=batch.summary)
-        primary = staged_table(branch, base, batch.state)
-    else:
-        primary = _nothing(batch)
-    staged = stored_of(shaped(batch.rows(primary.snapshot), shape.columns), keys, shape, within)
     applied = without(changes, spark, not_sent, shape.keys) if not_sent else changes
-    check = check_history(staged, made, applied, shape, count=counts["made"])
+    check = check_history(made, applied, shape, double=counts["double"])
+    if counts["changed"]:
+        changed = shaped(made.filter(is_changed(shape)).select(*map(quoted, shape.columns.names)), batch.columns)
+        primary, merged = _written(batch, changed, shape, within)
+    else:
+        primary, merged = _nothing(batch), Merged()
     return primary, HistoryBatch(
         rows=counts["rows"],
         versions=counts["versions"],
         closed=counts["closed"],
         rewritten=counts["changed"] - counts["rows"],
+        merged=merged,
         check=check,
         not_sent=not_sent,
     )
+
+
+def _written(batch: ChangesToStage, changed: DataFrame, shape: Shape, within: Bounds) -> tuple[StagedTable, Merged]:
+    """Merge rows into the branch; return it, and what happened to its rows."""
+    spark, branch = batch.context.connections.spark(), batch.branch
+    if not row_count(batch.state.table):
+        return appended(append(branch, batch.state, changed, batch.summary))
+    merge_events(spark, branch, changed, shape, within=within, summary=batch.summary)
+    primary = staged_table(branch, branch.head, batch.state)
+    return primary, Merged.of(primary.summary)
 
 
 def _made(

@@ -1,8 +1,7 @@
 """The way of keyed tables: a batch's changes are folded to one for each key, and merged into the run's branch."""
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -11,7 +10,7 @@ from pyspark.sql import types as T
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
 from kafka_lake.ingest.keyed.changes import counted
-from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, NotSent, check_keys
+from kafka_lake.ingest.keyed.check import KeyedBatch, Merged, NotSent
 from kafka_lake.ingest.keyed.deletes import (
     deletes_by_snapshot,
     deletes_of,
@@ -30,7 +29,7 @@ from kafka_lake.ingest.keyed.fold import (
 from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch
 from kafka_lake.ingest.keyed.history.check import HistoryBatch
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE
-from kafka_lake.ingest.keyed.merge import HowToMerge, merge
+from kafka_lake.ingest.keyed.merge import HowToMerge, inserts, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
 from kafka_lake.ingest.keyed.past import Told, past_of, refuse_to_remove
 from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
@@ -45,12 +44,17 @@ from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
 from kafka_lake.ingest.stage.variant_table import append_nothing
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import read_state, row_count, summary_of
+from kafka_lake.lake.positions import read_state, row_count
 from kafka_lake.spark.kept import kept
 from kafka_lake.spark.shuffles import shuffles
 
 _ROWS_WORTH_A_PARTITION = 1_000_000
-_MERGED = "spark.merge-into.num-target-rows-"
+_SETTINGS = {
+    # A query that is planned anew after each of its shuffles is a job for each, though their sizes are known before.
+    "spark.sql.adaptive.enabled": "false",
+    # What is kept is read a moment later, and forgotten.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+}
 _ABOUT_CHANGES = T.StructType(
     [
         T.StructField(DOES, T.StringType()),
@@ -99,7 +103,7 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
 
 
 def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedChanges:
-    held.enter_context(shuffles(batch.context.connections.spark(), merge_tasks(batch)))
+    held.enter_context(planned(batch))
     all_changes, figures = told(batch, held)
     verdict = judge_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
     batch = without_refused(batch, verdict)
@@ -122,31 +126,33 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     one_each = one_each.drop(UNTOLD)
     late = without_late(batch.context, one_each, batch.keys) if folded.count else None
     in_time = one_each if late is None else kept(late, held)
-    left = folded.count if late is None else in_time.count()
+    left, gone = (folded.count, folded.deletes) if late is None else _counted(in_time)
+    if left:
+        primary, merged = _merged(batch, in_time, folded.within)
+    else:
+        nothing = shaped(in_time.limit(0), batch.columns)
+        primary, merged = append(batch.branch, batch.state, nothing, batch.summary), Merged()
+    primary, emptied = _emptied(batch, primary)
     done = KeyedBatch(
         changes=figures["changes"] - len(not_sent) - (len(verdict.refused) if verdict.refused else 0),
         keys=folded.count,
         deletes=figures["deletes"],
         late=folded.count - left,
-        inserted=0,
-        updated=0,
-        deleted=0,
-        check=NOTHING_FOUND,
+        # A soft delete writes the row that it marks.
+        brings=left if batch.keys.is_soft else left - gone,
+        merged=merged,
         not_sent=not_sent,
+        emptied=emptied,
         verdict=verdict,
     )
-    if left:
-        primary, figures_of_merge = _merged(batch, in_time, folded.within)
-        done = replace(done, **figures_of_merge)
-    else:
-        primary = append(batch.branch, batch.state, shaped(in_time.limit(0), batch.columns), batch.summary)
-    primary, emptied = _emptied(batch, primary)
-    return StagedChanges(primary, deletes, replace(done, emptied=emptied))
+    return StagedChanges(primary, deletes, done)
 
 
-def merge_tasks(batch: ChangesToStage) -> int:
-    """Return how many tasks a merge is worth."""
-    return max(batch.tasks, 2) + row_count(batch.state.table) // _ROWS_WORTH_A_PARTITION
+def planned(batch: ChangesToStage) -> AbstractContextManager[None]:
+    """Return the block in which Spark plans queries as a merge needs it."""
+    # Few changes find few rows, which needn't be spread.
+    rows = 0 if batch.few else row_count(batch.state.table)
+    return shuffles(batch.context.connections.spark(), batch.tasks + rows // _ROWS_WORTH_A_PARTITION, _SETTINGS)
 
 
 def told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
@@ -192,7 +198,7 @@ def _ordered(batch: ChangesToStage, changes: DataFrame, deletes: int, held: Exit
     if not keys.has_order or not deletes:
         return changes
     changes = kept(tombstones_ordered(changes, keys), held)
-    within, found = bounds(changes.filter(NEEDS_ROW), keys, F.count(F.lit(1)).alias("count"))
+    within, found = bounds(changes.filter(NEEDS_ROW), keys, F.count(F.lit(1)).alias("count"), few=batch.few)
     needed = found["count"]
     return with_order_of_rows(changes, batch.rows(), keys, within) if needed else changes.drop(NEEDS_ROW)
 
@@ -213,26 +219,37 @@ def _emptied(batch: ChangesToStage, primary: StagedTable) -> tuple[StagedTable, 
 def _folded(batch: ChangesToStage, changes: DataFrame, held: ExitStack) -> tuple[FoldedBatch, tuple[NotSent, ...]]:
     """Fold changes to one for each key; those that lack a value which nothing has are set apart."""
     spec, keys = batch.context.spec, batch.keys
-    folded = fold_batch(spec, changes, keys, batch.may_lack, held=held)
+    folded = fold_batch(spec, changes, keys, batch.may_lack, held=held, few=batch.few)
     if not folded.lacking or spec.is_partial:
         return folded, ()
     not_sent = find_not_sent(batch.context, folded, batch.rows(), keys)
     if not_sent:
         others = without(changes, batch.context.connections.spark(), not_sent, keys)
-        folded = fold_batch(spec, others, keys, batch.may_lack, held=held)
+        folded = fold_batch(spec, others, keys, batch.may_lack, held=held, few=batch.few)
     return folded, not_sent
 
 
-def _merged(batch: ChangesToStage, changes: DataFrame, within: Bounds) -> tuple[StagedTable, dict[str, Any]]:
-    """Merge changes into the branch; return it, and what happened to rows and what the audit found of the keys."""
-    branch, base = batch.branch, batch.branch.staged_snapshot()
+def _counted(changes: DataFrame) -> tuple[int, int]:
+    """Return how many changes there are, and how many of them are deletes."""
+    found = changes.agg(F.count(F.lit(1)), F.count_if(F.col(DOES) == DELETE)).collect()[0]
+    return found[0], found[1]
+
+
+def _merged(batch: ChangesToStage, changes: DataFrame, within: Bounds) -> tuple[StagedTable, Merged]:
+    """Merge changes into the branch; return it, and what happened to its rows."""
+    spark, branch = batch.context.connections.spark(), batch.branch
     how = HowToMerge(batch.keys, batch.may_lack, is_partial=batch.context.spec.is_partial, within=within)
-    merge(batch.context.connections.spark(), branch, changes, how, summary=batch.summary)
-    primary = staged_table(branch, base, batch.state)
-    summary = summary_of(branch.written(base))
-    check = check_keys(batch.rows(primary.snapshot), changes, batch.keys, within)
-    rows = {name: int(summary.get(f"{_MERGED}{name}", 0)) for name in ("inserted", "updated", "deleted")}
-    return primary, {**rows, "check": check}
+    if not row_count(batch.state.table):
+        new = shaped(changes.alias("s").filter(F.expr(inserts("s", how))), batch.columns)
+        return appended(append(branch, batch.state, new, batch.summary))
+    merge(spark, branch, changes, how, summary=batch.summary)
+    primary = staged_table(branch, branch.head, batch.state)
+    return primary, Merged.of(primary.summary)
+
+
+def appended(primary: StagedTable) -> tuple[StagedTable, Merged]:
+    """Return a table that had no rows, with what was written to it: no row of it was looked for."""
+    return primary, Merged(inserted=primary.rows, added=primary.rows)
 
 
 def _lacking(batch: ChangesToStage, ended: Ended, one_each: DataFrame) -> DataFrame:

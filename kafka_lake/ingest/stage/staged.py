@@ -31,6 +31,7 @@ class StagedTable:
         size: Their size in bytes.
         spans: The rows by task and Kafka partition, as their writers counted them; None if only a scan can tell.
         rules: What the table's rules of single rows found while the rows were written; None if no rule was asked then.
+        summary: Of the appending snapshot.
     """
 
     branch: StagingBranch
@@ -42,6 +43,7 @@ class StagedTable:
     size: int
     spans: tuple[Span, ...] | None = None
     rules: tuple[RuleResult, ...] | None = None
+    summary: Mapping[str, str] = field(default_factory=dict)
 
 
 def side_summary(summary: Mapping[str, str]) -> dict[str, str]:
@@ -131,4 +133,5 @@ def staged_table(
         files=int(summary.get("added-data-files", 0)),
         size=int(summary.get("added-files-size", 0)),
         spans=spans,
+        summary=summary,
     )

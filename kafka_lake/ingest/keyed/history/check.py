@@ -7,23 +7,23 @@ from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import DELETE
 from kafka_lake.ingest.decode.rows import DELETED, VALID_FROM, VALID_TO
-from kafka_lake.ingest.keyed.check import NotSent
-from kafka_lake.ingest.keyed.history.events import STORED
+from kafka_lake.ingest.keyed.check import Merged, NotSent
+from kafka_lake.ingest.keyed.history.events import IS_DOUBLE, STORED
 from kafka_lake.ingest.keyed.history.merge import is_changed
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, quoted
 from kafka_lake.ingest.rules.asked import Verdict
 
-_STAGED, _MADE, _NEXT, _ROW, _ORDER = (f"__kafka_lake_{name}" for name in ("staged", "made", "next", "row", "order"))
+_NEXT, _ROW, _ORDER = (f"__kafka_lake_{name}" for name in ("next", "row", "order"))
 
 
 @dataclass(frozen=True)
 class HistoryCheck:
-    """What was found of a batch's keys in the staged table.
+    """What was found of the rows of a batch's keys, as they are merged.
 
     Args:
         unlike: Changes of the batch that have no row, or one with other values than theirs.
-        other: Rows that are missing, are there twice, or are otherwise than computed.
+        double: Changes that the table has several rows of.
         backwards: Rows whose interval has no beginning, or ends before it begins.
         untiled: Versions that the next one of their key, or a delete, doesn't follow at once.
         several: Keys with several versions that are open.
@@ -31,7 +31,7 @@ class HistoryCheck:
     """
 
     unlike: int = 0
-    other: int = 0
+    double: int = 0
     backwards: int = 0
     untiled: int = 0
     several: int = 0
@@ -42,7 +42,7 @@ class HistoryCheck:
         """Return what is wrong."""
         said = {
             "changes have no row with their values": self.unlike,
-            "rows are missing, double or otherwise than computed": self.other,
+            "changes have several rows in the table": self.double,
             "rows have an interval that runs backwards": self.backwards,
             "versions overlap the next one, or leave a gap before it": self.untiled,
             "keys have several open versions": self.several,
@@ -62,7 +62,8 @@ class HistoryBatch:
         versions: By how many versions there are more than before.
         closed: By how many versions more have an end.
         rewritten: Rows that were there, and that are others now.
-        check: What the audit found of the batch's keys in the staged table.
+        merged: What the merge did.
+        check: What the audit found of the rows of the batch's keys.
         not_sent: The changes that couldn't be applied, in the order of partition and offset.
         verdict: What the topic's rules found of the changes that bring rows.
     """
@@ -73,6 +74,7 @@ class HistoryBatch:
     versions: int = 0
     closed: int = 0
     rewritten: int = 0
+    merged: Merged = field(default_factory=Merged)
     check: HistoryCheck = field(default_factory=HistoryCheck)
     not_sent: tuple[NotSent, ...] = ()
     verdict: Verdict = field(default_factory=Verdict)
@@ -84,7 +86,14 @@ class HistoryBatch:
     @property
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong."""
-        return self.check.problems
+        merged, count = self.merged, self.rows + self.rewritten
+        found = [*self.check.problems, *merged.problems(keys=count, brings=count)]
+        if (merged.inserted, merged.updated) != (self.rows, self.rewritten):
+            found.append(
+                f"{self.rows} rows are new and {self.rewritten} changed, but {merged.inserted} were inserted and "
+                f"{merged.updated} updated"
+            )
+        return tuple(found)
 
     @property
     def facts(self) -> dict[str, int]:
@@ -98,7 +107,7 @@ class HistoryBatch:
 
 
 def counts_of(rows: DataFrame, shape: Shape) -> dict[str, int]:
-    """Return how many ``made`` rows there are, how many are ``changed``, and the figures of `HistoryBatch`.
+    """Return how many rows are ``changed``, how many events the table has ``double``, and figures of `HistoryBatch`.
 
     Args:
         rows: What `with_intervals` gave.
@@ -108,7 +117,7 @@ def counts_of(rows: DataFrame, shape: Shape) -> dict[str, int]:
     now, before = _is_version(""), _is_version(f"{STORED}.")
     ended, ended_before = F.col(VALID_TO).isNotNull(), F.col(STORED)[VALID_TO].isNotNull()
     figures = {
-        "made": F.count(F.lit(1)),
+        "double": F.count_if(IS_DOUBLE),
         "changed": F.count_if(is_changed(shape)),
         "rows": F.count_if(is_new),
         "versions": F.count_if(now) - F.count_if(~is_new & before),
@@ -119,23 +128,18 @@ def counts_of(rows: DataFrame, shape: Shape) -> dict[str, int]:
     return counts
 
 
-def check_history(staged: DataFrame, made: DataFrame, changes: DataFrame, shape: Shape, *, count: int) -> HistoryCheck:
-    """Look for a batch's changes, and at the versions of their keys, in the table as it is staged.
+def check_history(made: DataFrame, changes: DataFrame, shape: Shape, *, double: int) -> HistoryCheck:
+    """Look for a batch's changes, and at the versions of their keys, among the rows that the merge leaves.
 
     Args:
-        staged: The rows of those keys in the staged table.
-        made: What `with_intervals` gave.
+        made: What `with_intervals` gave: all rows of the keys.
         changes: The batch's, as they were decoded.
         shape: Of the history.
-        count: How many rows were made.
+        double: How many events the table has several rows of.
     """
-    found = (
-        _otherwise(staged, made, count, shape)
-        .crossJoin(_unlike(staged, changes, shape))
-        .crossJoin(_untiled(staged, shape))
-        .collect()[0]
-    )
-    return HistoryCheck(**{name: value or 0 for name, value in found.asDict().items()})
+    rows = made.select(*[F.col(quoted(name)) for name in shape.columns.names])
+    found = _unlike(rows, changes, shape).crossJoin(_untiled(rows, shape)).collect()[0]
+    return HistoryCheck(double=double, **{name: value or 0 for name, value in found.asDict().items()})
 
 
 def _is_version(before: str) -> Column:
@@ -143,22 +147,9 @@ def _is_version(before: str) -> Column:
     return ends.isNull() | (begins < ends)
 
 
-def _otherwise(staged: DataFrame, made: DataFrame, count: int, shape: Shape) -> DataFrame:
-    """Count events whose rows aren't those that were computed."""
-    names = tuple(shape.columns.names)
-    row = F.struct(*[F.col(quoted(name)) for name in names])
-    there, wanted = staged.select(row.alias(_STAGED)), made.select(row.alias(_MADE))
-    both = wanted.join(there, F.expr(shape.same_event(_MADE, _STAGED)), "full_outer")
-    # A row that is there twice counts twice with its one event.
-    twice = F.count_if(F.col(_MADE).isNotNull()) - count
-    same = shape.compared(names, _MADE).eqNullSafe(shape.compared(names, _STAGED))
-    is_other = F.col(_MADE).isNull() | F.col(_STAGED).isNull() | ~same
-    return both.agg((F.count_if(is_other) + twice).alias("other"))
-
-
-def _unlike(staged: DataFrame, changes: DataFrame, shape: Shape) -> DataFrame:
+def _unlike(rows: DataFrame, changes: DataFrame, shape: Shape) -> DataFrame:
     """Count changes whose row doesn't have their values. Deletes without an order may have no row."""
-    there = staged.withColumn(_ROW, F.lit(True)).alias("t")
+    there = rows.withColumn(_ROW, F.lit(True)).alias("t")
     joined = changes.alias("s").join(there, F.expr(shape.same_event("s", "t")), "left")
     is_gone, kept = F.col(f"s.{DOES}") == DELETE, F.col(f"s.{KEPT}")
     told = [
@@ -173,7 +164,7 @@ def _unlike(staged: DataFrame, changes: DataFrame, shape: Shape) -> DataFrame:
     return joined.agg(F.count_if(~F.coalesce(F.when(is_gone, ended).otherwise(brought), F.lit(False))).alias("unlike"))
 
 
-def _untiled(staged: DataFrame, shape: Shape) -> DataFrame:
+def _untiled(rows: DataFrame, shape: Shape) -> DataFrame:
     """Count what is wrong with the intervals of each key.
 
     Where a version ends, the next one begins, or a delete is.
@@ -182,8 +173,8 @@ def _untiled(staged: DataFrame, shape: Shape) -> DataFrame:
     key = {name: F.expr(each) for name, each in zip(shape.key_names, keys.key(_ROW), strict=True)}
     begins, ends = F.col(VALID_FROM), F.col(VALID_TO)
     is_told = F.expr(" OR ".join(f"{each} IS NOT NULL" for each in keys.told(_ROW)) if keys.has_order else "true")
-    row = F.struct(*[F.col(quoted(name)) for name in staged.columns])
-    keyed = staged.withColumn(_ROW, row).withColumns({**key, _ORDER: F.expr(keys.order(_ROW))})
+    row = F.struct(*[F.col(quoted(name)) for name in rows.columns])
+    keyed = rows.withColumn(_ROW, row).withColumns({**key, _ORDER: F.expr(keys.order(_ROW))})
     of_key = Window.partitionBy(*shape.key_names)
     is_version = ~F.col(DELETED) & (ends.isNull() | (begins < ends))
     by = of_key.orderBy(is_version.desc(), begins.asc_nulls_first(), ends.asc_nulls_last())

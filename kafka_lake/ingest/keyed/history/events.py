@@ -13,6 +13,8 @@ STORED = "__kafka_lake_stored"
 """The row that the table has of an event; null if it has none."""
 IN_BATCH = "__kafka_lake_in_batch"
 """Whether an event is one of the batch."""
+IS_DOUBLE = "__kafka_lake_is_double"
+"""Whether the table has several rows of an event."""
 _OLD, _NEW, _ROW = "__kafka_lake_old", "__kafka_lake_new", "__kafka_lake_row"
 _PLACE, _PLACES = "__kafka_lake_place_", ("topic_id", "partition", "offset")
 
@@ -63,7 +65,7 @@ def joined(stored: DataFrame, batch: DataFrame, shape: Shape) -> DataFrame:
         shape: Of the history.
 
     Returns:
-        The table's columns, those of the keys, `STORED` and `IN_BATCH`.
+        The table's columns, those of the keys, `STORED`, `IN_BATCH` and `IS_DOUBLE`.
     """
     row = F.struct(*[F.col(quoted(name)) for name in shape.columns.names])
     none = F.lit(None).cast(shape.columns)
@@ -75,10 +77,12 @@ def joined(stored: DataFrame, batch: DataFrame, shape: Shape) -> DataFrame:
     )
     # All that follows is asked of one key after the other.
     grouped = placed.repartition(*shape.key_names).groupBy(*shape.key_names, *[f"{_PLACE}{each}" for each in _PLACES])
-    one = grouped.agg(*[F.first(name, ignorenulls=True).alias(name) for name in (_OLD, _NEW)])
+    either = [F.first(name, ignorenulls=True).alias(name) for name in (_OLD, _NEW)]
+    one = grouped.agg(*either, (F.count(_OLD) > 1).alias(IS_DOUBLE))
     return one.select(
         *shape.key_names,
         F.coalesce(_NEW, _OLD).alias(_ROW),
         F.col(_OLD).alias(STORED),
         F.col(_NEW).isNotNull().alias(IN_BATCH),
-    ).select(*shape.key_names, f"{_ROW}.*", STORED, IN_BATCH)
+        IS_DOUBLE,
+    ).select(*shape.key_names, f"{_ROW}.*", STORED, IN_BATCH, IS_DOUBLE)

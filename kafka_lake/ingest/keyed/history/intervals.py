@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, EVENT, VALID_FROM, VALID_TO
 from kafka_lake.ingest.keyed.fold import told_before, with_order
-from kafka_lake.ingest.keyed.history.events import IN_BATCH, STORED
+from kafka_lake.ingest.keyed.history.events import IN_BATCH, IS_DOUBLE, STORED
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import quoted
 
@@ -61,7 +61,7 @@ def with_intervals(events: DataFrame, shape: Shape) -> DataFrame:
         VALID_FROM: F.when(counts, F.col(_BEGAN)).otherwise(F.col(_TIME)),
         VALID_TO: F.when(counts, F.col(_NEXT)["time"]).otherwise(F.col(_TIME)),
     }
-    names = [*shape.columns.names, STORED, IN_BATCH, IS_UNPLACED, UNKNOWN]
+    names = [*shape.columns.names, STORED, IN_BATCH, IS_DOUBLE, IS_UNPLACED, UNKNOWN]
     return told.select(*[found.get(name, F.col(quoted(name))).alias(name) for name in names])
 
 
