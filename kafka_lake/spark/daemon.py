@@ -13,6 +13,7 @@ another one if it is needed after all.
 """
 
 import errno
+import gc
 import json
 import os
 import select
@@ -23,6 +24,7 @@ import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,6 +45,7 @@ def main() -> None:
     jvm, forks = os.getppid(), sys.platform == "linux" and FORK_SERVER in os.environ
     if forks and _forked_by_server(jvm):
         return
+    _leave_zips()
     _import_all()
     if forks and os.fork() == 0:
         # Twice, so that it isn't a worker of this daemon's.
@@ -185,11 +188,32 @@ def _has_children() -> bool:
     return True
 
 
+def _leave_zips() -> None:
+    """Import PySpark from its package instead of the zip files in it, which Spark puts before all else.
+
+    Before each task a worker has Python read each zip file's directory again, once for each package in it: 50 ms.
+    """
+    installed = PathFinder.find_spec("pyspark", [entry for entry in sys.path if not entry.endswith(".zip")])
+    if installed is None or installed.origin is None:
+        return
+    zips = Path(installed.origin).parent / "python" / "lib"
+    sys.path[:] = [entry for entry in sys.path if Path(entry).parent != zips]
+    for entry in [entry for entry in sys.path_importer_cache if Path(entry).parent == zips]:
+        del sys.path_importer_cache[entry]
+
+
 def _import_all() -> None:
+    """Import what tasks need, and have the garbage collector leave that alone.
+
+    Else it looks after each task at all objects of all modules: 60 ms.
+    """
+    gc.disable()
     for module in _IMPORTED:
         # If something is missing, the tasks that need it say so.
         with suppress(ImportError):
             import_module(module)
+    gc.freeze()
+    gc.enable()
 
 
 if __name__ == "__main__":

@@ -214,6 +214,16 @@ def test_workers_do_not_import_again(server: ConnectSupervisor, new_session: New
     assert again.range(3).count() == 3
 
 
+def test_workers_leave_imported_modules_alone_between_tasks(new_session: NewSession) -> None:
+    def found(_: int) -> str:
+        import gc
+        import sys
+
+        return f"{gc.get_freeze_count() > 50_000} {[path for path in sys.path_importer_cache if 'pyspark.zip' in path]}"
+
+    assert new_session().live_session().range(1).select(F.udf(found)("id")).collect()[0][0] == "True []"
+
+
 def test_a_server_serves_new_sessions_though_the_folders_of_others_are_gone(new_session: NewSession) -> None:
     def of_the_daemon(_: int) -> str:
         return str(Path.cwd())
