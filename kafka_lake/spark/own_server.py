@@ -6,60 +6,38 @@ count, too, since gRPC would go on using one. On other systems the token is sent
 """
 
 import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
 from pyspark.sql.connect.client import ChannelBuilder, DefaultChannelBuilder
 
 from kafka_lake.common.errors import EngineUnavailableError
+from kafka_lake.spark.sockets import Owner, sockets_at
 
 _ROOT = 0
+_LOOPBACK, _ANY = bytes([127, 0, 0, 1]), bytes(4)
 # Of this machine's own addresses in IPv4, in IPv6, and in IPv6 for IPv4, and of all addresses.
-_HERE = {
-    "0100007F",
-    "00000000",
-    "0" * 24 + "01000000",
-    "0" * 16 + "FFFF0000" + "0100007F",
-    "0" * 32,
-}  # fmt: skip
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_HERE = {_LOOPBACK, _ANY, bytes(15) + b"\1", bytes(10) + b"\xff\xff" + _LOOPBACK, bytes(16)}
 
 
-def read_sockets() -> str:
-    """Return Linux's tables of TCP sockets; empty on other systems."""
-    if sys.platform != "linux":
-        return ""
-    return "\n".join(table.read_text() for table in _TABLES if table.exists())
-
-
-def foreign_account(port: int, sockets: str, account: int) -> int | None:
-    """Return the number of an account that has a socket at a port of this machine; None if no other one has. Pure.
+def foreign_account(sockets: Iterable[Owner], account: int) -> int | None:
+    """Return the number of an account that has one of these sockets on this machine; None if no other one has. Pure.
 
     Args:
-        port: The port.
-        sockets: The tables, as `read_sockets` gives them.
-        account: The number of the account that may have it, as root may.
+        sockets: Of one port.
+        account: The number of the account that may have them, as root may.
     """
-    for line in sockets.splitlines():
-        columns = line.split()
-        if len(columns) < 8 or not columns[0].endswith(":"):
-            continue
-        address, _, at = columns[1].partition(":")
-        if address in _HERE and int(at, 16) == port and int(columns[7]) not in (account, _ROOT):
-            return int(columns[7])
-    return None
+    return next((owner for address, owner in sockets if address in _HERE and owner not in (account, _ROOT)), None)
 
 
-def ensure_own_server(port: int, sockets: Callable[[], str] = read_sockets) -> None:
+def ensure_own_server(port: int, sockets: Callable[[int], Iterable[Owner]] = sockets_at) -> None:
     """Make sure that no other account has a port of this machine.
 
     Raises:
         EngineUnavailableError: If one has. Nothing was sent there.
     """
-    found = foreign_account(port, sockets(), os.geteuid())
+    found = foreign_account(sockets(port), os.geteuid())
     if found is not None:
         raise EngineUnavailableError(
             f"Port {port} of this machine belongs to account {found}, so the token of Spark Connect wasn't sent there.",
@@ -74,10 +52,12 @@ class OwnServerChannel(DefaultChannelBuilder):  # type: ignore[misc]
     Args:
         url: The server's address, as in ``SPARK_REMOTE``.
         options: Of the channel.
-        sockets: Returns Linux's tables of sockets.
+        sockets: Returns the sockets at a port.
     """
 
-    def __init__(self, url: str, options: list[tuple[str, Any]], sockets: Callable[[], str] = read_sockets) -> None:
+    def __init__(
+        self, url: str, options: list[tuple[str, Any]], sockets: Callable[[int], Iterable[Owner]] = sockets_at
+    ) -> None:
         super().__init__(url, options)
         self.options = [*ChannelBuilder.GRPC_DEFAULT_OPTIONS, *options]
         self.sockets = sockets
@@ -95,7 +75,7 @@ class OwnServerChannel(DefaultChannelBuilder):  # type: ignore[misc]
 class _Token(grpc.AuthMetadataPlugin):  # type: ignore[misc]
     """Gives each call the token, if the server is one of this account at that moment."""
 
-    def __init__(self, token: str, port: int, sockets: Callable[[], str]) -> None:
+    def __init__(self, token: str, port: int, sockets: Callable[[int], Iterable[Owner]]) -> None:
         self._header = (("authorization", f"Bearer {token}"),)
         self._port = port
         self._sockets = sockets
