@@ -163,6 +163,15 @@ bench-dirty: REPEATS ?= 2
 bench-dirty: $(STAMP) ## With bad records, compared with the same sink (N=1000000 REPEATS=2 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks dirty --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
 
+.PHONY: bench-ratio
+bench-ratio: $(STAMP) ## CPU of an ingest beside a loop of Arrow's over the same records, in turn (KEEP=1: what `make nightly` compares with)
+	@$(BIN)/python -m benchmarks ratio $(if $(KEEP),--keep)
+
+.PHONY: bench-small
+bench-small: N ?= 400
+bench-small: $(STAMP) ## CPU of commits of a few records, by process: Spark in this process, and by a Connect server (N=400)
+	@$(BIN)/python -m benchmarks small --records $(N)
+
 .PHONY: bench-rules
 bench-rules: N ?= 2000000
 bench-rules: REPEATS ?= 3

@@ -16,8 +16,10 @@ from benchmarks import derived as of_derived
 from benchmarks import hot as hot_keys
 from benchmarks import maintenance as of_tables
 from benchmarks import matrix as of_kinds
+from benchmarks import ratio as to_loop
 from benchmarks import routes as of_routes
 from benchmarks import rules as of_rows
+from benchmarks import small as small_commits
 from benchmarks import soak as everything
 from benchmarks import upsert as upserts
 from benchmarks.chart import draw
@@ -284,6 +286,32 @@ def maintenance(
     _save(result, keep)
     if result["rows"] != result["expected"]:
         raise KafkaLakeError(f"The table has {result['rows']:,} rows, {result['expected']:,} were committed.")
+
+
+@app.command()
+def ratio(
+    records: Annotated[int, typer.Option(min=1000, help="In the topic.")] = 400_000,
+    repeats: Annotated[int, typer.Option(min=1)] = 5,
+    keep: Annotated[bool, typer.Option(help="What `make nightly` compares with from now on.")] = False,
+) -> None:
+    """CPU of an ingest beside that of a loop of Arrow's over the same records, in turn: comparable between machines."""
+    result = to_loop.measure(to_loop.Settings(records, repeats), _tell_user)
+    title = f"{records:,} records, {result['ratio']:.2f} times the loop; kept: {to_loop.kept():.2f}"
+    _out.print(results.on_terminal(title, to_loop.HEADER, to_loop.rows(result)))
+    for folder in (results.FOLDER, *([results.KEPT] if keep else [])):
+        _out.print(f"Written: {_short(results.save(result, folder))}")
+
+
+@app.command()
+def small(
+    records: Annotated[int, typer.Option(min=1, help="Of each commit.")] = 400,
+    commits: Annotated[int, typer.Option(min=1)] = 20,
+) -> None:
+    """CPU of commits of a few records, by process: Spark in this process, and by a Connect server."""
+    result = small_commits.measure(small_commits.Settings(records, commits), _tell_user)
+    title = f"Commits of {records:,} records, medians of {commits}"
+    _out.print(results.on_terminal(title, small_commits.HEADER, small_commits.rows(result)))
+    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
 
 
 def _compared(result: dict[str, Any]) -> None:
