@@ -5,6 +5,7 @@ still missing. What is read again of them is recognised by the letters themselve
 """
 
 from collections import deque
+from collections.abc import Collection
 
 from pyiceberg.table import Table
 
@@ -13,7 +14,7 @@ from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.start import start_offsets
 from kafka_lake.ingest.record_keys import at_version
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, full_topic
 from kafka_lake.lake.maintenance.expired import proven_positions
 from kafka_lake.lake.positions import (
     POSITION,
@@ -48,7 +49,7 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
 
     Raises:
         TableError: If it can't be certain: there is no metadata column, rows are of another topic, or the table began
-            at the latest offset and a partition has no row.
+            at the latest offset and a partition, or another topic of the table, has no row.
     """
     spec, connections = context.spec, context.connections
     strangers = not _may_have_commits_of_ours(spec, state.table)
@@ -85,8 +86,24 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
             f"{where} in topic {spec.topic}, and of partitions {missing} there are no rows that would tell it.",
             f"Nothing was read, since start is latest and records could be missed. {way_on}",
         )
+    if spec.start == "latest" and (untold := _untold(spec, state, {r["topic"] for r in found})):
+        ways = " and ".join(f"`kafka-lake reset {each} --to …`" for each in untold)
+        raise TableError(
+            f"{where}, and of topics {', '.join(untold)} there are no rows that would tell it.",
+            f"Nothing was read, since start is latest and records of these topics could be missed. Set their positions "
+            f"with {ways}.",
+        )
     starts = start_offsets(spec, connections.cluster, now) if missing else {}
     return Position(now.identity, {**{p: starts[p] for p in missing}, **reached})
+
+
+def _untold(spec: TopicTable, state: TableState, of_rows: Collection[str | None]) -> list[str]:
+    """Return the other topics of a table whose positions may be gone, and that have no rows.
+
+    A commit with this topic's position would hide that: they would look like topics that are new to the table.
+    """
+    told = {spec.topic, *state.others, *of_rows}
+    return [full_topic(spec.cluster, each) for each in spec.topics if each not in told]
 
 
 def _with_expired(reached: dict[int, int], table: Table, now: Watermarks) -> dict[int, int]:

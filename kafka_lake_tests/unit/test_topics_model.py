@@ -144,6 +144,21 @@ def test_topic_without_records_has_a_position_once_it_was_looked_at() -> None:
     assert not world.violations
 
 
+def test_topic_without_rows_skips_nothing_if_positions_are_gone() -> None:
+    world, latest = SharedWorld(), replace(RUN, start="latest")
+    # Others compact the table and expire all other snapshots: the rows tell the position in one topic alone.
+    for event in (latest, ("produce", (0, ["good"])), latest, ("compact", TABLE), ("expire", (TABLE, 1))):
+        world.run(event) if isinstance(event, Attempt) else world.do(*event)
+    for event in produced("good", "good"):
+        world.do(*event)
+    assert world.run(latest) is None
+    assert not read_state(world.view(TABLE)).positions  # type: ignore[arg-type]
+    assert [f"`kafka-lake reset {OTHER_TOPIC} --to …`" in each for each in world.violations] == [True, True]
+    world.violations.clear()
+    world.finish()
+    assert not world.violations
+
+
 def position_of_other_topic_is_lost(patch: pytest.MonkeyPatch) -> None:
     """Let a commit carry its own topic's position alone, and the audit find nothing."""
     patch.setattr(positions.TableState, "others", property(lambda _: {}, lambda *_: None), raising=False)

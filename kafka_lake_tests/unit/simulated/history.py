@@ -69,6 +69,7 @@ class Attempt:
     events: tuple[Event, ...] = ()
     max_bytes: int | None = None
     topics: tuple[str, ...] = (TOPIC,)
+    start: str = "earliest"
 
 
 class Poison(Exception):
@@ -120,6 +121,11 @@ class Metadata:
     @property
     def snapshots(self) -> list[Snapshot]:
         return list(self.by_id.values())
+
+    @property
+    def snapshot_log(self) -> list[Any]:
+        """Return all snapshots, as if ``main`` had been at each."""
+        return [Ref(each) for each in self.by_id]
 
     def snapshot_by_id(self, snapshot_id: int) -> Snapshot | None:
         return self.by_id.get(snapshot_id)

@@ -34,6 +34,7 @@ def spec_of(attempt: Attempt) -> TopicTable:
         TOPIC,
         *TABLE,
         schema="id bigint",
+        start=attempt.start,
         max_records_per_commit=attempt.limit,
         max_bytes_per_commit=attempt.max_bytes,
         on_data_loss="continue" if attempt.accept_losses else "fail",
