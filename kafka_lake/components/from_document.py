@@ -1,14 +1,15 @@
 """Components whose settings are models of `config`, and that know which YAML document they are loaded from."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import dagster as dg
 from jinja2 import StrictUndefined, Template
-from pydantic import BaseModel, PrivateAttr
+from pydantic import BaseModel, PrivateAttr, ValidationError
 
-from kafka_lake.config.settings import Settings, is_template
+from kafka_lake.config.settings import Settings, is_template, message, refuse
 
 
 class FromDocument(dg.Component, Settings, dg.Resolvable):
@@ -28,7 +29,15 @@ class FromDocument(dg.Component, Settings, dg.Resolvable):
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> Self:
         """Return the component of a document's settings, with their templates rendered."""
-        return cls(**rendered(context, model.model_dump(by_alias=True, exclude_unset=True, warnings=False)))
+        values = dict[str, str]()
+        given = rendered(context, model.model_dump(by_alias=True, exclude_unset=True, warnings=False), values)
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            wrong = [(each["loc"], without_values(message(each), values)) for each in error.errors()]
+        # Not within the block: the error that shows values would be told as its context.
+        refuse(cls, wrong)
+        raise AssertionError("something is wrong")
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
@@ -40,16 +49,38 @@ class FromDocument(dg.Component, Settings, dg.Resolvable):
         return component
 
 
-def rendered(context: dg.ResolutionContext, value: Any) -> Any:
-    """Return a value with the templates in it rendered as text: ``"3"`` is no number, and ``"None"`` not nothing."""
+def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) -> Any:
+    """Return a value with the templates in it rendered as text: ``"3"`` is no number, and ``"None"`` not nothing.
+
+    Args:
+        context: Of the document.
+        value: It.
+        values: Gets what was rendered, with its template.
+    """
     if isinstance(value, Mapping):
-        return {key: rendered(context.at_path(key), each) for key, each in value.items()}
+        return {key: rendered(context.at_path(key), each, values) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [rendered(context.at_path(number), each) for number, each in enumerate(value)]
+        return [rendered(context.at_path(number), each, values) for number, each in enumerate(value)]
     if not is_template(value):
         return value
     # By Dagster first: its errors name file and line, and only it can give nothing, a list or a mapping.
     found = context.resolve_value(value)
     if isinstance(found, bool | int | float):
-        return Template(value, undefined=StrictUndefined).render(**context.scope)
+        found = Template(value, undefined=StrictUndefined).render(**context.scope)
+    if isinstance(found, str):
+        values[found] = value
     return found
+
+
+def without_values(text: str, values: Mapping[str, str]) -> str:
+    """Return what is wrong with settings, their templates in the place of what these gave, which may be secret.
+
+    Args:
+        text: It.
+        values: What was rendered, with its template.
+    """
+    for value in sorted(filter(None, values), key=len, reverse=True):
+        for shown in (value, repr(value)[1:-1]):
+            # Not within words: a value may be a single letter.
+            text = re.sub(rf"(?<!\w){re.escape(shown)}(?!\w)", lambda _, of=value: values[of], text)  # type: ignore[misc]
+    return text

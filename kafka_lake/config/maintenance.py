@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import Field, create_model, field_validator
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.config.settings import Problem, Settings, ShortFor
+from kafka_lake.config.settings import Problem, Settings, ShortFor, is_template
 from kafka_lake.config.text import OptionalText, Text, TextList, duration
 from kafka_lake.ingest.topic_table import pydantic_fields
 from kafka_lake.lake.maintenance.order_settings import order_problem
@@ -56,7 +56,7 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
     @classmethod
     def _part_of_a_day(cls, window: str | None) -> str | None:
         try:
-            if window is not None:
+            if window is not None and not is_template(window):
                 window_of(window)
         except ConfigurationError as error:
             raise ValueError(str(error)) from error

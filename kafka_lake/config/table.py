@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValid
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.rules import RuleSettings
-from kafka_lake.config.settings import Problem, Settings, ShortFor, either, one_of
+from kafka_lake.config.settings import Problem, Settings, ShortFor, either, is_template, one_of
 from kafka_lake.config.text import Limit, OptionalText, Properties, Text, TextMap, TextOrList, duration
 from kafka_lake.config.where import Where, is_field
 from kafka_lake.config.write import Append, Write, write_spec
@@ -44,8 +44,9 @@ def table_name(text: str) -> tuple[str, str]:
     return parts
 
 
-def _name(text: str) -> str:
-    table_name(text)
+def _name(text: str | None) -> str | None:
+    if text is not None and not is_template(text):
+        table_name(text)
     return text
 
 
@@ -282,10 +283,7 @@ class OneTable(TableSettings):
         examples=["shop.orders"],
     )
 
-    @field_validator("name")
-    @classmethod
-    def _is_a_name(cls, name: str | None) -> str | None:
-        return name if name is None else _name(name)
+    _is_a_name = field_validator("name")(_name)
 
 
 class TablesBy(TableSettings):

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.config.settings import is_template
 
 # What the names of properties end with whose digits are no count.
 _NAMING = re.compile(
@@ -19,9 +20,9 @@ _ACCOUNTS = ("glue.id", "warehouse")
 
 
 def duration(text: str | None) -> str | None:
-    """Return the text of a setting, or raise a ValueError if it is no duration; null is none that is set."""
+    """Return the text of a setting, or raise a ValueError if it is no duration; null and templates are right."""
     try:
-        if text is not None:
+        if text is not None and not is_template(text):
             seconds_of(text)
     except ConfigurationError as error:
         raise ValueError(str(error)) from error

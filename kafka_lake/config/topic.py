@@ -17,7 +17,7 @@ from kafka_lake.config.continuous import ContinuousRuns
 from kafka_lake.config.formats import Json, KeyFormat, ValueFormat, format_spec, key_spec
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.problems import maintenance_problems, routing_problems, table_problems
-from kafka_lake.config.settings import Problem, Settings, ShortFor
+from kafka_lake.config.settings import Problem, Settings, ShortFor, is_template
 from kafka_lake.config.table import NAMESPACE, OneTable, Table, TablesBy, TableSettings, table_name
 from kafka_lake.config.text import OptionalText, Text, TextList, TextOrList
 from kafka_lake.config.topic_pattern import TopicPattern, compiled
@@ -185,7 +185,7 @@ class Topic(Settings):
     @classmethod
     def _a_start(cls, text: str) -> str:
         try:
-            if text not in ("earliest", "latest"):
+            if text not in ("earliest", "latest") and not is_template(text):
                 start_timestamp_ms(text)
         except ConfigurationError as error:
             raise ValueError(str(error).removeprefix("start: ")) from error

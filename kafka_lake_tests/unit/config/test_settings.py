@@ -124,10 +124,36 @@ def test_a_template_may_stand_for_any_value(monkeypatch: pytest.MonkeyPatch) -> 
     assert not has_templates(component)
 
 
-def test_what_a_template_gives_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("A_SECRET", "hunter2")
-    text = loading_refusal("topic: a\nread: {max_records_per_commit: '{{ env.A_SECRET }}'}")
-    assert "Input should be a valid integer" in text
+def test_a_template_may_stand_for_each_setting() -> None:
+    groups, seen = [Topic, TablesBy, *CONDITIONS.values()], set[type[Settings]]()
+    while groups:
+        group = groups.pop()
+        seen.add(group)
+        groups += [g for f in group.model_fields.values() for g in groups_in(f.annotation) if g not in seen]
+        template = dict.fromkeys(group.names(), "{{ env.A }}")
+        assert group.model_validate(template).model_dump(by_alias=True, warnings=False) == template
+    assert len(seen) > 30
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        ("read: {max_records_per_commit: '{{ env.A_SECRET }}'}", "Input should be a valid integer"),
+        ("table: {write: '{{ env.A_SECRET }}'}", "'{{ env.A_SECRET }}' isn't known. Write one of append"),
+        ("table: {columns: 'id {{ env.A_SECRET }}<'}", "brackets don't match in 'id {{ env.A_SECRET }}<'"),
+        ("table: {dead_letters: {limit: '{{ env.A_SECRET }}'}}", "limit: '{{ env.A_SECRET }}' is no limit"),
+        ("starting_offsets: '{{ env.A_SECRET }}'", "'{{ env.A_SECRET }}' is neither earliest, latest nor"),
+        ("consumer_group: '{{ env.A_LETTER }}'\ntable: {wriet: append}", "Did you mean write?"),
+        ("consumer_group: '{{ env.A_LETTER }}'\ntable: {write: '{{ env.A_SECRET }}'}", "isn't known. Write one of"),
+    ],
+)
+def test_what_a_template_gives_is_refused_without_its_value(
+    written: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", r"hunter2\d<(")
+    monkeypatch.setenv("A_LETTER", "n")
+    text = loading_refusal(f"topic: a\n{written}")
+    assert line in text
     assert "hunter2" not in text
 
 
