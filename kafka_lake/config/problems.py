@@ -67,6 +67,8 @@ def _column_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterat
             ("columns",),
             f"has {spec.metadata_column}, which is the metadata column too. Rename it by metadata_column:",
         )
+    if declared is not None and spec.key_format is not None and spec.key_column.lower() in map(str.lower, declared):
+        yield ("columns",), f"has {spec.key_column}, which is the column of the key, too. Rename that by key: column:"
     if declared is not None and spec.on_incompatible == "new_column":
         yield ("evolution", "on_incompatible"), "new_column needs inferred columns, and columns: declares them"
     if spec.key_format is not None and spec.key_column == spec.metadata_column:
@@ -198,7 +200,7 @@ def _shared(spec: TopicTable) -> Iterator[Problem]:
 
 
 def _unreachable(spec: TopicTable) -> Iterator[Problem]:
-    taken: list[tuple[When, str]] = []
+    taken: list[tuple[When, str]] = [(spec.where, spec.table)] if spec.where is not None else []
     for route in spec.routes:
         for name in route.when.schema:
             # A pattern that takes a pattern as if it were a name takes all that this takes.
@@ -236,7 +238,7 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
         why = f"a key that expired would look like one that never was, in a table with write: {spec.write}"
         yield f"row_retention: {why}.{of_cluster}"
     if topic.has_routes or bool(spec.topics):
-        setting = "topics:" if bool(spec.topics) else "tables:" if topic.routes else "tables_by:"
+        setting = "topics:" if bool(spec.topics) else "tables:" if topic.route_by is None else "tables_by:"
         yield f"row_retention: can't be combined with {setting} yet.{of_cluster}"
     if policy.by is None and spec.metadata_column is None:
         yield "row_retention: needs Kafka's timestamp, which is in the metadata column. Name another column with by:"

@@ -3,6 +3,8 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -165,6 +167,8 @@ def _limit_problems(setting: str, limit: int | str | None) -> Iterator[str]:
 def _kind_problems(entry: RuleEntry) -> Iterator[str]:
     if entry.accepted_values is not None and not entry.accepted_values.values:
         yield "values: is empty, so that every row would break it."
+    elif entry.accepted_values is not None and any(map(_is_nan, entry.accepted_values.values)):
+        yield "values: NaN equals no value, not even NaN. Leave it out."
     if entry.range is not None:
         yield from _range_problems(entry.range)
     if entry.pattern is not None:
@@ -218,15 +222,30 @@ def _within_problems(entry: RuleEntry) -> Iterator[str]:
 
 def _range_problems(given: Range) -> Iterator[str]:
     least, greatest = given.min, given.max
-    if any(isinstance(each, float) and math.isnan(each) for each in (least, greatest)):
-        yield "NaN is no bound: to Spark it is greater than all numbers."
+    bounds: list[Any] = [_time_of(each) or each for each in (least, greatest)]
+    if any(map(_is_nan, (least, greatest))):
+        yield "NaN is no bound: it is in no range."
     elif least is None and greatest is None:
         yield "range never fails. Give min: or max:."
-    elif least is not None and greatest is not None:
-        if isinstance(least, str) != isinstance(greatest, str):
-            yield f"min: {least!r} and max: {greatest!r} are not of one type."
-        elif least > greatest:  # type: ignore[operator]
-            yield f"min: {least} is above max: {greatest}, so that every row would break it."
+    elif least is not None and greatest is not None and isinstance(least, str) != isinstance(greatest, str):
+        yield f"min: {least!r} and max: {greatest!r} are not of one type."
+    elif untimed := [each for each in bounds if isinstance(each, str)]:
+        yield f"{untimed[0]!r} is no date or time as ISO 8601 has it. Write numbers without quotes."
+    elif None not in bounds and bounds[0] > bounds[1]:
+        yield f"min: {least} is above max: {greatest}, so that every row would break it."
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _time_of(text: object) -> datetime | None:
+    """Return the time that a bound is, without a zone that in UTC; None if it is none."""
+    try:
+        time = datetime.fromisoformat(text) if isinstance(text, str) else None
+        return time.replace(tzinfo=UTC) if time and time.tzinfo is None else time
+    except ValueError:
+        return None
 
 
 def _expression_problems(text: str) -> Iterator[str]:

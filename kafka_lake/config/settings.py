@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Self, Union, get_args
+from typing import Any, Self, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -10,6 +10,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     field_validator,
@@ -56,12 +57,15 @@ class Settings(BaseModel):
         for name, field in cls.model_fields.items():
             for group in groups_in(field.annotation):
                 if key in group.names():
-                    return f"belongs into {name}:, as in {name}: {{{key}: …}}"
+                    inner = f"[{{{key}: …}}]" if _is_list(field.annotation) else f"{{{key}: …}}"
+                    return f"belongs into {name}:, as in {name}: {inner}"
         return f"there is no such setting. {near(key, cls.names())}"
 
     @field_validator("*", mode="wrap")
     @classmethod
-    def _or_a_template(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    def _or_a_template(cls, value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and _is_number(cls.model_fields[str(info.field_name)].annotation):
+            raise ValueError(f"YAML reads this value as {str(value).lower()} (also yes, no, on, off). Write a number")
         return value if is_template(value) else validate(value)
 
     @model_validator(mode="after")
@@ -146,6 +150,16 @@ def groups_in(annotation: Any) -> Iterator[type[Settings]]:
         yield annotation
     for inner in get_args(annotation):
         yield from groups_in(inner)
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is list or any(map(_is_list, get_args(annotation)))
+
+
+def _is_number(annotation: Any) -> bool:
+    """Return whether a field takes numbers alone, to which Python counts true and false."""
+    kinds = {annotation, *get_args(annotation)}
+    return bool(kinds & {int, float}) and not kinds & {bool, str}
 
 
 def one_of(key: str, groups: Mapping[str, type[Settings]], default: str | None = None) -> Any:

@@ -113,7 +113,11 @@ def _all_or_patterns(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
     if value in ("all", "none"):
         return value
     patterns = _PATTERNS.validate_python(value)
+    if not patterns:
+        raise ValueError("is empty. Write none, or leave it out")
     for each in patterns:
+        if each.strip().lower() in ("", "all", "none"):
+            raise ValueError(f"{each!r} would be a regular expression here. Write all or none, without a list")
         try:
             check_mask(each)
         except ConfigurationError as error:
@@ -224,6 +228,13 @@ class TableSettings(Settings):
 
     _durations = field_validator("freshness_limit")(duration)
 
+    def problems(self) -> Iterator[Problem]:
+        """Give the columns that several would become, of which a new table would keep one alone."""
+        places = [(path.rpartition(".")[0], name) for path, name in self.renames.items()]
+        for parent, name in dict.fromkeys(each for each in places if places.count(each) > 1):
+            both = [path for path, to in self.renames.items() if (path.rpartition(".")[0], to) == (parent, name)]
+            yield ("renames",), f"{' and '.join(both)} would both be {name}. Give one of them another name"
+
     def fields(self) -> dict[str, Any]:
         """Return the settings as fields of `TopicTable`, but for the table's name."""
         letters = self.dead_letters
@@ -285,6 +296,13 @@ class OneTable(TableSettings):
 
     _is_a_name = field_validator("name")(_name)
 
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        """Return what is wrong with a key: it may be one of several tables."""
+        if key in Table.model_fields:
+            return f"is for tables:, as in tables: [{{name: …, {key}: …}}]"
+        return super().unknown(key)
+
 
 class TablesBy(TableSettings):
     """Tables that are made as values appear in records: of a field, a header, a schema or a source's table."""
@@ -314,6 +332,7 @@ class TablesBy(TableSettings):
 
     def problems(self) -> Iterator[Problem]:
         """Give what can't be."""
+        yield from super().problems()
         kinds = self.kinds
         if len(kinds) != 1:
             found = " and ".join(kinds) or "none"

@@ -1,10 +1,11 @@
 """The group ``write:`` of a table: what a record does to its rows."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
-from kafka_lake.config.settings import Settings, either, one_of
+from kafka_lake.config.settings import Problem, Settings, either, one_of
 from kafka_lake.config.text import Limit, OptionalText, Text, TextOrList, duration
 from kafka_lake.ingest.topic_table import DeleteMode, TruncateMode
 
@@ -48,6 +49,13 @@ class _OfKeys(Settings):
         "of key and order. A row that isn't there yet gets the null.",
         examples=[["email", "phone"]],
     )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what names no column, or one twice."""
+        for setting in ("key", "order_by", "track"):
+            given = getattr(self, setting, [])
+            if wrong := [repr(name) for name in dict.fromkeys(given) if not name.strip() or given.count(name) > 1]:
+                yield (setting,), f"{', '.join(wrong)} is empty, or there twice. Name each column once"
 
 
 class Upsert(_OfKeys):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kafka_lake.common.errors import ConfigurationError, EngineUnavailableError
 from kafka_lake.components.assets import settings_of
 from kafka_lake.components.metadata import check_result
 from kafka_lake.executors.writing.refused import split
@@ -28,7 +29,8 @@ from kafka_lake.ingest.rule import (
     rules_of,
 )
 from kafka_lake.ingest.rule_finding import rule_finding
-from kafka_lake.ingest.rules.check import Checked, CheckResult
+from kafka_lake.ingest.rules import check as checks
+from kafka_lake.ingest.rules.check import Checked, CheckResult, run_check
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.rules.result import FEW, RuleResult, commit_result, exceeds, reason_of
 from kafka_lake.ingest.rules.volume import LEAST_HISTORY, starts_before, volume_of
@@ -98,6 +100,9 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{range: {column: a}}]", "range never fails"),
         ("rules: [{range: {column: a, min: 2, max: 1}}]", "min: 2 is above max: 1"),
         ("rules: [{range: {column: a, min: 2, max: '3'}}]", "are not of one type"),
+        ("rules: [{range: {column: a, min: '10', max: '9'}}]", "'10' is no date or time as ISO 8601 has it"),
+        ("rules: [{range: {column: a, min: '2026-01-01T00:00-05:00', max: '2026-01-01T02:00Z'}}]", "is above max"),
+        ("rules: [{accepted_values: {column: a, values: [1.5, .nan]}}]", "values: NaN equals no value"),
         ("rules: [{range: {column: a, min: true}}]", "min"),
         ("rules: [{range: {column: a, max: .nan}}]", "NaN is no bound"),
         ("rules: [{range: {column: a, min: .nan, max: 5}}]", "NaN is no bound"),
@@ -156,11 +161,39 @@ def test_what_cant_be_meant_or_has_no_effect_is_refused(document: str, says: str
         "rules: [{unique: [other]}]\n  columns: a int\n  transform: some:where",
         "rules: [{unique: [a], on_failure: warn}]\n  dead_letters: skip",
         "rules: [{unique: [a], on_failure: warn, fail_above: 5%}]",
+        "rules: [{range: {column: a, min: '2026-01-01T05:00+05:00', max: '2026-01-01T02:00Z'}}]",
     ],
 )
 def test_what_may_be_meant_is_taken(document: str) -> None:
     component, _ = load(f"topic: orders\ntable:\n  {document}")
     assert component.topic_table().named_rules
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        CheckResult("a", True, message=None),  # type: ignore[arg-type]
+        CheckResult("a", None),  # type: ignore[arg-type]
+        CheckResult("a", True, rows=1.5),  # type: ignore[arg-type]
+        CheckResult(None, True),  # type: ignore[arg-type]
+    ],
+)
+def test_check_with_odd_parts_is_refused_as_a_setting(result: CheckResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Any other error would be taken for that of a record, and be searched for among them.
+    monkeypatch.setattr(
+        checks, "_function", lambda _: lambda rows: [CheckResult("first", np.True_, np.int64(0)), result]
+    )
+    with pytest.raises(ConfigurationError, match="number 2 of its results has other parts than name"):
+        run_check("my_checks:odd", None, samples=True, mask=())  # type: ignore[arg-type]
+
+
+def test_check_that_fails_for_a_temporary_reason_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unanswered(_: Any) -> CheckResult:
+        raise EngineUnavailableError("Spark doesn't answer.", "Try again.")
+
+    monkeypatch.setattr(checks, "_function", lambda _: unanswered)
+    with pytest.raises(EngineUnavailableError):
+        run_check("my_checks:orders", None, samples=True, mask=())  # type: ignore[arg-type]
 
 
 def test_check_lists_five_failures_in_errors_and_all_in_facts() -> None:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
+from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.samples import quoted
 
 _SHOWN = 5
@@ -29,6 +31,13 @@ class CheckResult:
     passed: bool
     rows: int | None = None
     message: str = ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether each part is what it shall be; NumPy's numbers and truth values are."""
+        is_counted = self.rows is None or (isinstance(self.rows, int | np.integer) and not isinstance(self.rows, bool))
+        texts = isinstance(self.name, str) and isinstance(self.message, str)
+        return texts and is_counted and isinstance(self.passed, bool | np.bool_)
 
     @property
     def found(self) -> str:
@@ -79,6 +88,7 @@ def run_check(reference: str, rows: DataFrame, samples: bool, mask: tuple[str, .
     Raises:
         ConfigurationError: If there is no such function, if it raises, or if it returns something else. Nothing is
             published.
+        Exception: What the function raises for a temporary reason, as Spark does that doesn't answer.
     """
     try:
         returned = _function(reference)(rows)
@@ -86,11 +96,16 @@ def run_check(reference: str, rows: DataFrame, samples: bool, mask: tuple[str, .
     except ConfigurationError:
         raise
     except Exception as error:
+        if is_transient(error):
+            raise
         # The message of an exception may have values of rows in it.
         reason = f"{type(error).__name__}: {error}" if samples else type(error).__name__
         raise _cannot_be(reference, f"it raised {quoted(reason, True, mask)}") from error
     if not results or not all(isinstance(result, CheckResult) for result in results):
         raise _cannot_be(reference, "it has to return a kafka_lake.CheckResult, or several")
+    if odd := next((number for number, result in enumerate(results, 1) if not result.is_plain), None):
+        parts = "name and message as text, passed as True or False, and rows as a number or None"
+        raise _cannot_be(reference, f"number {odd} of its results has other parts than {parts}")
     return Checked(tuple(_showable(results, samples, mask)))
 
 
@@ -108,7 +123,7 @@ def _function(reference: str) -> Any:
 def _showable(results: Iterable[CheckResult], samples: bool, mask: tuple[str, ...]) -> Iterable[CheckResult]:
     for result in results:
         message = quoted(result.message[:SAMPLE_CHARACTERS], samples, mask) if samples else ""
-        yield CheckResult(result.name, result.passed, result.rows, message)
+        yield CheckResult(result.name, bool(result.passed), None if result.rows is None else int(result.rows), message)
 
 
 def _cannot_be(reference: str, why: str) -> ConfigurationError:

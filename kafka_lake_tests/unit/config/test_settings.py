@@ -82,6 +82,7 @@ def test_a_topic_is_enough() -> None:
     [
         ("topic: a\ntabel: b", "tabel: there is no such setting. Did you mean table?"),
         ("topic: a\nwrite: upsert", "write: belongs into table:, as in table: {write: …}"),
+        ("topic: a\nwhere: {sql: a}", "where: belongs into tables:, as in tables: [{where: …}]"),
         ("topic: a\ncontinuous: {}", "continuous: belongs into read:, as in read: {continuous: …}"),
         ("topic: a\ntable: {order_by: [a]}", "table: order_by: belongs into write:, as in write: {order_by: …}"),
         (

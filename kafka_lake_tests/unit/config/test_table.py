@@ -87,7 +87,7 @@ def test_tables_without_conditions_have_all_records() -> None:
         ("{name: a.b.c}", "table: name: 'a.b.c' can't be the name of a table. Write namespace.table"),
         ("{name: a/b}", "table: name: 'a/b' can't be the name of a table"),
         (f"{{name: {'x' * 256}}}", "table: name: a name of 256 bytes is too long. 255 is the most"),
-        ("{where: {field: a, equals: b}}", "table: where: there is no such setting"),
+        ("{where: {field: a, equals: b}}", "table: where: is for tables:, as in tables: [{name: …, where: …}]"),
         ("{partition_by: [week(at)]}", "table: partition_by: 'week(at)' is not an Iceberg transform"),
         ("{sort_by: [lower(at)]}", "table: sort_by: 'lower(at)'"),
         ("{columns: id bigintt}", "table: columns: column 'id bigintt' has unknown type 'bigintt'"),
@@ -103,6 +103,8 @@ def test_tables_without_conditions_have_all_records() -> None:
         ("{columns: id varchar}", "varchar without a length"),
         ("{columns: id int name string}", "'name string' isn't understood after int"),
         ("{columns: _KAFKA string}", "table: columns: has _kafka, which is the metadata column too"),
+        ("{columns: _Key string}\nkey: string", "table: columns: has _key, which is the column of the key, too"),
+        ("{renames: {a: b, c: b, d: e}}", "table: renames: a and c would both be b. Give one of them another name"),
         ("{transform: somewhere}", "table: transform: 'somewhere' is not a reference. Write module:function"),
         ("{transform: 'somewhere:function'}", "table: transform: gets columns that aren't known. Declare them"),
         ("{evolution: never}", "table: evolution: mode: Input should be 'evolve', 'freeze' or 'ignore_new'"),
@@ -114,6 +116,9 @@ def test_tables_without_conditions_have_all_records() -> None:
         ("{dead_letters: {limit: some}}", "table: dead_letters: limit: 'some' is no limit"),
         ("{dead_letters: {limit: 101%}}", "table: dead_letters: limit: '101%' is no limit"),
         ("{redact: ['[']}", "table: redact: '[' is no regular expression"),
+        ("{redact: ['[0-9]+', all]}", "table: redact: 'all' would be a regular expression here. Write all or none"),
+        ("{redact: None}", "table: redact: 'None' would be a regular expression here"),
+        ("{redact: []}", "table: redact: is empty. Write none, or leave it out"),
         ("{on_data_loss: ignore}", "table: on_data_loss: Input should be 'fail' or 'continue'"),
         ("{freshness_limit: soon}", "table: freshness_limit: 'soon' is not a duration"),
         ("{metadata_column: a b}", "table: metadata_column: String should match pattern"),
@@ -180,13 +185,20 @@ def test_what_several_tables_cannot_be_is_refused(change: tuple[str, str], line:
         ("{sql: key IS NULL}", "{sql: key IS NULL}", "second would never get a record: first takes it first"),
     ],
 )
-def test_a_table_that_would_get_nothing_is_refused(first: str, second: str, line: str | None) -> None:
-    text = f"topic: a\ntables: [{{name: first, where: {first}}}, {{name: second, where: {second}}}, {{name: a}}]\n"
+@pytest.mark.parametrize("rest", ["", ", {name: a}"])
+def test_a_table_that_would_get_nothing_is_refused(first: str, second: str, line: str | None, rest: str) -> None:
+    text = f"topic: a\ntables: [{{name: first, where: {first}}}, {{name: second, where: {second}}}{rest}]\n"
     assert spec(text).match == "all"
     if line is None:
         assert spec(f"{text}match: first").match == "first"
     else:
         assert line in refusal(f"{text}match: first")
+
+
+def test_the_first_of_tables_without_conditions_may_not_take_all() -> None:
+    text = "topic: a\ntables: [{name: first}, {name: second}]\n"
+    assert len(spec(text).tables) == 2
+    assert "second would never get a record: first takes it first" in refusal(f"{text}match: first")
 
 
 def test_dead_letters_that_are_skipped_take_no_records() -> None:

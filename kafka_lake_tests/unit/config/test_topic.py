@@ -60,6 +60,7 @@ def test_continuous_runs_have_defaults_for_all(written: str, settings: Continuou
         ("topic: a\ncluster: EU", "cluster: String should match pattern"),
         ("topic: a\nstarting_offsets: yesterday", "starting_offsets: 'yesterday' is"),
         ("topic: a\nread: {max_records_per_commit: 0}", "read: max_records_per_commit: Input should be greater"),
+        ("topic: a\nread: {max_records_per_commit: yes}", "max_records_per_commit: YAML reads this value as true"),
         ("topic: a\nread: {max_bytes_per_commit: 0}", "read: max_bytes_per_commit: Input should be greater"),
         ("topic: a\nread: {continuous: {trigger: 2}}", "read: continuous: trigger: YAML reads this value as the numbe"),
         ("topic: a\nread: {continuous: {trigger: two seconds}}", "trigger: 'two seconds' is not a duration"),

@@ -56,6 +56,8 @@ def test_a_history_tracks_columns() -> None:
         ("{mode: upsert, max_snapshot_deletes: some}", "write: max_snapshot_deletes: 'some' is no limit"),
         ("{mode: upsert, on_snapshot: replace}", "table: write: on_snapshot: replace needs envelope: debezium"),
         ("{mode: upsert, key: [id], ignore_null_updates: [id, v]}", "write: ignore_null_updates: id is in key: or"),
+        ("{mode: upsert, key: ['']}", "table: write: key: '' is empty, or there twice. Name each column once"),
+        ("{mode: upsert, key: [id], order_by: [at, at]}", "table: write: order_by: 'at' is empty, or there twice"),
         ("{mode: upsert, ignore_null_updates: 3}", "table: write: ignore_null_updates: "),
         ("{mode: history, key: [id], track: [id, a]}", "table: write: track: id is of key:, which tells rows apart"),
     ],
