@@ -381,6 +381,15 @@ def test_a_reset_back_takes_rows_away_and_one_forward_records_what_it_skips():
     assert resetting(None, NOW, {1: 4}).after.offsets == {0: 2, 1: 4}
 
 
+def test_a_reset_without_a_position_removes_rows_that_will_be_read_again() -> None:
+    ends = NOW.end
+    assert resetting(None, NOW, {1: 4}).deletes == ()
+    assert resetting(None, NOW, {1: 4}, rows_name_records=True).deletes == (
+        OffsetRange(0, 2, ends[0]), OffsetRange(1, 4, ends[1]),
+    )  # fmt: skip
+    assert resetting(None, NOW, dict(ends), rows_name_records=True).deletes == ()
+
+
 @pytest.mark.parametrize("targets", [{0: 1}, {0: 10}, {2: 0}])
 def test_a_reset_to_where_nothing_is_is_refused(targets):
     with pytest.raises(ConfigurationError, match=r"there is no offset .* the partitions hold 0: 2\.\.9, 1: 0\.\.7"):

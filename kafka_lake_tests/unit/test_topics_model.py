@@ -159,6 +159,19 @@ def test_topic_without_rows_skips_nothing_if_positions_are_gone() -> None:
     assert not world.violations
 
 
+def test_reset_reads_nothing_twice_if_positions_are_gone() -> None:
+    world, latest = SharedWorld(), replace(RUN, start="latest")
+    for event in (latest, ("produce", (0, ["good", "bad-0"])), latest, ("compact", TABLE), ("expire", (TABLE, 1))):
+        world.run(event) if isinstance(event, Attempt) else world.do(*event)
+    assert world.run(latest) is None
+    # What the error says: the rows that are there will be read again.
+    assert world.run(replace(latest, what="reset")) is not None
+    assert not world.view(TABLE).content()
+    world.violations.clear()
+    world.finish()
+    assert not world.violations
+
+
 def position_of_other_topic_is_lost(patch: pytest.MonkeyPatch) -> None:
     """Let a commit carry its own topic's position alone, and the audit find nothing."""
     patch.setattr(positions.TableState, "others", property(lambda _: {}, lambda *_: None), raising=False)

@@ -11,7 +11,7 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import offsets_of
 from kafka_lake.ingest.too_large import forget, refused_in
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState, adopted_position
+from kafka_lake.lake.positions import TableState, adopted_position, row_count
 
 
 class Reset(Job):
@@ -49,7 +49,8 @@ class Reset(Job):
             )
         targets = offsets_of(self._to, spec.topic, self.context.connections.cluster, topic.now)
         chosen = {p: o for p, o in targets.items() if self._partitions is None or p in self._partitions}
-        todo = resetting(state.position, topic.validated(state.position), chosen)
+        has_rows = row_count(state.table) and spec.metadata_column in state.table.schema().column_names
+        todo = resetting(state.position, topic.validated(state.position), chosen, rows_name_records=bool(has_rows))
         refuse_adopted(adopted_position(state.table), topic.now, todo.after.offsets)
         is_there = state.position == todo.after and not refused_in(state.table, topic.now.identity)
         return None if is_there else todo

@@ -117,7 +117,9 @@ def replacement(
     return plans
 
 
-def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, int]) -> Plan:
+def resetting(
+    position: Position | None, now: Watermarks, targets: Mapping[int, int], rows_name_records: bool = False
+) -> Plan:
     """Return the commit that moves the table's position.
 
     Rows at and beyond a target that lies before the position leave the table, since they will be read again; offsets
@@ -127,6 +129,7 @@ def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, 
         position: The table's, None if it has none.
         now: The topic's watermarks.
         targets: Next offset to read per partition; partitions that are not named stay, or begin at the log's start.
+        rows_name_records: Whether the table has a metadata column, by which rows can be removed.
 
     Raises:
         ConfigurationError: If a target lies outside of what the topic holds.
@@ -143,6 +146,9 @@ def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, 
     at = dict(position.offsets) if position and same else {}
     after = {**now.low, **{p: o for p, o in at.items() if p in now.end}, **targets}
     deletes = tuple(OffsetRange(p, after[p], at[p]) for p in sorted(at) if p in after and after[p] < at[p])
+    if position is None and rows_name_records:
+        # The position is gone, and the rows are not: how many there are behind the target, nobody can tell.
+        deletes = tuple(OffsetRange(p, after[p], now.end[p]) for p in now.partitions if after[p] < now.end[p])
     losses = [Loss(p, at[p], after[p], "skipped") for p in sorted(at) if p in after and after[p] > at[p]]
     if position and not same:
         losses = [Loss(p, o, None, "topic recreated") for p, o in sorted(position.offsets.items())]

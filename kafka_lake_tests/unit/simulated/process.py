@@ -16,6 +16,7 @@ from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.jobs.replay import Extent, Replay
+from kafka_lake.ingest.jobs.reset import Reset
 from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.topic_table import TopicTable
@@ -44,6 +45,8 @@ def spec_of(attempt: Attempt) -> TopicTable:
 def job_of(attempt: Attempt, context: Context) -> Job:
     if attempt.what == "dead_letter_replay":
         return DeadLetterReplay(context, None)
+    if attempt.what == "reset":
+        return Reset(context, "earliest", attempt.partitions)
     if attempt.what == "replay":
         return Replay(context, Extent(partitions=attempt.partitions, keep_missing=attempt.accept_losses))
     return Append(context, attempt.partitions)
