@@ -247,6 +247,29 @@ def test_a_history_goes_with_the_columns_of_its_records(
     view(spec).assert_no_branches()
 
 
+def test_a_late_change_fills_in_a_column_that_was_not_there(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(None, write="history", key=("id",), order_by=("at",), ignore_null_updates=True)
+    topic.send({"id": 1, "at": 20, "a": 1})
+    ingest(spec, connections(), "run-1")
+    # What comes in two commits for one key comes in one for the other.
+    topic.send({"id": 2, "at": 20, "a": 1})
+    for key in (1, 2):
+        topic.send({"id": key, "at": 10, "a": 1, "c": 5})
+    ingest(spec, connections(), "run-2")
+    assert versions(view(spec), "a", "c") == [
+        (1, 10, 20, 1, 5), (1, 20, None, 1, 5), (2, 10, 20, 1, 5), (2, 20, None, 1, 5),
+    ]  # fmt: skip
+    topic.send({"id": 1, "at": 15, "c": 6})
+    ingest(spec, connections(), "run-3")
+    before = versions(view(spec), "a", "c")
+    assert before[:3] == [(1, 10, 15, 1, 5), (1, 15, 20, 1, 6), (1, 20, None, 1, 6)]
+    replay(spec, connections(), "again", Extent("earliest", "latest"))
+    assert versions(view(spec), "a", "c") == before
+
+
 def test_a_column_to_track_that_rows_lack_is_an_error(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -44,7 +44,7 @@ def with_intervals(events: DataFrame, shape: Shape) -> DataFrame:
     timed = _ordered(events, shape).withColumns(
         {_TIME: F.max(_time(shape)).over(until_now), _SPAN: F.count_if(is_gone).over(until_now)}
     )
-    filled = _filled(timed, shape, until_now)
+    filled = _filled(_also_kept(timed, shape), shape, until_now)
     values = shape.compared(shape.tracked)
     before = F.struct(is_gone.alias("is_gone"), values.alias("values"))
     compared = filled.withColumns({_BEFORE: F.lag(before).over(by), _TIME: _ended(shape, F.lead(_TIME).over(by))})
@@ -126,6 +126,19 @@ def _ended(shape: Shape, following: Column) -> Column:
     about = F.coalesce(F.col(EVENT)["at"], F.col(f"{quoted(shape.keys.metadata)}.timestamp"), F.expr(_EPOCH)).cast(kind)
     behind = F.greatest(time, F.least(about, following))
     return F.when(is_untold | F.col(IS_UNPLACED), behind).otherwise(time)
+
+
+def _also_kept(events: DataFrame, shape: Shape) -> DataFrame:
+    """Return events, those from before a column was there with it among the columns that they left as they were.
+
+    Where a null says nothing, they told nothing of it. Their rows can't name a column that the table didn't have.
+    """
+    if not (shape.is_partial and shape.may_lack):
+        return events
+    untold = [F.when(F.col(quoted(name)).isNull(), F.lit(shape.ids[name])) for name in shape.may_lack]
+    kept = F.array_union(F.col(EVENT)["kept"], F.array_compact(F.array(*untold)))
+    event = F.col(EVENT).withField("kept", F.when(F.col(DELETED), F.col(EVENT)["kept"]).otherwise(kept))
+    return events.withColumn(EVENT, event)
 
 
 def _filled(timed: DataFrame, shape: Shape, until_now: WindowSpec) -> DataFrame:
