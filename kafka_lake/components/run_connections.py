@@ -53,8 +53,8 @@ def connections_of(resources: Any, cluster: str | None, kept_session: str = "") 
 
 
 def kept_session(spec: TopicTable) -> str:
-    """Return the name of the session that the runs of a topic share; empty if each has its own.
+    """Return the name of the sessions that the runs of topics share; empty for a session of the run's own.
 
     Code of the users' own may leave settings, views and modules behind, and is another one tomorrow.
     """
-    return "" if any(each.transform for each in spec.tables) else f"{spec.full_topic} to {'.'.join(spec.identifier)}"
+    return "" if any(each.transform for each in spec.tables) else "topics"
