@@ -76,6 +76,7 @@ CASES = {
     "sensor-forked": Case("sensor-driven, forked", 10, 6, 200, forking=True),
     "sporadic": Case("sporadic", 30, 1, 1 / 150),
     "sporadic-forked": Case("sporadic, forked", 30, 1, 1 / 150, forking=True),
+    "many": Case("50 topics", 50, 1, 20),
     "continuous": Case("continuous", 1, 6, 2000, "{trigger: 2s, for: 1h}"),
 }
 
