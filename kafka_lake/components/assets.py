@@ -14,12 +14,22 @@ from kafka_lake.components.dead_letters import build_dead_letters
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.freshness import build_freshness_check
 from kafka_lake.components.ingest_config import IngestConfig, Mode
-from kafka_lake.components.keys import TABLE_TAG, of_cluster, op_name, pool_name, table_key, topic_key, work_name
+from kafka_lake.components.keys import (
+    CONTINUOUS_ASSET_TAG,
+    TABLE_TAG,
+    of_cluster,
+    op_name,
+    pool_name,
+    table_key,
+    topic_key,
+    work_name,
+)
 from kafka_lake.components.maintenance import build_health_check
 from kafka_lake.components.materialize import check_published, materialize, observer_of, run_on
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
-from kafka_lake.components.reporting import Reporter
+from kafka_lake.components.reporting import Event, Reporter
+from kafka_lake.components.rounds import go_round, topics_of_run
 from kafka_lake.components.rule_checks import rule_check_spec
 from kafka_lake.components.run_choices import run_choices
 from kafka_lake.components.run_connections import connections_of, kept_session, resource_keys
@@ -72,7 +82,10 @@ def build_topic_assets(
     which = f" {spec.where}" if spec.where else " that no other table takes" if spec.has_routes else ""
     told = f"The records of {spec.told}{which}."
     settings = settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
-    table = _table(spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings})
+    tags = {CONTINUOUS_ASSET_TAG: ""} if continuous else {}
+    table = _table(
+        spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings}, tags=tags
+    )
     others = [
         _table(
             route.to,
@@ -98,24 +111,32 @@ def build_topic_assets(
     )
     def ingest_topic(
         context: dg.AssetExecutionContext,
-    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | Event]:  # type: ignore[type-arg]
         config = IngestConfig(**context.op_execution_context.op_config)
         with as_failures(), alive(context.instance, context.run_id):
-            connections = connections_of(context.resources, spec.cluster, kept_session(spec))
+            connect = partial(connections_of, context.resources, spec.cluster, kept_session(spec))
+            catch_up = config.catch_up(context.run_id)
+            together = topics_of_run(context.run_id, connect) if catch_up and config.topics > 1 else None
+            connections = together.connections if together else connect()
             if not context.selected_asset_keys:
                 yield from check_published(context, spec, connections)
             elif continuous is not None and config.mode is Mode.incremental:
                 reporter = Reporter(context, spec, connections)
                 with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
                     yield from run_on(reporter, continuous_run(whole, continuous, reporter.partitions))
-            elif not spec.topics and (catch_up := config.catch_up(context.run_id)):
+            elif catch_up and together:
                 reporter = Reporter(context, spec, connections)
-                others_wait = partial(yields_slot, context.instance, context.run_id, table.key)
+                report = yield from materialize(reporter, config)
+                together.done.append((reporter, report))
+                yield from go_round(context, catch_up, config.topics)
+            elif not spec.topics and catch_up:
+                reporter = Reporter(context, spec, connections)
+                others_wait = partial(yields_slot, context.instance, context.run_id)
                 with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
                     run = continuous_run(whole, catch_up, reporter.partitions, catch_up=True, others_wait=others_wait)
                     yield from run_on(reporter, run)
             else:
-                yield from materialize(context, config, spec, connections)
+                yield from materialize(Reporter(context, spec, connections), config)
 
     beside: list[dg.AssetSpec | dg.AssetChecksDefinition] = []
     for each in spec.tables:
@@ -133,13 +154,14 @@ def _table(
     *,
     description: str,
     metadata: Mapping[str, Any] = MappingProxyType({}),
+    tags: Mapping[str, str] = MappingProxyType({}),
 ) -> dg.AssetSpec:
     return shown.asset(
         table_key(spec),
         description,
         {"iceberg", "spark"},
         deps=sources,
-        tags={TABLE_TAG: spec.cluster or ""},
+        tags={TABLE_TAG: spec.cluster or "", **tags},
         metadata={**metadata, "dagster/table_name": ".".join(spec.identifier)},
     )
 

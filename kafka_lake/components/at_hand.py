@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from kafka_lake.common.home import dagster_home
-from kafka_lake.components.keys import TOPIC_TAG, work_name
+from kafka_lake.components.keys import member_tag, op_name, work_name
+from kafka_lake.components.topic_runs import topic_failed
 from kafka_lake.ingest.topic_table import TopicTable
 
 # A run that is in flight by now may fail as the last one did.
@@ -51,24 +52,26 @@ def failed_runs(specs: Iterable[TopicTable]) -> dict[str, FailedRun]:
     Returns:
         By the name that `work_name` gives a topic.
     """
-    names = list(dict.fromkeys(map(work_name, specs)))
+    by_name = {work_name(spec): spec for spec in specs}
     try:
         with dagster_at_hand() as instance:
-            found = {name: _failed(instance, name) for name in names}
+            found = {name: _failed(instance, name, spec) for name, spec in by_name.items()}
     except Exception:
         # Whatever Dagster's storage may be, and whatever it may lack: positions and lags are told all the same.
         return {}
     return {name: run for name, run in found.items() if run is not None}
 
 
-def _failed(instance: dg.DagsterInstance, name: str) -> FailedRun | None:
-    last = instance.get_run_records(dg.RunsFilter(statuses=_ENDED, tags={TOPIC_TAG: name}), limit=1)
-    if not last or last[0].dagster_run.status != dg.DagsterRunStatus.FAILURE:
+def _failed(instance: dg.DagsterInstance, name: str, spec: TopicTable) -> FailedRun | None:
+    last = instance.get_run_records(dg.RunsFilter(statuses=_ENDED, tags={member_tag(name): name}), limit=1)
+    if not last or not topic_failed(instance, last[0].dagster_run, spec):
         return None
     run, ended = last[0].dagster_run, last[0].end_time
     moment = datetime.fromtimestamp(ended, UTC).isoformat(timespec="seconds") if ended else ""
     why = "see its page in Dagster."
-    for each in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+    failed = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    # A run of one topic may have steps that check its table, too.
+    for each in [each for each in failed if each.step_key == op_name(spec)] or failed:
         data = each.get_dagster_event().step_failure_data
         if data.user_failure_data is not None and data.user_failure_data.description:
             why = data.user_failure_data.description

@@ -47,6 +47,11 @@ class IngestConfig(dg.Config):
         gt=0,
         description="For catch_up_for: the shortest time between the beginnings of two commits, in seconds.",
     )
+    topics: int = Field(
+        default=1,
+        ge=1,
+        description="For catch_up_for: how many topics the run has. They go on together once each has had its turn.",
+    )
 
     def catch_up(self, run_id: str) -> Continuous | None:
         """Return how a run continues after it has done what it was asked for; None if it doesn't."""

@@ -63,6 +63,12 @@ class KafkaCluster(HasDefaults):
         description="A run that the sensor requested continues for at most this long, while records come and no other "
         "run waits in Dagster's queue. 0s: it ends where the topic ended when the run began.",
     )
+    shared_runs: int | None = Field(
+        default=None,
+        ge=1,
+        description="Topics that are due together share runs: so many of these runs at once. By default one more than "
+        "the machine of the code location has cores.",
+    )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on from the start.")
     maintenance_interval_seconds: int = Field(
         default=300,
@@ -142,6 +148,7 @@ class KafkaCluster(HasDefaults):
                     catch_up_seconds=catch_up,
                     cluster=self.name,
                     many=[each for each in many if each.cluster == self.name],
+                    shared_runs=self.shared_runs,
                 ),
                 build_maintenance_sensor(maintain, self.maintenance_interval_seconds, self.sensor_running, self.name),
                 *derived,

@@ -9,7 +9,19 @@ import dagster as dg
 from kafka_lake.ingest.topic_table import TopicTable
 
 TOPIC_TAG = "kafka_lake/topic"
-"""Tag of a run that the sensor asked for: the topic, with its cluster's name before it if that has one."""
+"""Tag of a run that the sensor asked for: its topic, or its topics with their partitions; with the cluster's name."""
+
+MEMBER_TAG = ".dagster/kafka_lake_topic_"
+"""Begin of the tags by which the runs of a topic are found. Dagster's pages don't show tags with this prefix."""
+
+SHARED_TAG = ".dagster/kafka_lake_shared"
+"""Tag of a run that the sensor asked for and that topics share: the cluster. Their number is limited."""
+
+YIELD_TAG = ".dagster/kafka_lake_yield"
+"""Tag of a run that shall end as soon as it has done what it was asked for, since other topics wait for its place."""
+
+CONTINUOUS_ASSET_TAG = "kafka_lake/continuous"
+"""Tag of the asset of a topic's table whose runs continue for hours."""
 
 TABLE_TAG = "kafka_lake/table"
 """Tag of the asset of a topic's table: the cluster."""
@@ -42,6 +54,11 @@ def work_name(spec: TopicTable) -> str:
     No topic's full name has two slashes.
     """
     return "/".join((*spec.identifier, "topics")) if spec.topics else spec.full_topic
+
+
+def member_tag(name: str) -> str:
+    """Return the tag, with the name as its value, of the runs of a topic, by `work_name`."""
+    return MEMBER_TAG + hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def partition_key(spec: TopicTable, partition: int) -> str:

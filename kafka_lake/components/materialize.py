@@ -1,8 +1,9 @@
 """A run of a topic's tables in Dagster: commits, and what Dagster is told of them."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -35,21 +36,20 @@ CATCH_UP_TAG = "catch_up"
 CONTINUOUS_TAG = "continuous"
 
 
-def materialize(
-    context: dg.AssetExecutionContext, config: IngestConfig, spec: TopicTable, connections: Connections
-) -> Iterator[Any]:
+def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None, RunReport]:
     """Bring a topic's tables up to date, or replace rows, and yield what Dagster is told.
 
     Args:
-        context: Of the run.
+        reporter: Of the run.
         config: What it is asked to do.
-        spec: The topic.
-        connections: What it works with.
+
+    Returns:
+        What was done.
 
     Raises:
         KafkaLakeError: Whatever ends the run; what it has committed stays.
     """
-    reporter = Reporter(context, spec, connections)
+    context, connections = reporter.context, reporter.connections
 
     def tell(commit: Commit, plan: Plan) -> None:
         context.log.info(
@@ -77,6 +77,7 @@ def materialize(
         yield from reporter.refused(error)
         raise
     yield from reporter.end(report)
+    return report
 
 
 def _refuse_offsets(config: IngestConfig, reporter: Reporter) -> None:
@@ -115,8 +116,9 @@ def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
     """
     context = reporter.context
     end = datetime.now(UTC) + timedelta(seconds=run.settings.time_limit)
-    policy = reporter.connections.retry
-    call(policy, context.log.warning, "Tagging the run", lambda: _tag(context, run, end, commits=0))
+    policy, name = reporter.connections.retry, CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG
+    tag = partial(tag_run, context.instance, context.run_id, end, name=name)
+    call(policy, context.log.warning, "Tagging the run", lambda: tag(0))
     # Until all have one, Dagster takes what the run has not materialized yet for in progress.
     silent = set(run.partitions)
     try:
@@ -127,7 +129,7 @@ def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
             )
             with suppress(Exception):
                 # It is for people alone, and the next report makes up for it.
-                _tag(context, run, end, commits=reporter.so_far.figures.commits + len(report.commits))
+                tag(reporter.so_far.figures.commits + len(report.commits))
             if run.ended is None:
                 yield from reporter.interval(report, silent)
                 silent.clear()
@@ -144,9 +146,17 @@ def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
     yield from reporter.end(report)
 
 
-def _tag(context: dg.AssetExecutionContext, run: ContinuousRun, end: datetime, commits: int) -> None:
-    tag = CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG
-    context.instance.add_run_tags(context.run_id, {tag: continues_until(end, commits)})
+def tag_run(instance: dg.DagsterInstance, run_id: str, end: datetime, commits: int, name: str = CATCH_UP_TAG) -> None:
+    """Tag a run that continues.
+
+    Args:
+        instance: Dagster's.
+        run_id: Of the run.
+        end: When its time is over, in UTC.
+        commits: How many it has made.
+        name: Of the tag.
+    """
+    instance.add_run_tags(run_id, {name: continues_until(end, commits)})
 
 
 def continues_until(end: datetime, commits: int) -> str:

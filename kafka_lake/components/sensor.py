@@ -1,11 +1,14 @@
 """One sensor for all topics of a cluster: where Kafka's ends are beyond a table's position, it asks for a run.
 
-It asks brokers and catalog only, and compares again at every tick: so it can't forget a failed run. Its cursor has
-nothing but which results of checks it has told.
+Topics that are due together share runs, so that a small topic doesn't cost a process. The sensor asks brokers and
+catalog only, and compares again at every tick: so it can't forget a failed run. Its cursor has nothing but which
+results of checks it has told.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dagster as dg
@@ -15,14 +18,15 @@ from kafka_lake.common.offsets import Position, Positions, Watermarks, least
 from kafka_lake.components.assets import topics_of
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.freshness import changes
+from kafka_lake.components.groups import FAILED, FAR_BEHIND, Due, Sharing, groups
 from kafka_lake.components.has_topics import HasTopics, new_topics
 from kafka_lake.components.kafka_topic import KafkaTopic
-from kafka_lake.components.keys import TABLE_TAG, of_cluster, topic_key, work_name
+from kafka_lake.components.keys import CONTINUOUS_ASSET_TAG, TABLE_TAG, YIELD_TAG, of_cluster, topic_key, work_name
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.topic_page import told_before, topic_materialization
-from kafka_lake.components.topic_runs import attempts, busy_topics, failed_lately, pause
-from kafka_lake.components.work import Pace, Work, WorkId, fingerprint, request, work_of
+from kafka_lake.components.topic_runs import Failures, InFlight, attempts, failed_lately, failures, in_flight
+from kafka_lake.components.work import Pace, Table, Work, fingerprint, request, work_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.all_positions import all_positions
@@ -41,6 +45,7 @@ def build_sensor(
     catch_up_seconds: float = 0.0,
     cluster: str | None = None,
     many: Sequence[HasTopics | KafkaTopic] = (),
+    shared_runs: int | None = None,
 ) -> dg.SensorDefinition:
     """Return the sensor of a cluster.
 
@@ -51,9 +56,11 @@ def build_sensor(
         cluster: The cluster's name; None if it has none.
         many: Documents about many topics of the cluster, and those by whose patterns topics share a table; topics that
             they don't know yet are told of.
+        shared_runs: How many runs at once topics share; one more than this machine has cores by default.
     """
     kafka = of_cluster("kafka", cluster)
     pace = Pace(float(interval_seconds), catch_up_seconds)
+    places = shared_runs or (os.cpu_count() or 1) + 1
 
     @dg.sensor(
         name=of_cluster(SENSOR, cluster),
@@ -74,7 +81,8 @@ def build_sensor(
             if not specs:
                 return dg.SkipReason(new or "No topics: none of the cluster matches topics: of a document.")
             catalog = resources.catalog.open()
-            found = poll_topics(context, specs, cluster=brokers, catalog=catalog, pace=pace)
+            sharing = Sharing(places, _continuous(context.repository_def))
+            found = poll_topics(context, specs, cluster=brokers, catalog=catalog, pace=pace, sharing=sharing)
         if new and isinstance(found, dg.SensorResult):
             context.log.warning(new)
         try:
@@ -86,6 +94,12 @@ def build_sensor(
         return _with(found, events, told, new=new)
 
     return kafka_offsets
+
+
+def _continuous(repository: dg.RepositoryDefinition | None) -> frozenset[dg.AssetKey]:
+    """Return the tables of a code location whose runs continue for hours."""
+    assets = repository.assets_defs_by_key.values() if repository else ()
+    return frozenset(key for each in assets for key, tags in each.tags_by_key.items() if CONTINUOUS_ASSET_TAG in tags)
 
 
 def _with(
@@ -118,8 +132,9 @@ def _description(pace: Pace) -> str:
         f"A catch-up run continues for up to {pace.catch_up / 60:g} min, its tag {CATCH_UP_TAG} says until when. "
     )
     return (
-        "Compares the ends of the topics with the positions of the tables, and requests a run for each topic with new "
-        "records. If the sensor is stopped, no further runs start; running ones continue. "
+        "Compares the ends of the topics with the positions of the tables, and requests runs for the topics with new "
+        "records; topics that are due together share runs. If the sensor is stopped, no further runs start; running "
+        "ones continue. "
         f"{catch_up if pace.catch_up else ''}"
         f"A continuous run continues for the time that its topic sets, its tag {CONTINUOUS_TAG} says until when. "
         "To end a run at once, terminate it on the Runs page: what it has committed stays, the rest is read later."
@@ -132,6 +147,7 @@ def poll_topics(
     cluster: KafkaCluster,
     catalog: LakeCatalog,
     pace: Pace,
+    sharing: Sharing,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dg.SensorResult | dg.SkipReason:
@@ -141,17 +157,38 @@ def poll_topics(
     """
     last_poll = clock() + _DAEMON_LOOP_SECONDS - pace.interval
     answers = cluster.watermarks(spec.topic for spec in specs)
-    result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace)
+    result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace, sharing=sharing)
     while isinstance(result, dg.SkipReason) and clock() < last_poll:
         sleep(pace.interval)
         before, answers = answers, cluster.watermarks(spec.topic for spec in specs)
         if _told(answers) != _told(before):
-            result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace)
+            result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace, sharing=sharing)
     return result
 
 
 def _told(answers: Mapping[str, Watermarks | KafkaLakeError]) -> dict[str, Watermarks]:
     return {topic: answer for topic, answer in answers.items() if isinstance(answer, Watermarks)}
+
+
+@dataclass
+class _Tick:
+    """What a tick has found so far, by `work_name`."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    due: dict[str, list[Work]] = field(default_factory=dict)
+    alone: dict[str, str] = field(default_factory=dict)
+    additions: list[dg.AddDynamicPartitionsRequest] = field(default_factory=list)
+    told: list[tuple[Work, Watermarks]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def fail(self, spec: TopicTable, error: Exception) -> None:
+        self.failures.append(f"{spec.topic}: {error}")
+        self.reasons.append(str(error) if isinstance(error, CatalogError) else self.failures[-1])
+
+    def note(self, work: Work, text: str) -> None:
+        self.notes.append(f"{work.spec.topic}: {_behind(work)}{text}")
 
 
 def evaluate(
@@ -160,6 +197,7 @@ def evaluate(
     answers: Mapping[str, Watermarks | KafkaLakeError],
     catalog: LakeCatalog,
     pace: Pace,
+    sharing: Sharing,
 ) -> dg.SensorResult | dg.SkipReason:
     """Return what one poll asks for: new partitions and runs; and what Dagster shows of the topics.
 
@@ -171,16 +209,13 @@ def evaluate(
         answers: What the brokers said of each.
         catalog: Where the tables are.
         pace: How the runs go on.
+        sharing: Which topics share runs, and how many such runs there may be.
 
     Raises:
         KafkaLakeError: If no topic could be polled; the next tick tries again.
     """
-    busy, failed = busy_topics(context, specs), failed_lately(context)
-    due: dict[str, list[Work]] = {}
-    every: dict[str, list[Work]] = {}
-    keys: dict[str, Sequence[str]] = {}
-    additions, failures, reasons, notes = [], [], [], []
-    told: list[tuple[Work, Watermarks]] = []
+    flight, tick = in_flight(context, specs), _Tick()
+    failed = failed_lately(context, specs)
     there = [each.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks) for each in spec.tables]
     positions = all_positions(catalog, there)
     for spec in specs:
@@ -192,42 +227,70 @@ def evaluate(
             known = context.instance.get_dynamic_partitions(str(partitions_of(name).name))
         except Exception as error:
             context.log.error(f"Topic {spec.topic} is skipped: {error}")
-            failures.append(f"{spec.topic}: {error}")
-            reasons.append(str(error) if isinstance(error, CatalogError) else failures[-1])
+            tick.fail(spec, error)
             continue
         work = work_of(spec, position, now, known)
-        every.setdefault(name, []).append(work)
-        keys[name] = known
+        tick.tables[name] = Table([*(tick.tables[name].works if name in tick.tables else ()), work], known)
         if work.new_partitions:
             # Of a topic without records, its page shouldn't say that it is never materialized.
-            told.append((work, now))
-            additions.append(partitions_of(name).build_add_request(list(work.new_partitions)))
-        if name in busy:
-            notes.append(f"{spec.topic}: {_behind(work)}a run is in flight: {busy[name][:8]}")
-            continue
-        if not work.offsets and not work.losses and not work.opens:
-            notes.append(f"{spec.topic}: up to date")
-            continue
-        if name in failed and (seconds := pause(context, spec)) > 0:
-            notes.append(f"{spec.topic}: its last runs failed, the next one starts in {seconds:.0f} s")
-            continue
-        due.setdefault(name, []).append(work)
-        notes.append(f"{spec.topic}: {_behind(work)}a run is requested")
-        if not work.new_partitions:
-            told.append((work, now))
-    if failures and len(failures) == len(specs):
+            tick.told.append((work, now))
+            tick.additions.append(partitions_of(name).build_add_request(list(work.new_partitions)))
+        if name in flight.topics:
+            tick.note(work, f"a run is in flight: {flight.topics[name][:8]}")
+        elif not work.offsets and not work.losses and not work.opens:
+            tick.note(work, "up to date")
+        else:
+            before = failures(context, spec) if name in failed else Failures()
+            if (seconds := before.until - time.time()) > 0:
+                tick.notes.append(f"{spec.topic}: its last runs failed, the next one starts in {seconds:.0f} s")
+                continue
+            tick.due.setdefault(name, []).append(work)
+            tick.alone[name] = sharing.why_alone(spec, before.count, flight.pools)
+            if not work.new_partitions:
+                tick.told.append((work, now))
+    if tick.failures and len(tick.failures) == len(specs):
         # What is wrong with brokers or catalog is the same for all.
-        raise KafkaLakeError("No topic could be polled: " + "; ".join(dict.fromkeys(reasons)))
-    if not due and not additions:
-        return dg.SkipReason("; ".join([*notes, *failures]))
-    asked = {name: fingerprint(works) for name, works in due.items()}
-    before = attempts(context, list(asked.values()))
-    ids = [WorkId(name, found, before[name, found]) for name, found in asked.items()]
-    requests = [request(every[each.name], keys[each.name], pace, each) for each in ids]
+        raise KafkaLakeError("No topic could be polled: " + "; ".join(dict.fromkeys(tick.reasons)))
+    requests = _requests(context, tick, pace, places=sharing.places, flight=flight)
+    if not requests and not tick.additions:
+        return dg.SkipReason("; ".join([*tick.notes, *tick.failures]))
     # Dagster shows no reason of a tick that requests runs, but its log.
-    context.log.info("; ".join([*notes, *failures]))
-    topics = _topics(context.instance, told)
-    return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=topics)
+    context.log.info("; ".join([*tick.notes, *tick.failures]))
+    topics = _topics(context.instance, tick.told)
+    return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=tick.additions, asset_events=topics)
+
+
+def _requests(
+    context: dg.SensorEvaluationContext, tick: _Tick, pace: Pace, places: int, flight: InFlight
+) -> list[dg.RunRequest]:
+    """Return the runs of the topics that are due; ask a run to end if topics wait for its place."""
+    due = [Due(name, sum(each.offsets for each in works), tick.alone[name]) for name, works in tick.due.items()]
+    # Starts are what a run costs most: topics that become due during one share the next.
+    may_share = [] if flight.starting else [each for each in due if each.shares]
+    shared = groups(may_share, len(flight.shared), places)
+    alone = [each for each in due if not each.shares]
+    asked = [(names, True) for names in shared] + [([each.name], False) for each in alone]
+    prints = [fingerprint([work for name in names for work in tick.due[name]]) for names, _ in asked]
+    before = attempts(context, prints)
+    requested = {name for names, _ in asked for name in names}
+    for name, works in tick.due.items():
+        for work in works:
+            tick.note(work, "a run is requested" if name in requested else "waits for a place among the shared runs")
+    if len(may_share) > sum(map(len, shared)) and flight.shared and not flight.yielding:
+        # The one that was requested first has gone on for the longest time.
+        context.instance.add_run_tags(flight.shared[0], {YIELD_TAG: "true"})
+    # What has a run of its own for a while shares one again when that ends.
+    once = {each.name for each in alone if each.offsets > FAR_BEHIND or each.alone == FAILED}
+    return [
+        request(
+            [tick.tables[name] for name in names],
+            replace(pace, catch_up=0.0) if once.issuperset(names) else pace,
+            found,
+            before[found],
+            shared=is_shared,
+        )
+        for (names, is_shared), found in zip(asked, prints, strict=True)
+    ]
 
 
 def _behind(work: Work) -> str:

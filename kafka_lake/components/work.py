@@ -1,5 +1,6 @@
 """The work that topics ask for: what is beyond a table's position, and the run that reads it. Pure."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,7 @@ import dagster as dg
 
 from kafka_lake.common.offsets import Loss, Position, Watermarks
 from kafka_lake.components.freshness import CHECK as FRESHNESS
-from kafka_lake.components.keys import TOPIC_TAG, op_name, partition_key, table_key
+from kafka_lake.components.keys import SHARED_TAG, TOPIC_TAG, member_tag, op_name, partition_key, table_key, work_name
 from kafka_lake.components.partitions import missing_keys
 from kafka_lake.components.topic_runs import SETTINGS_TAG, WORK_TAG, settings_fingerprint
 from kafka_lake.ingest.finding import CHECKS
@@ -62,7 +63,7 @@ class Pace:
     catch_up: float = 0.0
 
     def run_config(self) -> dict[str, float]:
-        """Return it as a run's config has it."""
+        """Return it as the config of a step has it."""
         return {"catch_up_for": self.catch_up, "poll_every": self.interval}
 
 
@@ -91,53 +92,80 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
     )
 
 
-@dataclass(frozen=True)
-class WorkId:
-    """What a run is asked for.
-
-    Args:
-        name: By `work_name`.
-        fingerprint: Names the work.
-        attempts: How many runs have been asked for the same.
-    """
-
-    name: str
-    fingerprint: str
-    attempts: int
-
-
 def fingerprint(works: Sequence[Work]) -> str:
-    """Return what names the work of the topics of a table that have some."""
-    return sha256("".join(each.fingerprint for each in works).encode()).hexdigest()[:16]
+    """Return what names the work of topics that have some."""
+    told = [f"{work_name(each.spec)}:{each.fingerprint}" for each in works]
+    return sha256("\n".join(told).encode()).hexdigest()[:16]
 
 
-def request(works: Sequence[Work], known: Sequence[str], pace: Pace, asked: WorkId) -> dg.RunRequest:
-    """Return the run of a table: of all its topics that the brokers know.
+@dataclass(frozen=True)
+class Table:
+    """A table of which a run is requested.
 
     Args:
-        works: Of the table's topics, those without new records too.
+        works: Of all its topics that the brokers know, those without new records too.
         known: Partition keys that Dagster has, in its order.
-        pace: How the run goes on.
-        asked: What it is asked for.
     """
-    # Dagster orders a range by insertion: the known keys come first, the new ones after them. It keeps those of a topic
-    # of the same name that another code location reads from its own cluster, too.
-    spec = works[0].spec
-    own = {partition_key(work.spec, partition) for work in works for partition in work.partitions}
-    keys = [key for key in (*known, *(new for work in works for new in work.new_partitions)) if key in own]
+
+    works: Sequence[Work]
+    known: Sequence[str]
+
+    @property
+    def spec(self) -> TopicTable:
+        """Return the settings of its first topic."""
+        return self.works[0].spec
+
+    @property
+    def name(self) -> str:
+        """Return its name by `work_name`."""
+        return work_name(self.spec)
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the keys of its partitions as Dagster orders a range: the known ones come first, the new ones after.
+
+        Dagster keeps those of a topic of the same name that another code location reads from its own cluster, too.
+        """
+        own = {partition_key(work.spec, partition) for work in self.works for partition in work.partitions}
+        keys = (*self.known, *(new for work in self.works for new in work.new_partitions))
+        return [key for key in keys if key in own]
+
+
+def request(tables: Sequence[Table], pace: Pace, asked: str, attempt: int, shared: bool) -> dg.RunRequest:
+    """Return the run of a table, or of several: each has a step of its own.
+
+    Args:
+        tables: At least one. A run of one table is for a range of its partitions, a run of several for all of theirs.
+        pace: How the run goes on.
+        asked: By `fingerprint`.
+        attempt: How many runs have been asked for the same.
+        shared: Whether the run takes one of the places for topics that share runs.
+    """
+    specs = [each.spec for each in tables]
+    config = pace.run_config() | ({"topics": len(specs)} if len(specs) > 1 else {})
+    if len(tables) == 1:
+        name, keys = tables[0].name, tables[0].keys
+        own = {TOPIC_TAG: name, _RANGE_START: keys[0], _RANGE_END: keys[-1]}
+    else:
+        name = f"{len(tables)} topics"
+        own = {TOPIC_TAG: ", ".join(f"{each.name} [{_shown(each.keys)}]" for each in tables)}
     return dg.RunRequest(
-        run_key=f"{asked.name}:{asked.fingerprint}#{asked.attempts}",
-        asset_selection=[table_key(each) for each in spec.tables],
-        asset_check_keys=run_checks(spec),
-        run_config={"ops": {op_name(spec): {"config": pace.run_config()}}},
+        run_key=f"{name}:{asked}#{attempt}",
+        asset_selection=[table_key(each) for spec in specs for each in spec.tables],
+        asset_check_keys=[check for spec in specs for check in run_checks(spec)],
+        run_config={"ops": {op_name(spec): {"config": config} for spec in specs}},
         tags={
-            _RANGE_START: keys[0],
-            _RANGE_END: keys[-1],
-            TOPIC_TAG: asked.name,
-            WORK_TAG: asked.fingerprint,
-            SETTINGS_TAG: settings_fingerprint(spec),
+            **own,
+            **{member_tag(each.name): each.name for each in tables},
+            **({SHARED_TAG: specs[0].cluster or ""} if shared else {}),
+            WORK_TAG: asked,
+            SETTINGS_TAG: json.dumps({each.name: settings_fingerprint(each.spec) for each in tables}),
         },
     )
+
+
+def _shown(keys: Sequence[str]) -> str:
+    return keys[0] if len(keys) == 1 else f"{keys[0]}…{keys[-1]}" if keys else ""
 
 
 def run_checks(spec: TopicTable) -> list[dg.AssetCheckKey]:

@@ -6,6 +6,7 @@ from itertools import takewhile
 
 import dagster as dg
 
+from kafka_lake.components.keys import YIELD_TAG
 from kafka_lake.ingest.causes import is_transient
 
 _NEXT_SECONDS = 5.0
@@ -13,37 +14,39 @@ _QUEUED_LOOKED_AT = 20
 _IN_PROGRESS = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 
-def yields_slot(
-    instance: dg.DagsterInstance, run_id: str, table: dg.AssetKey, clock: Callable[[], float] = time.time
-) -> bool:
+def yields_slot(instance: dg.DagsterInstance, run_id: str, clock: Callable[[], float] = time.time) -> bool:
     """Return whether another run can't begin before one ends, and it is for this one to end.
 
     If Dagster's database can't tell at the moment, nobody waits: it is asked again soon.
 
-    For a run that fills the same table it is, at once. If all places are taken it is for the run that was launched
-    first; five seconds later for the second as well, and so on: one is enough, but may not be able to go yet.
+    It is, at once, if the sensor has asked the run to end, or a queued run fills one of the same tables. If all places
+    are taken it is for the run that was launched first; five seconds later for the second as well, and so on: one is
+    enough, but may not be able to go yet.
 
     Args:
         instance: Dagster's.
         run_id: Of the run that stays.
-        table: What it fills.
         clock: Seconds since the epoch.
     """
     try:
-        return _yields_slot(instance, run_id, table, clock)
+        return _yields_slot(instance, run_id, clock)
     except Exception as error:
         if not is_transient(error):
             raise
         return False
 
 
-def _yields_slot(instance: dg.DagsterInstance, run_id: str, table: dg.AssetKey, clock: Callable[[], float]) -> bool:
+def _yields_slot(instance: dg.DagsterInstance, run_id: str, clock: Callable[[], float]) -> bool:
+    run = instance.get_run_by_id(run_id)
+    if run is None or YIELD_TAG in run.tags:
+        return run is not None
     queued = instance.get_run_records(
         dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED]), limit=_QUEUED_LOOKED_AT, ascending=True
     )
     if not queued:
         return False
-    if any(table in (record.dagster_run.asset_selection or ()) for record in queued):
+    tables = run.asset_selection or frozenset()
+    if any(not tables.isdisjoint(record.dagster_run.asset_selection or ()) for record in queued):
         return True
     queue = instance.get_concurrency_config().run_queue_config
     going = instance.get_run_records(dg.RunsFilter(statuses=_IN_PROGRESS), ascending=True)

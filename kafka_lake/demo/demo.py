@@ -112,12 +112,13 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
             print_orders(
                 ORDERS,
                 TOP_STORES,
-                loads=_reports(runs, _loads(seen, ORDERS, watch.began)),
+                loads=_reports(runs, _loads(seen, ORDERS, watch.began), ORDERS),
                 seconds=seconds,
                 console=console,
             )
             if producer:
-                print_deliveries(DELIVERIES, _reports(runs, _loads(seen, DELIVERIES, watch.began)), console)
+                delivered = _reports(runs, _loads(seen, DELIVERIES, watch.began), DELIVERIES)
+                print_deliveries(DELIVERIES, delivered, console)
             if beyond:
                 beyond.print_comparison(console)
             if source:
@@ -197,5 +198,6 @@ def _stores_follow(seen: list[Run], began: float) -> bool:
     return record is not None and record.upstream[ORDERS.table].snapshot == head_of(source)
 
 
-def _reports(runs: DagsterRuns, loads: list[Run]) -> dict[str, RunReport]:
-    return {run.run_id: runs.report(run.run_id) for run in loads}
+def _reports(runs: DagsterRuns, loads: list[Run], spec: TopicTable) -> dict[str, RunReport]:
+    """Return what runs tell of a table: other topics may have shared them."""
+    return {run.run_id: runs.report(run.run_id).of("/".join(spec.identifier)) for run in loads}

@@ -1,8 +1,8 @@
 """What Dagster's runs did and what it has loaded, by its GraphQL endpoint as a browser. Knows no Kafka, no Iceberg."""
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 from urllib.request import Request, urlopen
 
 from kafka_lake.common.errors import KafkaLakeError
@@ -113,6 +113,14 @@ class RunReport:
     materializations: tuple[Materialization, ...]
     checks: tuple[CheckResult, ...]
     failure: str
+
+    def of(self, asset: str) -> Self:
+        """Return what is about one asset, by its key with parts joined by ``/``; the failure is the run's."""
+        return replace(
+            self,
+            materializations=tuple(each for each in self.materializations if each.asset == asset),
+            checks=tuple(each for each in self.checks if each.asset == asset),
+        )
 
 
 class DagsterRuns:

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Created
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.components.groups import Sharing
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -146,7 +147,9 @@ def test_a_tick_asks_for_a_thousand_tables_eight_at_a_time(many_tables: LakeCata
         for name in names:
             instance.add_dynamic_partitions(partitions_of(name).name or "", ["0"])
         began, used = time.perf_counter(), time.process_time()
-        result = evaluate(dg.build_sensor_context(instance=instance), specs, answers, many_tables, Pace(10.0))
+        result = evaluate(
+            dg.build_sensor_context(instance=instance), specs, answers, many_tables, Pace(10.0), Sharing(3)
+        )
         print(f"{time.perf_counter() - began:.1f} s, {time.process_time() - used:.1f} CPU-seconds with the server's")
     assert isinstance(result, dg.SkipReason)
     assert str(result.skip_message).count("up to date") == 1000
@@ -174,7 +177,7 @@ def test_a_tick_over_five_hundred_topics_of_a_real_broker(
         while told.count("up to date") < 500 and time.monotonic() < deadline:
             # The first one may find partitions without a leader yet.
             began, used = time.perf_counter(), time.process_time()
-            result = poll_topics(context, specs, cluster=cluster, catalog=catalog, pace=Pace(10.0))
+            result = poll_topics(context, specs, cluster=cluster, catalog=catalog, pace=Pace(10.0), sharing=Sharing(3))
             print(f"{time.perf_counter() - began:.1f} s, {time.process_time() - used:.1f} CPU-seconds")
             told = str(result.skip_message) if isinstance(result, dg.SkipReason) else ""
     assert told.count("up to date") == 500

@@ -25,6 +25,7 @@ from kafka_lake.common.errors import AuthenticationError, ConfigurationError, Ka
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.components import register_partitions, replay_job
 from kafka_lake.components.assets import build_topic_assets, settings_of
+from kafka_lake.components.groups import Sharing
 from kafka_lake.components.keys import TOPIC_TAG
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -263,7 +264,7 @@ def test_work_of_one_cluster_keeps_no_topic_of_another_waiting(tmp_path: Path) -
     now = Watermarks(TopicIdentity("c", "t", "orders"), {0: 0}, {0: 9})
     with dg.DagsterInstance.ephemeral() as instance:
         context = dg.build_sensor_context(instance=instance)
-        first: Any = evaluate(context, [EU], {"orders": now}, catalog, Pace(10))
+        first: Any = evaluate(context, [EU], {"orders": now}, catalog, Pace(10), Sharing(3))
         (request,) = first.run_requests
         assert request.tags[TOPIC_TAG] == "eu/orders"
         assert first.dynamic_partitions_requests[0].partitions_def_name == "kafka/eu/orders"
@@ -275,8 +276,8 @@ def test_work_of_one_cluster_keeps_no_topic_of_another_waiting(tmp_path: Path) -
 
         instance.create_run_for_job(running, tags=request.tags, status=dg.DagsterRunStatus.STARTED)
         instance.add_dynamic_partitions("kafka/eu/orders", ["0"])
-        assert isinstance(evaluate(context, [EU], {"orders": now}, catalog, Pace(10)), dg.SkipReason)
-        second: Any = evaluate(context, [US], {"orders": now}, catalog, Pace(10))
+        assert isinstance(evaluate(context, [EU], {"orders": now}, catalog, Pace(10), Sharing(3)), dg.SkipReason)
+        second: Any = evaluate(context, [US], {"orders": now}, catalog, Pace(10), Sharing(3))
         assert second.run_requests[0].run_key != request.run_key
 
 

@@ -11,7 +11,7 @@ import pytest
 from kafka_lake.common.errors import AuditFailedError, RegistryError
 from kafka_lake.components.at_hand import dagster_at_hand, failed_runs
 from kafka_lake.components.failures import as_failures
-from kafka_lake.components.keys import TOPIC_TAG
+from kafka_lake.components.keys import member_tag, op_name
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -22,15 +22,21 @@ def own_dagster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
 
 
-def ended(topic: str, error: Exception | None) -> None:
-    @dg.op
-    def read() -> None:
-        if error is not None:
-            raise error
+def ended(topic: str, error: Exception | None, *others: str) -> None:
+    """Have a run of a topic, and of others that get along."""
 
-    @dg.job(tags={TOPIC_TAG: topic})
+    def op(name: str, error: Exception | None) -> dg.OpDefinition:
+        @dg.op(name=op_name(TopicTable(name)))
+        def read() -> None:
+            if error is not None:
+                raise error
+
+        return read
+
+    @dg.job(tags={member_tag(each): each for each in (topic, *others)})
     def made() -> None:
-        read()
+        for name, its in ((topic, error), *((each, None) for each in others)):
+            op(name, its)()
 
     with dagster_at_hand() as instance:
         made.execute_in_process(instance=instance, raise_on_error=False)
@@ -50,6 +56,13 @@ def test_the_newest_run_tells_by_its_sentence_or_by_its_error() -> None:
     )
     assert datetime.fromisoformat(orders.failed_at).tzinfo is UTC
     assert "no sentence of ours" in found["clicks"].error
+
+
+def test_shared_run_that_fails_counts_for_failed_topics_only() -> None:
+    ended("orders", dg.Failure(description="Topic orders: 1001 new columns."), "clicks")
+    found = failed_runs([TopicTable("orders"), TopicTable("clicks")])
+    assert [*found] == ["orders"]
+    assert found["orders"].error == "Topic orders: 1001 new columns."
 
 
 def test_without_a_dagster_that_can_be_asked_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

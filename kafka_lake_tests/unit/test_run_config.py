@@ -24,7 +24,7 @@ PROJECT = {
     "sql: SELECT store, count(*) AS number FROM orders GROUP BY store",
 }
 # What a run may choose, whatever it is of.
-CHOICES = {"catch_up_for", "end", "everything", "keep_missing", "mode", "poll_every"}
+CHOICES = {"catch_up_for", "end", "everything", "keep_missing", "mode", "poll_every", "topics"}
 CHOICES |= {"rebuild", "start", "topic", "where"}
 # Dagster's own: retries and order of steps, the log's level and name, and where outputs of ops go, which no run of
 # kafka_lake has.

@@ -7,6 +7,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.storage.dagster_run import RunOpConcurrency
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from kafka_lake.common.errors import KafkaLakeError, UnknownTopicError
@@ -16,7 +17,8 @@ from kafka_lake.components import sensor, topic_runs
 from kafka_lake.components.alive import ALIVE_TAG
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.failures import SensorFailedError
-from kafka_lake.components.keys import TOPIC_TAG
+from kafka_lake.components.groups import FAR_BEHIND, Sharing
+from kafka_lake.components.keys import TOPIC_TAG, YIELD_TAG, pool_name, table_key
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -38,6 +40,7 @@ ME = TopicIdentity("c", "t", "pizzas")
 TWELVE = dict.fromkeys(range(12), 5)
 KEYS = [str(p) for p in range(12)]
 PACE = Pace(5.0)
+SHARING = Sharing(places=3)
 
 
 @pytest.fixture
@@ -56,9 +59,9 @@ def instance():
         yield made
 
 
-def tick(instance, catalog, specs=(SPEC,), pace=PACE):
+def tick(instance, catalog, specs=(SPEC,), pace=PACE, sharing=SHARING):
     answers = KafkaResource().cluster().watermarks(spec.topic for spec in specs)
-    result = evaluate(dg.build_sensor_context(instance=instance), specs, answers, catalog, pace)
+    result = evaluate(dg.build_sensor_context(instance=instance), specs, answers, catalog, pace, sharing)
     for request in getattr(result, "dynamic_partitions_requests", None) or ():
         instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
     return result
@@ -219,7 +222,7 @@ class Waiting:
 
 def wait(instance, catalog, clock, interval, specs=(SPEC,)):
     context = dg.build_sensor_context(instance=instance)
-    return poll_topics(context, specs, KafkaResource().cluster(), catalog, Pace(interval), clock, clock.sleep)
+    return poll_topics(context, specs, KafkaResource().cluster(), catalog, Pace(interval), SHARING, clock, clock.sleep)
 
 
 def test_records_that_come_during_a_tick_need_not_wait_for_the_next(instance, catalog, answers):
@@ -337,7 +340,7 @@ def test_runs_of_another_code_location_keep_no_topic_of_that_name_waiting(
     here = GrpcServerCodeLocationOrigin("127.0.0.1", 4001, location_name="us")
     context = dg.SensorEvaluationContext(instance_ref=None, instance=instance, code_location_origin=here)
     watermarks = KafkaResource().cluster().watermarks([SPEC.topic])
-    result = evaluate(context, [SPEC], watermarks, catalog, PACE)
+    result = evaluate(context, [SPEC], watermarks, catalog, PACE, SHARING)
     assert isinstance(result, dg.SkipReason) == waits
 
 
@@ -373,7 +376,7 @@ def test_tables_wait_a_minute_at_most_for_one_that_refuses(instance, catalog, an
     spec, watermarks = replace(SPEC, routes=(other,)), KafkaResource().cluster().watermarks([SPEC.topic])
 
     def asked():
-        return evaluate(dg.build_sensor_context(instance=instance), [spec], watermarks, catalog, PACE)
+        return evaluate(dg.build_sensor_context(instance=instance), [spec], watermarks, catalog, PACE, SHARING)
 
     (request,) = asked().run_requests
     for _ in range(15):
@@ -391,7 +394,7 @@ def test_a_topic_whose_settings_were_mended_waits_no_more(instance, catalog, ans
     assert "its last runs failed" in str(tick(instance, catalog).skip_message)
     mended = replace(SPEC, max_columns=2000)
     watermarks = KafkaResource().cluster().watermarks([SPEC.topic])
-    result = evaluate(dg.build_sensor_context(instance=instance), [mended], watermarks, catalog, PACE)
+    result = evaluate(dg.build_sensor_context(instance=instance), [mended], watermarks, catalog, PACE, SHARING)
     (again,) = result.run_requests
     assert again.run_key != request.run_key
 
@@ -407,7 +410,7 @@ def test_dagster_s_runs_are_asked_for_once_for_all_topics(instance, catalog, ans
     counts = []
     for specs in ((SPEC,), (SPEC, OTHER)):
         asked.clear()
-        assert len(tick(instance, catalog, specs).run_requests) == len(specs)
+        assert len(tick(instance, catalog, specs).run_requests[0].asset_selection) == len(specs)
         counts.append(len(asked))
     assert counts[0] == counts[1] > 0
 
@@ -441,3 +444,119 @@ def test_the_page_of_a_topic_tells_how_fast_records_come_and_that_a_partition_ha
 def test_a_tick_that_requests_runs_tells_why_in_its_log(instance, catalog, answers, capfd):
     tick(instance, catalog)
     assert "pizzas: 60 behind, a run is requested" in capfd.readouterr().err
+
+
+MANY = tuple(TopicTable(name, "pizza", name) for name in ("a", "b", "c"))
+
+
+@pytest.fixture
+def due(answers):
+    for spec in MANY:
+        answers[spec.topic] = Watermarks(replace(ME, topic=spec.topic), {0: 0, 1: 0}, {0: 5, 1: 5})
+
+
+def finish(instance, request, failed=()):
+    """Have a requested run end: the steps of some topics fail."""
+
+    def op(spec):
+        @dg.op(name=f"pizza__{spec.table}")
+        def ingest():
+            if spec.topic in failed:
+                raise dg.Failure("refused")
+
+        return ingest
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def steps():
+        for spec in MANY:
+            if table_key(spec) in request.asset_selection:
+                op(spec)()
+
+    steps.execute_in_process(instance=instance, tags=dict(request.tags), raise_on_error=False)
+
+
+def test_due_topics_share_a_run_that_tells_topics_and_partitions(instance, catalog, due):
+    (request,) = tick(instance, catalog, MANY).run_requests
+    assert list(request.asset_selection) == [table_key(spec) for spec in MANY]
+    assert request.tags[TOPIC_TAG] == "a [0…1], b [0…1], c [0…1]"
+    assert "dagster/asset_partition_range_start" not in request.tags
+    assert {op: its["config"]["topics"] for op, its in request.run_config["ops"].items()} == {
+        "pizza__a": 3,
+        "pizza__b": 3,
+        "pizza__c": 3,
+    }
+    run_of(instance, request, dg.DagsterRunStatus.STARTED)
+    assert isinstance(tick(instance, catalog, MANY), dg.SkipReason), "each of them is in flight"
+
+
+def test_failed_topic_of_a_shared_run_is_retried_alone(instance, catalog, due, monkeypatch):
+    (first,) = tick(instance, catalog, MANY).run_requests
+    finish(instance, first, failed=("b",))
+    (others,) = tick(instance, catalog, MANY).run_requests
+    assert list(others.asset_selection) == [table_key(MANY[0]), table_key(MANY[2])], "b pauses"
+    monkeypatch.setattr(topic_runs, "_FIRST_PAUSE", 0.0)
+    again = {each.tags[TOPIC_TAG]: each for each in tick(instance, catalog, MANY).run_requests}
+    assert set(again) == {"a [0…1], c [0…1]", "b"}
+    assert again["b"].run_config["ops"]["pizza__b"]["config"]["catch_up_for"] == 0.0
+    finish(instance, again["b"])
+    (together,) = tick(instance, catalog, MANY).run_requests
+    assert len(together.asset_selection) == 3, "a run of its own has succeeded"
+
+
+def test_shared_run_that_fails_before_any_step_pauses_all(instance, catalog, due):
+    (request,) = tick(instance, catalog, MANY).run_requests
+    instance.report_run_failed(run_of(instance, request, dg.DagsterRunStatus.STARTED))
+    assert str(tick(instance, catalog, MANY).skip_message).count("its last runs failed") == 3
+
+
+def test_due_topics_without_a_place_make_one_run_yield(instance, catalog, due):
+    (request,) = tick(instance, catalog, MANY[:1], sharing=Sharing(places=1)).run_requests
+    run = run_of(instance, request, dg.DagsterRunStatus.STARTED)
+    assert not tick(instance, catalog, MANY, sharing=Sharing(places=1)).run_requests
+    assert YIELD_TAG in instance.get_run_by_id(run.run_id).tags
+    told = str(tick(instance, catalog, MANY, sharing=Sharing(places=1)).skip_message)
+    assert "b: 10 behind, waits for a place among the shared runs" in told
+
+
+def test_topics_that_become_due_during_a_start_share_the_next_run(instance, catalog, due):
+    (request,) = tick(instance, catalog, MANY[:1]).run_requests
+    run = run_of(instance, request, dg.DagsterRunStatus.STARTING)
+    assert not tick(instance, catalog, MANY).run_requests
+    assert YIELD_TAG not in instance.get_run_by_id(run.run_id).tags
+    instance.delete_run(run.run_id)
+    run_of(instance, request, dg.DagsterRunStatus.STARTED)
+    (shared,) = tick(instance, catalog, MANY).run_requests
+    assert shared.tags[TOPIC_TAG] == "b [0…1], c [0…1]"
+
+
+def test_shared_run_that_would_wait_for_one_topic_is_requested_without_it(instance, catalog, due):
+    (request,) = tick(instance, catalog, MANY).run_requests
+    origin = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin("127.0.0.1", 4000, location_name="us"), "repo")
+    made = {}
+    for status, names, tags in (
+        (dg.DagsterRunStatus.STARTED, "b", {}),
+        (dg.DagsterRunStatus.QUEUED, "abc", dict(request.tags)),
+    ):
+        pools = {pool_name(spec) for spec in MANY if spec.topic in names}
+        made[status] = dg.DagsterRun(
+            "job",
+            tags=tags,
+            status=status,
+            asset_selection=frozenset(table_key(spec) for spec in MANY if spec.topic in names),
+            remote_job_origin=origin.get_job_origin("job"),
+            run_op_concurrency=RunOpConcurrency(
+                root_key_counts={}, has_unconstrained_root_nodes=False, all_pools=pools
+            ),
+        )
+        instance.add_run(made[status])
+    (again,) = tick(instance, catalog, MANY).run_requests
+    assert again.tags[TOPIC_TAG] == "a [0…1], c [0…1]"
+    stuck = instance.get_run_by_id(made[dg.DagsterRunStatus.QUEUED].run_id)
+    assert stuck.status is dg.DagsterRunStatus.CANCELED
+
+
+def test_topic_far_behind_gets_a_run_of_its_own(instance, catalog, due, answers):
+    answers["b"] = replace(answers["b"], end={0: FAR_BEHIND, 1: 1})
+    requests = tick(instance, catalog, MANY, Pace(5.0, 300.0)).run_requests
+    assert [each.tags[TOPIC_TAG] for each in requests] == ["a [0…1], c [0…1]", "b"]
+    assert requests[1].run_config["ops"]["pizza__b"]["config"]["catch_up_for"] == 0.0

@@ -16,6 +16,7 @@ from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks,
 from kafka_lake.components import sensor
 from kafka_lake.components.assets import build_topic_assets, topics_of
 from kafka_lake.components.freshness import Freshness, _by_table
+from kafka_lake.components.groups import Sharing
 from kafka_lake.components.keys import TOPIC_TAG, partition_key, partitions_in
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.reporting import Reporter
@@ -208,7 +209,9 @@ def test_the_sensor_asks_for_one_run_of_all_topics(catalog: LakeCatalog, append:
     with dg.DagsterInstance.ephemeral() as instance:
 
         def tick() -> Any:
-            result = sensor.evaluate(dg.build_sensor_context(instance=instance), specs, now, catalog, Pace(5.0))
+            result = sensor.evaluate(
+                dg.build_sensor_context(instance=instance), specs, now, catalog, Pace(5.0), Sharing(3)
+            )
             for request in getattr(result, "dynamic_partitions_requests", None) or ():
                 instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
             return result

@@ -45,32 +45,32 @@ def later(seconds):
 @pytest.mark.slow
 def test_no_run_yields_while_none_waits(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
-    assert not yields_slot(instance, first, PIZZAS, later(3600))
-    assert not yields_slot(instance, second, PASTA, later(3600))
+    assert not yields_slot(instance, first, later(3600))
+    assert not yields_slot(instance, second, later(3600))
 
 
 def test_a_run_that_waits_while_a_slot_is_free_waits_for_something_else(instance):
     first = add(instance, STARTED, PIZZAS)
     add(instance, QUEUED, SALADS)
-    assert not yields_slot(instance, first, PIZZAS, later(3600))
+    assert not yields_slot(instance, first, later(3600))
 
 
 def test_the_run_launched_first_yields_first_and_the_next_one_if_that_is_not_enough(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
     add(instance, QUEUED, SALADS)
-    assert yields_slot(instance, first, PIZZAS)
-    assert yields_slot(instance, first, PIZZAS, later(-60)), "the database's clock is ahead"
-    assert not yields_slot(instance, second, PASTA)
-    assert yields_slot(instance, second, PASTA, later(6))
+    assert yields_slot(instance, first)
+    assert yields_slot(instance, first, later(-60)), "the database's clock is ahead"
+    assert not yields_slot(instance, second)
+    assert yields_slot(instance, second, later(6))
 
 
 @pytest.mark.slow
 def test_a_waiting_run_for_the_same_table_gets_the_slot_at_once(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
     add(instance, QUEUED, PASTA)
-    assert yields_slot(instance, second, PASTA)
+    assert yields_slot(instance, second)
     add(instance, QUEUED, PIZZAS)
-    assert yields_slot(instance, first, PIZZAS)
+    assert yields_slot(instance, first)
 
 
 def test_without_a_queue_there_is_no_limit():
@@ -78,19 +78,19 @@ def test_without_a_queue_there_is_no_limit():
         first = add(instance, STARTED, PIZZAS)
         add(instance, STARTED, PASTA)
         add(instance, QUEUED, SALADS)
-        assert not yields_slot(instance, first, PIZZAS, later(3600))
+        assert not yields_slot(instance, first, later(3600))
 
 
 def test_a_locked_database_counts_as_no_waiting_run(instance, monkeypatch):
     going = add(instance, STARTED, PIZZAS)
     add(instance, QUEUED, PIZZAS)
-    assert yields_slot(instance, going, PIZZAS)
+    assert yields_slot(instance, going)
 
     def locked(*_, **__):
         raise OperationalError("SELECT", {}, Exception("database is locked"))
 
     monkeypatch.setattr(type(instance), "get_run_records", locked)
-    assert not yields_slot(instance, going, PIZZAS)
+    assert not yields_slot(instance, going)
     monkeypatch.setattr(type(instance), "get_run_records", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        yields_slot(instance, going, PIZZAS)
+        yields_slot(instance, going)

@@ -7,7 +7,8 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Position, Watermarks
 
 _TOPIC_POLL_SECONDS = 0.5
-_REPORTING_SHARE = 0.05
+REPORTING_SHARE = 0.05
+"""How much of its time a run reports, at most."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def reached(position: Position | None, target: Watermarks, partitions: Collectio
 
 def report_due(settings: Continuous, at: Times, now: float, commits: int) -> bool:
     """Return whether to report now: at the first commit, then in intervals, longer ones where reporting is slow."""
-    pause = max(settings.report_every, at.reporting / _REPORTING_SHARE)
+    pause = max(settings.report_every, at.reporting / REPORTING_SHARE)
     return commits > 0 and now - at.reported >= pause
 
 

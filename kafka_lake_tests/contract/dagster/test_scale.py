@@ -18,6 +18,7 @@ from confluent_kafka.admin import NewTopic
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.common.server_process import HOST, free_port
 from kafka_lake.components.assets import build_topic_assets
+from kafka_lake.components.groups import Sharing
 from kafka_lake.components.keys import TOPIC_TAG, table_key
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
@@ -187,11 +188,14 @@ def test_two_hundred_topics_and_a_thousand_runs(
         connections, began, used = storage.connections(), time.perf_counter(), time.process_time()
         answers = cluster.watermarks(spec.topic for spec in specs)
         figures[f"{kind}_brokers"] = time.perf_counter() - began
-        result = evaluate(dg.build_sensor_context(instance=storage.instance), specs, answers, catalog, Pace(10.0))
+        result = evaluate(
+            dg.build_sensor_context(instance=storage.instance), specs, answers, catalog, Pace(10.0), Sharing(3)
+        )
         figures[f"{kind}_tick"] = time.perf_counter() - began
         figures[f"{kind}_cpu"] = time.process_time() - used
         figures[f"{kind}_connections"] = storage.connections() - connections
-        asked = len(result.run_requests or ()) if isinstance(result, dg.SensorResult) else 0
+        requests = result.run_requests or () if isinstance(result, dg.SensorResult) else ()
+        asked = sum(len(each.asset_selection or ()) for each in requests)
         assert asked == (TOPICS if kind == "busy" else 0)
     print(json.dumps(figures, indent=2))
     # Two for the keys of each topic's partitions. What is asked of the runs is asked for all topics at once.

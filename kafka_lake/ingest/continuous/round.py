@@ -1,0 +1,152 @@
+"""A run over several topics that goes on: round after round, each topic commits what has come."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.offsets import Watermarks
+from kafka_lake.ingest.causes import headline
+from kafka_lake.ingest.continuous.schedule import REPORTING_SHARE, Continuous, has_news
+from kafka_lake.ingest.continuous.stop import Stop
+from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.retry import StoppedError
+from kafka_lake.ingest.runner import Runner
+from kafka_lake.ingest.topic_runner import TopicRunner
+
+K = TypeVar("K")
+
+# For whether others wait, which is a question to Dagster's database.
+_QUEUE_POLL_SECONDS = 1.0
+
+
+@dataclass
+class Round(Generic[K]):
+    """Goes round the topics of a run until nothing more comes.
+
+    What keeps a topic from going on ends the whole: the sensor finds the topic due, and the step of its next run fails
+    by that.
+
+    Args:
+        runners: Make the commits, by a name of each topic; their pauses end with the wish to stop.
+        settings: When a round begins, and when what was done is reported.
+        watermarks: Asks the brokers for all topics at once.
+        stop: The wish to stop.
+        others_wait: Tells whether others wait for the run's place; it ends then.
+        clock: Seconds that only go up.
+        ended: Why the run ended, once it has.
+    """
+
+    runners: Mapping[K, Runner | TopicRunner]
+    settings: Continuous
+    watermarks: Callable[[list[str]], Mapping[str, Watermarks | KafkaLakeError]]
+    stop: Stop
+    others_wait: Callable[[], bool]
+    clock: Callable[[], float] = time.monotonic
+    ended: str | None = field(init=False, default=None)
+    _began: float = field(init=False)
+    _reported: dict[K, float] = field(init=False)
+    _next_report: float = field(init=False, default=float("-inf"))
+    _looked: float = field(init=False, default=float("-inf"))
+
+    def __post_init__(self) -> None:
+        now = self._began = self.clock()
+        self._reported = dict.fromkeys(self.runners, now)
+
+    def reports(self) -> Iterator[tuple[K, RunReport]]:
+        """Go round, and give a report of a topic in intervals and at the end, if it has commits."""
+        with ExitStack() as lineages:
+            for runner in self.runners.values():
+                lineages.enter_context(runner.lineage)
+            while self.ended is None:
+                began = self.clock()
+                any_news = False
+                for key in self._due():
+                    any_news = True
+                    self._commit(key)
+                    if self.ended:
+                        break
+                    yield from self._report()
+                if self.ended is None:
+                    self.ended = self._ending(any_news)
+                if self.ended is None:
+                    self._pause(began + self.settings.trigger)
+            for key, runner in self.runners.items():
+                with self.stop.by_signals():
+                    report = runner.finish()
+                if report.commits:
+                    yield key, report
+
+    def _due(self) -> list[K]:
+        """Return the topics that have something new, by one question to the brokers."""
+        try:
+            answers = self.watermarks([runner.context.spec.topic for runner in self.runners.values()])
+        except KafkaLakeError as error:
+            self.ended = headline(error)
+            return []
+        found = []
+        for key, runner in self.runners.items():
+            now = answers[runner.context.spec.topic]
+            if isinstance(now, KafkaLakeError) or has_news(runner.position, now, now.partitions):
+                found.append(key)
+        return found
+
+    def _commit(self, key: K) -> None:
+        runner = self.runners[key]
+        if self._others_wait():
+            self.ended = "another run waits for its place"
+            return
+        with self.stop.by_signals():
+            try:
+                self.stop.sleep(0)
+                runner.topic.poll()
+                runner.forget_failed()
+                with runner.commit_slot(poll=True):
+                    runner.next_commit()
+                if isinstance(runner, TopicRunner) and runner.errors:
+                    # The warnings said why; its other tables are up to date.
+                    self.ended = f"tables of topic {runner.context.spec.topic} can't go on"
+            except StoppedError:
+                self.ended = "it was asked to stop"
+            except Exception as error:
+                topic = runner.context.spec.topic
+                runner.context.observer.warn(f"Topic {topic}: {headline(error)} Its next run says more.")
+                self.ended = f"topic {topic} can't go on"
+
+    def _report(self) -> Iterator[tuple[K, RunReport]]:
+        """Give the report of the topic that has waited longest, if it is time: reports take a small share of it."""
+        now = self.clock()
+        waiting = {key: self._reported[key] for key, runner in self.runners.items() if runner.commits}
+        if not waiting or now < self._next_report:
+            return
+        key = min(waiting, key=waiting.__getitem__)
+        if now - waiting[key] < self.settings.report_every:
+            return
+        yield key, self.runners[key].report()
+        done = self._reported[key] = self.clock()
+        self._next_report = done + (done - now) / REPORTING_SHARE
+
+    def _ending(self, news: bool) -> str | None:
+        if self.clock() - self._began >= self.settings.time_limit:
+            return f"its time of {self.settings.time_limit:g} s is over"
+        return None if news else "nothing more has come"
+
+    def _pause(self, until: float) -> None:
+        """Wait for the next round, no longer than others wait for the run's place."""
+        with self.stop.by_signals():
+            try:
+                while (left := until - self.clock()) > 0:
+                    if self._others_wait():
+                        self.ended = "another run waits for its place"
+                        return
+                    self.stop.sleep(min(left, _QUEUE_POLL_SECONDS))
+            except StoppedError:
+                self.ended = "it was asked to stop"
+
+    def _others_wait(self) -> bool:
+        if self.clock() - self._looked < _QUEUE_POLL_SECONDS:
+            return False
+        self._looked = self.clock()
+        return self.others_wait()
