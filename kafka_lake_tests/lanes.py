@@ -618,14 +618,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_column_names.py::test_key_and_order_are_fields_whose_names_no_column_has": (
         "integration/test_column_names.py::test_keyed_table_has_columns_of_any_name"
     ),
-    # Another way to write the table whose column changes.
-    **dict.fromkeys(
-        (
-            "integration/test_column_type.py::test_upsert_table_of_two_topics_keeps_rows_and_positions",
-            "integration/test_column_type.py::test_declared_column_is_changed_after_its_declaration",
-        ),
-        "integration/test_column_type.py::test_whole_numbers_become_fractions",
-    ),
     "integration/test_derived.py::test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next": (
         "integration/test_derived_partitions.py::test_dagster_shows_the_days_and_materializes_one_or_a_range"
     ),
@@ -730,9 +722,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     "decode/test_rules.py::test_a_replay_of_dead_letters_compares_with_the_rows_of_the_table": (
         "integration/test_rules.py::test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed"
-    ),
-    "integration/test_column_type.py::test_commits_of_others_meanwhile_are_kept": (
-        "integration/test_column_type.py::test_whole_numbers_become_fractions"
     ),
     "integration/test_arrow.py::test_large_records_are_read_again_and_from_then_on_bound_the_batches": (
         "unit/test_byte_limit.py::test_rare_large_records_that_no_probe_shows_are_known_from_the_commit_before"

@@ -68,7 +68,6 @@ app = typer.Typer(
 app.add_typer(topic.app, name="topic")
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(topics.app, name="topics")
-app.add_typer(schema.app, name="schema")
 
 
 def _tell_version(asked: bool) -> None:
@@ -140,6 +139,7 @@ for _command in (
     tables.clean,
     maintenance.maintain,
     history.history,
+    schema.schema,
     local.reload,
     tables.query,
     surroundings.env,

@@ -1,7 +1,7 @@
-"""``kafka-lake schema``: a table's columns, what the next run would do, how they came to be; another type for one."""
+"""``kafka-lake schema``: a table's columns, what the next run would do, how they came to be."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,16 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from kafka_lake.cli.console import FullWidth
-from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import positions_to_json
 from kafka_lake.common.printable import counted, printable
 from kafka_lake.components.table_page import readable
-from kafka_lake.ingest.column_type.change import Changed, ColumnType, change, plan
-from kafka_lake.ingest.column_type.change import look as look_at_change
-from kafka_lake.ingest.column_type.settings import refuse_column, refuse_contradiction
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.decode import WRONG_TYPE
-from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.preview import Preview, preview
 from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
 from kafka_lake.lake.history import SchemaVersion, schema_history
@@ -29,8 +24,6 @@ from kafka_lake.lake.schema import Change
 from kafka_lake.lake.tables.schema_update import sources_of
 
 _PARTITIONS = 6
-WRONG_TYPES = f"error_class = '{WRONG_TYPE}'"
-"""The dead letters that another type of a column may make rows of."""
 
 
 @dataclass(frozen=True)
@@ -197,106 +190,3 @@ def _offsets(version: SchemaVersion) -> str:
     offsets = [(f"{topic}/{p}", o) for topic, its in version.positions.items() for p, o in sorted(its.offsets.items())]
     more = [f"… {len(offsets) - _PARTITIONS} partitions more"] if len(offsets) > _PARTITIONS else []
     return "\n".join([*(f"{partition}: {offset:,}" for partition, offset in offsets[:_PARTITIONS]), *more])
-
-
-@dataclass(frozen=True)
-class ChangedColumn:
-    """A column that got another type, or would get it.
-
-    Args:
-        table: ``namespace.table``.
-        column: Its path.
-        before: Its type before.
-        after: Its new type.
-        done: What was done.
-        notes: What is to be known beside that.
-    """
-
-    table: str
-    column: str
-    before: str
-    after: str
-    done: Changed
-    notes: tuple[str, ...]
-
-
-def specs_of(name: str, specs: Sequence[TopicTable]) -> list[TopicTable]:
-    """Return the settings of a table, for each topic that fills it.
-
-    Args:
-        name: With its namespace.
-        specs: Of all topics.
-
-    Raises:
-        ConfigurationError: If no topic fills a table of that name.
-    """
-    every = [table for spec in specs for table in spec.tables]
-    found = [each for each in every if ".".join(each.identifier) == name]
-    if not found:
-        known = ", ".join(dict.fromkeys(".".join(each.identifier) for each in every)) or "none"
-        raise ConfigurationError(f"No topic here fills a table {name}; the tables are: {known}.", "Name one of them.")
-    return found
-
-
-def change_column(
-    specs: Sequence[TopicTable],
-    connections: Connections,
-    column: str,
-    kind: str,
-    run_id: str,
-    tell: Callable[[str], object],
-    dry_run: bool,
-) -> ChangedColumn:
-    """Give a table's column another type.
-
-    Args:
-        specs: The table's settings, for each topic that fills it.
-        connections: Catalog and Spark, and the registry if the topics' formats need it.
-        column: Its path.
-        kind: The type, in Spark's SQL.
-        run_id: For the snapshot.
-        tell: Is told of each step.
-        dry_run: Whether nothing is changed.
-
-    Raises:
-        KafkaLakeError: If it can't be done; the table is as it was.
-    """
-    asked = ColumnType(specs[0].identifier, column, kind)
-    connections.spark()
-    table = connections.catalog.table(asked.identifier)
-    if table is None:
-        raise TableError(f"Table {asked.table} doesn't exist yet.", "Its first run makes it.")
-    planned, notes = plan(asked, table), dict[str, None]()
-    for spec in specs:
-        refuse_column(spec, table, column, planned.names)
-        notes |= dict.fromkeys(
-            refuse_contradiction(spec, connections, table, planned.schema, names=planned.names, kind=asked.spark_type)
-        )
-    done = look_at_change(asked, connections) if dry_run else change(asked, connections, run_id, tell)
-    after = asked.spark_type.simpleString()
-    return ChangedColumn(asked.table, column, planned.before, after, done=done, notes=tuple(notes))
-
-
-def changed_line(changed: ChangedColumn) -> str:
-    """Return what was done to a column, or would be, in one line for each thing."""
-    done = changed.done
-    would = "" if done.snapshot is not None else "would be "
-    written = f"{done.rows:,} rows, {done.values:,} of them with a value, in {done.files:,} files"
-    size = f"{done.size / 2**20:,.1f} MiB"
-    lines = [
-        f"{changed.table}: column {changed.column}: {changed.before} → {changed.after}: "
-        f"{written} ({size}) {would}written again"
-        f"{'' if done.snapshot is None else f', snapshot {done.snapshot}'}.",
-        *(f"Note: {each}." for each in changed.notes),
-    ]
-    if done.snapshot is None:
-        lines.append("Nothing was changed. The same command without --dry-run does it.")
-    return "\n".join(lines)
-
-
-def replayed_line(spec: TopicTable, done: Replayed) -> str:
-    """Return what became of the dead letters whose value didn't fit a column's type."""
-    return (
-        f"{spec.topic}: {done.moved:,} dead letters of class {WRONG_TYPE} are rows now; {done.remaining:,} still don't "
-        "fit."
-    )

@@ -27,6 +27,7 @@ from kafka_lake.lake.schema import Change, changes
 
 # Lines about columns that are left out: their names may be data.
 _NOTED = 100
+_DEAD_LETTERS = "records with such values are dead letters; on_incompatible: new_column keeps them in another column"
 
 
 @dataclass(frozen=True)
@@ -292,9 +293,7 @@ def noted(
             ColumnNote(column="…", what=f"{len(ignored) - _NOTED} more not added", before="", after="", why=why)
         )
     for c in conflicts:
-        command = f"`kafka-lake schema change {'.'.join(spec.identifier)} {c.column} TYPE` gives it another type"
-        letters = f"records with such values are dead letters; {command}"
-        instead = f"such values go to {c.new_column}" if c.new_column else letters
+        instead = f"such values go to {c.new_column}" if c.new_column else _DEAD_LETTERS
         notes.append(
             ColumnNote(column=c.column, what="not changed", before=c.have, after=c.got, why=f"{c.label}: {instead}")
         )

@@ -22,8 +22,6 @@ RECONCILE = "reconcile"
 """The kind of a commit that makes a dead-letter table fit its topic's table."""
 EXPIRE_ROWS = "expire_rows"
 """The kind of a commit that deletes rows since they are old."""
-CHANGE_COLUMN = "change_column"
-"""The kind of a commit that gives a column another type: values are as they were."""
 
 
 def removes_mark(snapshot: int | None) -> dict[str, str]:

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import uuid4
 
 import tenacity
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRef
@@ -30,7 +29,6 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
-from kafka_lake.lake.pyiceberg_compat.rewriting import stage_rewritten
 
 log = logging.getLogger(__name__)
 
@@ -227,25 +225,6 @@ class StagingBranch:
                 for each in new:
                     overwrite.append_data_file(each)
         self._appended = table
-
-    def rewrite(self, schema_id: int, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
-        """Have the branch refer to other data files instead of all that it has; `written` tells where that went.
-
-        Args:
-            schema_id: The schema of the files, one of the table's: with `publish`, it becomes the current one.
-            files: Of the table's current partition spec.
-            summary: Properties of the snapshot.
-
-        Raises:
-            PublishRefusedError: If the table or the branch is gone.
-            TableError: If this version of PyIceberg can't do it.
-        """
-
-        def stage() -> None:
-            stage_rewritten(self._writable(), self.name, schema_id, files, summary=summary)
-
-        conflict = tenacity.retry_if_exception_type(CommitFailedException)
-        _again(stage, conflict | tenacity.retry_if_exception_message(match=SEQUENCE_TAKEN))
 
     def _writable(self) -> Table:
         """Return the table as it is now: sequence numbers have gone on since the plan."""

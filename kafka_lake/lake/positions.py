@@ -187,13 +187,6 @@ def position_in(found: Positions, topic: str, topics: Collection[str]) -> Positi
     return next(iter(found.values())) if is_foreign else found.get(topic)
 
 
-def carried_positions(table: Table) -> dict[str, str]:
-    """Return what the newest snapshot with a position tells of it, for one that says the same."""
-    told = (summary_of(each) for each in ancestors(table, head_of(table)))
-    newest = next((each for each in told if each.keys() & RESUMED_FROM), {})
-    return {key: newest[key] for key in sorted(RESUMED_FROM) if key in newest}
-
-
 def read_positions(table: Table) -> Positions:
     """Return the positions that the newest ancestor of ``main`` with any has; none if none has.
 

@@ -30,14 +30,13 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.session import SparkSession
 
 from kafka_lake import launcher
-from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.tested_versions import TESTED, is_tested
 from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
 from kafka_lake.executors.writing.task import decode_and_write
 from kafka_lake.kafka.http_errors import http_errors
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.pyiceberg_compat import variant
-from kafka_lake.lake.pyiceberg_compat.rewriting import refuse_untested
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 from kafka_lake.lake.tables.layout_update import evolve_layout
 from kafka_lake.spark.compat import arrow_types
@@ -316,11 +315,3 @@ def test_a_client_with_another_library_has_no_errors_of_this_one(monkeypatch: py
     for library in ("httpx", "httpx2"):
         monkeypatch.delitem(sys.modules, library, raising=False)
     assert http_errors("HTTPError") == ()
-
-
-def test_column_type_change_is_refused_with_untested_pyiceberg(with_pyiceberg: bool) -> None:
-    if with_pyiceberg:
-        refuse_untested()
-        return
-    with pytest.raises(TableError, match="can't be changed"):
-        refuse_untested()

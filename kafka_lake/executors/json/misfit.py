@@ -2,7 +2,7 @@
 
 from kafka_lake.executors.json.types import Kind
 
-ANOTHER_TYPE = "`kafka-lake schema change TABLE COLUMN TYPE` gives a column another type."
+ANOTHER_TYPE = "on_incompatible: new_column keeps such values in a column of their own."
 """What a message about a value that fits no column ends with."""
 
 

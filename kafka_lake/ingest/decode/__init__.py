@@ -39,8 +39,8 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         NO_SCHEMA_ID: "The value doesn't begin with a zero byte and a schema id, as a registry's serializers write.",
         UNKNOWN_SCHEMA: "The registry has no schema of the value's id, or one that the topic's format can't use.",
         MALFORMED: "The bytes don't decode by the schema that they were written with.",
-        WRONG_TYPE: "The value of a field doesn't fit the type of its column; `kafka-lake schema change TABLE COLUMN "
-        "TYPE` gives the column another one.",
+        WRONG_TYPE: "The value of a field doesn't fit the type of its column; on_incompatible: new_column keeps it in "
+        "another one.",
         NULL_IN_REQUIRED_COLUMN: "A column that must not be null is null in the value, or missing from it.",
         TOO_LARGE: "The value has more bytes than the topic's limit; it was not parsed.",
         TOO_DEEP: "The value has more than 64 levels of objects and arrays.",

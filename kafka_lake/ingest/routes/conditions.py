@@ -126,18 +126,6 @@ def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connect
     return of_route(routed(records, topic, names), topic.tables.index(table) - 1)
 
 
-def first_records_of(records: DataFrame, topic: TopicTable, connections: Connections) -> DataFrame:
-    """Return the records that the topic's own table gets its first columns from, lazily.
-
-    As `records_of`, but for those with a value that is going to have a table.
-    """
-    if topic.route_by is None or topic.where is not None:
-        return records_of(records, topic, topic, connections)
-    names = schema_names(records, topic, connections)
-    value = _read(*topic.route_by.when("").source, names)
-    return of_route(routed(records, topic, names), rest_of(topic)).filter(value.isNull())
-
-
 def values_of(routed_records: DataFrame, topic: TopicTable, names: SchemaNames) -> DataFrame:
     """Return the values by which records may get tables, in a column ``value``: of those that no table takes, lazily.
 

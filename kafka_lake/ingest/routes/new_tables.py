@@ -58,15 +58,6 @@ def with_known(context: Context, state: TableState | None) -> Context:
     return replace(context, spec=knowing(context.spec, state.table.properties if state else {}))
 
 
-def every_table(context: Context) -> tuple[TopicTable, ...]:
-    """Return the settings of each table that the topic has by now."""
-    spec = context.spec
-    if spec.route_by is not None:
-        own = context.connections.catalog.table(spec.identifier)
-        spec = knowing(spec, own.properties if own else {})
-    return spec.tables
-
-
 def new_values(context: Context, routed_records: DataFrame, names: SchemaNames) -> NewValues | None:
     """Return what a commit's records have of values without a table; None if they have none.
 
