@@ -13,7 +13,7 @@ from kafka_lake.ingest.causes import java_text
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.explain import Right, missing_right
 from kafka_lake.kafka.security.identity import identity
-from kafka_lake.lake.java_names.files import S3_FILES, files_class
+from kafka_lake.lake.java_properties import S3_FILES, files_class
 
 _NO_REGION = "Unable to load region from any of the providers"
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme \"(\w+)\"")

@@ -24,9 +24,8 @@ from kafka_lake.common.home import ensure_home, home
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.lake.catalog_errors import explained, without_secrets
 from kafka_lake.lake.catalog_properties import catalog_name, properties_from_environment, python_properties
-from kafka_lake.lake.java_names.database import sqlite_address
-from kafka_lake.lake.java_names.rest import CA_BUNDLE
-from kafka_lake.lake.java_properties import java_properties, needed_classes
+from kafka_lake.lake.java_properties import CA_BUNDLE, java_properties, needed_classes
+from kafka_lake.lake.jdbc import sqlite_address
 from kafka_lake.lake.local_places import local_folders, on_this_machine
 from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.lake.pyiceberg_compat.loading import sparing

@@ -26,15 +26,13 @@ from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import cache
 from kafka_lake.spark.java import find_java, is_bundled
 
-JarConf = Literal["spark", "broker", "registry", "aws", "azure", "gcp", "postgresql", "mysql", "mariadb"]
+JarConf = Literal["spark", "broker", "registry", "aws", "azure", "gcp", "postgresql"]
 # What catalogs and storages need beside Spark's jars, by the artifact that has it.
 _ON_DEMAND: dict[str, JarConf] = {
     "iceberg-aws-bundle": "aws",
     "iceberg-azure-bundle": "azure",
     "iceberg-gcp-bundle": "gcp",
     "postgresql": "postgresql",
-    "mysql-connector-j": "mysql",
-    "mariadb-java-client": "mariadb",
 }
 
 log = logging.getLogger(__name__)

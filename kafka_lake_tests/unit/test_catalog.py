@@ -275,7 +275,7 @@ def test_settings_of_google_s_storage_are_the_same_in_java():
         ({"glue.access-key-id": "hush", "glue.secret-access-key": "hush"}, "glue.access-key-id", "AWS_ACCESS_KEY_ID"),
         ({"client.session-token": "hush"}, "client.session-token", "AWS_SESSION_TOKEN"),
         ({"glue.profile-name": "hush"}, "glue.profile-name", "AWS_PROFILE"),
-        ({"glue.region": "eu-west-1", "s3.region": "us-east-1"}, "one region", "client.region"),
+        ({"glue.region": "eu-west-1", "s3.region": "us-east-1"}, "one for all services", "client.region"),
     ],
 )
 def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remedy):
@@ -284,11 +284,6 @@ def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remed
     assert said in refused.value.message
     assert remedy in refused.value.remedy
     assert "hush" not in str(refused.value)
-
-
-def test_a_class_of_java_beside_the_type_is_refused():
-    with pytest.raises(ConfigurationError, match="no catalog-impl beside a type"):
-        spark({"type": "rest", "uri": "http://r", "catalog-impl": "org.apache.iceberg.rest.RESTCatalog"})
 
 
 def test_namespace_that_another_process_creates_meanwhile_is_there(

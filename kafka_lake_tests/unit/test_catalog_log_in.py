@@ -4,17 +4,11 @@ import pytest
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_properties import properties_from_environment, python_properties
 
 REST = {"type": "rest", "uri": "http://r"}
 BASIC = {**REST, "auth.type": "basic", "auth.basic.username": "me", "auth.basic.password": "hush"}
 OAUTH2 = {**REST, "auth.type": "oauth2", "auth.oauth2.client_id": "me", "auth.oauth2.client_secret": "hush"}
-
-
-def spark(properties):
-    conf = LakeCatalog("lake", properties).spark_conf()
-    return {key.removeprefix("spark.sql.catalog.lake."): value for key, value in conf.items()}
 
 
 def test_pyiceberg_gets_a_log_in_nested_as_it_wants_it():
@@ -34,37 +28,9 @@ def test_a_variable_s_hyphens_are_arguments_of_python(monkeypatch):
     }
 
 
-def test_basic_and_none_reach_java():
-    told = spark(BASIC)
-    assert {key: told[key] for key in told if "auth" in key} == {
-        "rest.auth.type": "basic",
-        "rest.auth.basic.username": "me",
-        "rest.auth.basic.password": "hush",
-    }
-    assert spark({**REST, "auth.type": "noop"})["rest.auth.type"] == "none"
-
-
-@pytest.mark.parametrize(
-    ("given", "key"),
-    [
-        ({**REST, "ssl.client.cert": "/me.pem"}, "ssl.client.cert"),
-        (OAUTH2, "auth.type"),
-        ({**BASIC, "auth.impl": "mine.Manager"}, "auth.impl"),
-        ({**REST, "auth.basic.username": "me", "auth.basic.password": "hush"}, "auth.basic.username"),
-        ({**REST, "auth.type": "basic", "auth.basic.username": "me"}, "auth.type"),
-        ({**BASIC, "rest.sigv4-enabled": "true"}, "auth.type"),
-    ],
-)
-def test_what_spark_cannot_log_in_with_is_refused(given, key):
-    with pytest.raises(ConfigurationError, match=f"Spark can't be told {key}") as refused:
-        spark(given)
-    assert refused.value.remedy
-    assert "hush" not in str(refused.value)
-
-
 def test_what_java_can_not_be_told_is_refused_when_the_catalog_is_opened(monkeypatch):
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    with pytest.raises(ConfigurationError, match=r"Spark can't be told auth\.type"):
+    with pytest.raises(ConfigurationError, match=r"no property like auth\.oauth2"):
         CatalogResource(name="lake", properties=OAUTH2).open()
 
 

@@ -1,1 +1,0 @@
-"""PyIceberg's catalog properties in Java's names, by what they are for: files, Amazon, Azure, databases, REST."""
