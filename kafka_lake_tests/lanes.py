@@ -338,9 +338,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_evolution.py::test_times_are_inferred_where_that_is_asked_for": (
         "unit/test_discover.py::test_text_that_is_a_time_throughout"
     ),
-    "decode/test_compatibility.py::test_our_verdict_is_the_registrys[backward]": (
-        "decode/test_compatibility.py::test_our_verdict_is_the_registrys"
-    ),
     "integration/test_arrow.py::test_both_ways_make_the_same_rows_and_the_same_dead_letters[schema1]": (
         "fuzz/test_end_to_end.py::test_every_value_is_in_the_table_or_in_a_dead_letter"
     ),
@@ -352,9 +349,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     "integration/test_ingest.py::test_start_latest_means_the_first_run_and_not_every_run[None]": (
         "integration/test_ingest.py::test_start_latest_means_the_first_run_and_not_every_run"
-    ),
-    "integration/test_formats.py::test_incompatible_versions_are_not_published": (
-        "decode/test_compatibility.py::test_our_verdict_is_the_registrys"
     ),
     "integration/test_deliveries.py::test_a_registry_that_cant_be_retrieved_leaves_the_deliveries_out_and_says_so": (
         "integration/test_formats.py::test_a_registry_that_is_down_fails_the_run_before_anything_is_staged"

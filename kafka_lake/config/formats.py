@@ -10,7 +10,7 @@ from kafka_lake.config.settings import Problem, Settings, either, one_of
 from kafka_lake.config.text import OptionalText, Text
 from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER, Placeholders
 from kafka_lake.ingest.decode.ddl import check_ddl
-from kafka_lake.ingest.topic_table import Compatibility, TimestampUnit
+from kafka_lake.ingest.topic_table import TimestampUnit
 
 REGISTRY = "registry"
 """As ``schema``: that of the registry, by the id in each record."""
@@ -84,17 +84,11 @@ class BySchema(Settings):
     subject: OptionalText = Field(
         default=None, description="The registry's subject of the values; `<topic>-value` by default."
     )
-    compatibility: Compatibility = Field(
-        default="none",
-        description="What a new schema version in the registry must be to the one before (backward, forward, full), or "
-        "the run fails before it publishes.",
-    )
 
     def problems(self) -> Iterator[Problem]:
         """Give what asks for a registry, though a file has the schema."""
-        for setting in ("subject", "compatibility"):
-            if self.schema_ != REGISTRY and getattr(self, setting) not in (None, "none"):
-                yield (setting,), f"is for schema: {REGISTRY}. Leave it out, or the file"
+        if self.schema_ != REGISTRY and self.subject is not None:
+            yield ("subject",), f"is for schema: {REGISTRY}. Leave it out, or the file"
 
     @property
     def file(self) -> str | None:
@@ -145,7 +139,6 @@ class Confluent(Settings):
     subject: OptionalText = Field(
         default=None, description="The registry's subject of the values; `<topic>-value` by default."
     )
-    compatibility: Compatibility = Field(default="none", description="As for the formats with a schema.")
 
 
 class Whole(Settings):
@@ -227,7 +220,7 @@ KeyFormat = Annotated[_KEY, one_of("format", KEYS)]
 def format_spec(given: Any) -> dict[str, Any]:
     """Return a ``format:`` as fields of `TopicTable`."""
     found: dict[str, Any] = {"format": given.type}
-    for name in ("infer_timestamps", "timestamp_unit", "subject", "compatibility", "message"):
+    for name in ("infer_timestamps", "timestamp_unit", "subject", "message"):
         found[name] = getattr(given, name, None)
     found["schema_file"] = getattr(given, "file", None)
     if (envelope := getattr(given, "envelope", None)) is not None:

@@ -220,9 +220,6 @@ class Topic(Settings):
             yield (setting,), "can't be combined with topics: yet. Name one table, or give each topic a document"
         elif self.table is None or self.table.name is None:
             yield ("table",), "is missing. Name the table that the topics fill"
-        if getattr(self.format, "compatibility", "none") != "none":
-            why = "can't be combined with topics: yet, since each topic has schema versions of its own"
-            yield ("format", "compatibility"), why
         if self.read.continuous is not None:
             yield ("read", "continuous"), "can't be combined with topics: yet. Leave it out"
 

@@ -29,7 +29,6 @@ REGISTERED: tuple[Format, ...] = (*BY_SCHEMA, "confluent")
 """Formats whose schema a registry has."""
 TimestampUnit = Literal["s", "ms", "us", "ns"]
 TimestampPrecision = Literal["micros", "exact"]
-Compatibility = Literal["none", "backward", "forward", "full"]
 WriteMode = Literal["append", "upsert", "history"]
 Envelope = Literal["none", "debezium", "maxwell", "canal"]
 ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType(
@@ -111,7 +110,6 @@ class TopicTable:
     renames: Mapping[str, str] = Field(default_factory=dict)
     except_columns: tuple[str, ...] = ()
     max_columns: int = Field(default=1000, ge=1)
-    compatibility: Compatibility = "none"
     timestamp_unit: TimestampUnit | None = None
     timestamp_precision: TimestampPrecision = "micros"
     write: WriteMode = "append"

@@ -29,9 +29,6 @@ _NO_SUCH_THING = {40401, 40402, 40403, 40408}
 _PASSING_STATUS = {408, 425, 429}
 _LARGEST_ID = 2**31 - 1
 
-# Apicurio says NONE of a subject without a level of its own, and holds it to the global one nevertheless.
-_APICURIO = "/apis/ccompat/"
-
 # The other side went away in the middle.
 _PASSING_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
@@ -138,24 +135,6 @@ class SchemaRegistry:
     def subjects(self) -> list[str]:
         """Return the names of all subjects, sorted; raises as `latest`."""
         return sorted(self._ask("Listing the subjects", lambda client: client.get_subjects()) or [])
-
-    def compatibility(self, subject: str) -> str:
-        """Return the level that new schemas of a subject are held to, for instance ``BACKWARD_TRANSITIVE``.
-
-        Args:
-            subject: Its name; it need not exist yet.
-
-        Returns:
-            The subject's own level, or else the registry's; ``NONE`` if it has neither.
-
-        Raises:
-            RegistryError: As `by_id` does.
-            ConfigurationError: If the properties make no client.
-        """
-        own = self._ask(f"Compatibility level of subject {subject}", lambda client: client.get_compatibility(subject))
-        if own and not (own == "NONE" and _APICURIO in self.url):
-            return str(own)
-        return self._ask("The global compatibility level", lambda client: client.get_compatibility()) or "NONE"
 
     def _fetched(self, schema_id: int, context: str | None) -> WriterSchema:
         what = f"Schema id {schema_id}" + (f" of context {context}" if context else "")

@@ -19,7 +19,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kafka_lake.common.errors import ConfigurationError, RegistryError, TableError
 from kafka_lake.executors.json.misfit import ANOTHER_TYPE
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.report import RunReport
@@ -613,24 +612,3 @@ def test_records_without_fields_may_get_fields_later(
         found = {n: {name: row[next(c for c in row if c.lower() == name.lower())] for name in ("Created", "Deleted")}
                  for n, row in arms.items()}  # fmt: skip
         assert found == expected
-
-
-def test_incompatible_versions_are_not_published(
-    new_topic: NewTopic,
-    connections: NewConnections,
-    view: NewView,
-    client: SchemaRegistryClient,
-    schemas: SchemaRegistry,
-) -> None:
-    topic = new_topic()
-    first, second = order(("id", "long")), order(("id", "long"), ("must", "string"))
-    topic.send(framed(register(client, topic, first), avro(first, {"id": 1})))
-    spec = topic.spec(None, format="avro", compatibility="backward")
-    ingest(spec, connections(schemas), "run-1")
-    topic.send(framed(register(client, topic, second), avro(second, {"id": 2, "must": "x"})))
-    with pytest.raises(GateFailedError, match=r"not backward compatible with schema id .*must"):
-        ingest(spec, connections(schemas), "run-2")
-    assert rows_by_id(view(spec)) == {1: {"id": 1}}
-    forward = topic.spec(None, format="avro", compatibility="forward")
-    ingest(forward, connections(schemas), "run-3")
-    assert rows_by_id(view(spec)) == {1: {"id": 1, "must": None}, 2: {"id": 2, "must": "x"}}

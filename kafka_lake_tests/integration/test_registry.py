@@ -51,7 +51,6 @@ SECRET = "hush-hush"
 QUICK = 5.0
 
 ORDER = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "long"}]}
-LEVELS = {"/config": "BACKWARD", "/config/free": "NONE", "/config/bound": "FULL"}
 ORDER_AS_JSON = {"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}}}
 
 
@@ -181,21 +180,6 @@ def test_the_latest_of_a_subject_is_fresh_each_time(
         assert (json.loads(latest.text), latest.version) == (json.loads(text), version)
     assert schemas.versions(subject) == [1, 2, 3]
     assert subject in schemas.subjects()
-
-
-def test_the_compatibility_level_is_the_subjects_or_else_the_global_one(
-    client: SchemaRegistryClient, schemas: SchemaRegistry, subject: str
-) -> None:
-    assert schemas.compatibility(subject) == "NONE"
-    client.set_compatibility(level="BACKWARD")
-    try:
-        assert schemas.compatibility(subject) == "BACKWARD"
-        client.register_schema(subject, Schema(avro("Order", id="long"), "AVRO"))
-        assert schemas.compatibility(subject) == "BACKWARD"
-        client.set_compatibility(subject, "FULL_TRANSITIVE")
-        assert schemas.compatibility(subject) == "FULL_TRANSITIVE"
-    finally:
-        client.set_compatibility(level="NONE")
 
 
 def test_another_page_of_the_right_server_is_no_unknown_schema(registry: EmbeddedRegistry) -> None:
@@ -399,23 +383,6 @@ def test_a_reference_that_is_gone_is_named() -> None:
         SchemaRegistry({"url": server.url}).by_id(1)
     assert "Schema id 1, reference shop.Money (subject money-value version 3): the schema reg" in str(failed.value)
     assert server.asked[-1][0] == "/subjects/money-value/versions/3?deleted=true"
-
-
-def test_a_subject_without_limits_is_without_them_though_all_others_have_some() -> None:
-    """Confluent's registry tells a subject's own NONE from none."""
-    with Impostor(lambda path, _: (200, json.dumps({"compatibilityLevel": LEVELS[path]}))) as server:
-        registry = SchemaRegistry({"url": server.url})
-        assert (registry.compatibility("free"), registry.compatibility("bound")) == ("NONE", "FULL")
-
-
-def test_a_subject_without_a_level_has_the_global_one() -> None:
-    def answer(path: str, _headers: Headers) -> Answer:
-        if path == "/config":
-            return 200, '{"compatibilityLevel": "BACKWARD"}'
-        return 404, '{"error_code": 40408, "message": "Subject-level compatibility level is not configured"}'
-
-    with Impostor(answer) as server:
-        assert SchemaRegistry({"url": server.url}).compatibility("orders") == "BACKWARD"
 
 
 def test_what_a_server_repeats_of_the_credentials_is_not_passed_on() -> None:

@@ -49,7 +49,7 @@ read: {max_records_per_commit: 1000, max_bytes_per_commit: 500000000}
 
 EVOLVING = """
 topic: orders
-format: {type: confluent, subject: shop.Order, compatibility: full}
+format: {type: confluent, subject: shop.Order}
 key: {format: json, column: who, schema: tenant string}
 table:
   renames: {cust: customer, lines.element.sku: article}
@@ -296,7 +296,6 @@ def test_settings_of_formats_and_evolution_arrive():
         on_incompatible="new_column",
         renames={"cust": "customer", "lines.element.sku": "article"},
         max_columns=200,
-        compatibility="full",
     )
 
 

@@ -138,10 +138,6 @@ def test_losses_say_whose_they_are() -> None:
             "can't be combined with topics: yet. Leave it out",
         ),
         (
-            "topics: [a, b]\nformat: {type: avro, compatibility: full}\ntable: both",
-            "each topic has schema versions of its own",
-        ),
-        (
             "topics: [a, b]\ntables: [{name: xs, where: {field: type, equals: x}}, {name: both}]",
             "can't be combined with topics: yet. Name one table",
         ),

@@ -18,7 +18,6 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.arrow_tables import Prewritten
 from kafka_lake.ingest.stage.batch import CLASSES, DELETES, KEYED, Batch, WrittenBatch
-from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import (
     added_rows,
     known_dead_letters,
@@ -237,7 +236,7 @@ def _stage_rows(
         SchemaRefusedError: If the topic's policy forbids what the records need.
         TableError: If there is no end of it.
     """
-    context, state, known_before = source.context, source.state, decoder
+    context, state = source.context, source.state
     for _ in range(_PASSES):
         name = branch_name(context.run_id, state.head or 0)
         plan, left_out = context.decoding.evolve_table(context.spec, state, decoder, source.records)
@@ -260,7 +259,6 @@ def _stage_rows(
         learned = decoder.learn(written.counts, source.records, plan.target)
         if learned is None:
             return _StagedRows(written, decoder, plan, left_out)
-        refuse_incompatible(context, known_before, learned.decoder)
         wiser = plan_schema(context.spec, learned.decoder, state)
         refuse_changes(context.spec, wiser.refused)
         decoder = learned.decoder

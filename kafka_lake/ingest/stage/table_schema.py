@@ -10,16 +10,18 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
+from kafka_lake.ingest.decode.by_schema.registered import Registered
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.decoder import Decoder, decoded
 from kafka_lake.ingest.decode.excepted import refuse_excepted_key
 from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.key_columns import KEYED, keep_keyed_property, keyed_property
 from kafka_lake.ingest.decode.rows import change_columns, row_type, rows_of
 from kafka_lake.ingest.decode.target import Target, documented
 from kafka_lake.ingest.decoding import SchemaPlan
-from kafka_lake.ingest.stage.compatibility import registered_values
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.stage.variant_table import (
     append_nothing,
@@ -90,7 +92,7 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
 
 def _why_none(decoder: Decoder) -> str:
     """Return in a sentence why schemas of the records can't be read; empty if none is like that."""
-    known = registered_values(decoder)
+    known = _registered_values(decoder)
     reasons = list(dict.fromkeys(known.refused.values())) if known else []
     return "".join(f" {reason[0].upper()}{reason[1:].rstrip('.')}." for reason in reasons[:_REASONS])
 
@@ -163,3 +165,12 @@ def _refuse_new_variants(spec: TopicTable, table: Table, rows: T.StructType) -> 
 def _sources(spec: TopicTable, want: SchemaPlan) -> Mapping[str, str] | None:
     # A transform's result has columns of its own: where its input came from says nothing about them.
     return None if spec.transform else want.target.sources
+
+
+def _registered_values(decoder: Decoder) -> Registered | None:
+    """Return what decodes values by the schemas of a registry; None if nothing does."""
+    part = decoder.rows if isinstance(decoder, Changes) else decoder
+    part = part.value if isinstance(part, Keyed) else part
+    if isinstance(part, Envelopes):
+        return part.of_values()
+    return part if isinstance(part, Registered) else None
