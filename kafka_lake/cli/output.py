@@ -128,11 +128,6 @@ def preview_lines(found: Preview) -> Iterator[str]:
         files = f"{whole}, and {found.rows.partly:,} that would be written again without them"
         rows = counted(found.rows.rows, "row")
         yield f"{found.due.name}: {rows} would expire: {files if found.rows.rows else 'none is old'}"
-    if found.orphans is not None:
-        yield f"{found.due.name}: {counted(len(found.orphans), 'file')} that no snapshot knows would be removed"
-        yield from (f"  {printable(each)}" for each in found.orphans[:_FILES])
-        if len(found.orphans) > _FILES:
-            yield f"  and {len(found.orphans) - _FILES:,} more"
 
 
 def diagnosis_table(diagnoses: Sequence[Diagnosis]) -> Table:

@@ -17,7 +17,6 @@ from kafka_lake.derive.derived_table import DerivedTable, Identifier
 from kafka_lake.derive.query import parsed, parsed_key, result_columns, tables_read
 from kafka_lake.ingest.routes.by_value import may_name
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.order_settings import order_problem
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,9 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
             f"write: {spec.write} takes one table under from:, and here are {len(spec.sources)}. Put tables that are "
             "looked up under join:, or use write: replace."
         )
-    for setting in ("keep_rows", "orphan_files", "statistics"):
-        if getattr(spec.maintenance, setting):
-            yield f"maintenance: {setting}: isn't for derived tables yet. Leave it out."
-    if problem := order_problem(spec.maintenance):
+    if spec.maintenance.keep_rows:
+        yield "maintenance: row_retention: isn't for derived tables yet. Leave it out."
+    if problem := spec.maintenance.order_problem():
         yield problem
 
 

@@ -164,7 +164,6 @@ def _figures(done: Maintained) -> dict[str, str]:
         "planning": f"{before.seconds:.2f} → {after.seconds:.2f} s" if measured else "",
         "snapshots": f"{done.before.snapshots:,} → {done.after.snapshots:,}",
         "rows expired": "" if done.rows is None else f"{done.rows.rows:,}",
-        "orphan files": "" if done.orphans is None else f"{done.orphans:,}",
         "seconds": f"{done.seconds:.1f}",
     }
 

@@ -131,8 +131,7 @@ def evaluate(
         found = [each for each in found if not each.left_alone]
         if any(each.needs.overdue for each in found):
             warnings.append(health_check(spec, found))
-        is_time = spec.maintenance.may_begin(now)
-        paused = not is_time or last in ours or (last in asked and now - asked[last] < _PAUSE_SECONDS)
+        paused = last in ours or (last in asked and now - asked[last] < _PAUSE_SECONDS)
         if not paused and (tables := [each for each in found if each.needs.reasons]):
             needy.append(_Needy(spec, tables, asked.get(last, 0.0)))
     chosen = _together(needy)

@@ -5,13 +5,10 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, create_model, field_validator
 
-from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.config.settings import Problem, Settings, ShortFor, is_template
+from kafka_lake.config.settings import Problem, Settings, ShortFor
 from kafka_lake.config.text import OptionalText, Text, TextList, duration
 from kafka_lake.ingest.topic_table import pydantic_fields
-from kafka_lake.lake.maintenance.order_settings import order_problem
 from kafka_lake.lake.maintenance.settings import Maintenance
-from kafka_lake.lake.maintenance.window import window_of
 
 _KINDS = get_type_hints(Maintenance, include_extras=True)
 _WRITTEN: dict[Any, Any] = {str | None: OptionalText, tuple[str, ...]: TextList}
@@ -52,19 +49,9 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
 
     _durations = field_validator("expire_after")(duration)
 
-    @field_validator("window")
-    @classmethod
-    def _part_of_a_day(cls, window: str | None) -> str | None:
-        try:
-            if window is not None and not is_template(window):
-                window_of(window)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from error
-        return window
-
     def problems(self) -> Iterator[Problem]:
         """Give what the settings ask for and can't be, whatever the table."""
-        if problem := order_problem(self.policy()):
+        if problem := self.policy().order_problem():
             yield (), problem
         if self.row_retention is not None and not self.policy().keep_rows_seconds:
             why = f"{self.row_retention.older_than} would delete every row. Write null to keep all rows"

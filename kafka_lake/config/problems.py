@@ -8,7 +8,6 @@ from kafka_lake.config.settings import Problem
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.topic_table import REGISTERED, TopicTable, limit_of
-from kafka_lake.lake.maintenance.order_settings import columns_of
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
 
 _WHOLE = ("string", "bytes", "variant")
@@ -227,10 +226,10 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
         complete: Whether the cluster's own settings are among them.
     """
     policy = spec.maintenance
-    if (declared := _all_columns(spec)) is not None:
-        for setting, columns in columns_of(policy).items():
-            if unknown := [each for each in columns if not {each, each.partition(".")[0]} & {*declared}]:
-                yield f"{setting}: {unknown[0]} isn't in columns:, which are {', '.join(declared)}"
+    declared = _all_columns(spec)
+    if declared is not None:
+        unknown = [each for each in policy.compact_columns if not {each, each.partition(".")[0]} & {*declared}]
+        yield from (f"compact_sort: {each} isn't in columns:, which are {', '.join(declared)}" for each in unknown)
     if policy.keep_rows is None:
         return
     of_cluster = " Set row_retention: null here, or take it out of the cluster's document." if complete else ""

@@ -248,7 +248,7 @@ def cleaned(spec: DerivedTable, engine: Engine, committed: bool) -> None:
         table = engine.catalog.table(spec.identifier)
         if table is not None and staging_branches(table):
             sweep(spec, engine)
-        due = spec.maintenance.enabled is not False and spec.maintenance.may_begin(time.time())
+        due = spec.maintenance.enabled is not False
         if committed and due and maintain(spec, Tables(engine.catalog, engine.spark, engine.run_id)):
             engine.observer.step_done("maintained")
     except Exception as error:

@@ -61,9 +61,7 @@ def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else
     spec = topic.spec(
         # Another order than that of a compaction.
         sort_by=("id",),
-        maintenance=replace(
-            SHARP, compact_every=5, compact_sort=("_kafka.partition desc", "id desc"), statistics=("id",)
-        ),
+        maintenance=replace(SHARP, compact_every=5, compact_sort=("_kafka.partition desc", "id desc")),
     )
     filled(topic, spec, connections, 4)
     topic.send(b"junk")
@@ -82,8 +80,6 @@ def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else
     assert sorted(see.ids()) == list(range(8))
     # As compact_sort asks for: partition 1 has the odd ones.
     assert see.table.scan().to_arrow()["id"].to_pylist() == [7, 5, 3, 1, 6, 4, 2, 0]
-    (counted,) = (each for each in see.table.metadata.statistics if each.blob_metadata)
-    assert [each.properties["ndv"] for each in counted.blob_metadata] == ["8"]
     # The newest snapshots are the compaction's; what remains of ours is the one that tells the position.
     for _ in range(3):
         compact(connections().spark(), connections().catalog, spec.identifier)

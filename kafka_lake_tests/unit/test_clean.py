@@ -19,14 +19,13 @@ from kafka_lake.common.offsets import Position, TopicIdentity, positions_to_json
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance import clean as clean_module
 from kafka_lake.ingest.maintenance.clean import clean
-from kafka_lake.ingest.maintenance.maintain import maintain, sentence
+from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.maintenance.needed import preview
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.maintenance.expired import expired_of, proven_positions
 from kafka_lake.lake.maintenance.old_files import ExpiredRows
-from kafka_lake.lake.maintenance.orphans import ORPHANS_REMOVED
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import POSITION, RUN_ID, positions_in, summary_of
 from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
@@ -46,8 +45,8 @@ def no_spark():
     raise AssertionError("nothing here needs Spark")
 
 
-def cleaned(catalog, dry_run=False):
-    return clean(SPEC, Connections(None, {}, catalog, no_spark), older_than_seconds=-1, dry_run=dry_run).files
+def cleaned(catalog, dry_run=False, older_than=-1):
+    return clean(SPEC, Connections(None, {}, catalog, no_spark), older_than_seconds=older_than, dry_run=dry_run).files
 
 
 def stray(table, name="stray.parquet"):
@@ -83,8 +82,7 @@ def test_a_dry_run_tells_and_removes_nothing(catalog):
     assert not Path(left).exists()
 
 
-def test_by_schedule_what_is_older_than_three_days_goes_once_a_day(catalog):
-    spec = replace(SPEC, maintenance=Maintenance(orphan_files=True))
+def test_only_old_files_that_no_snapshot_or_statistics_know_go(catalog):
     table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
     table.append(ROWS)
     # A branch, and an earlier snapshot, have files that main doesn't.
@@ -106,22 +104,11 @@ def test_by_schedule_what_is_older_than_three_days_goes_once_a_day(catalog):
     for path in Path(table.location().removeprefix("file://")).rglob("*"):
         if path.is_file() and path.name != "young.parquet":
             os.utime(path, (time.time() - 3.1 * 86_400,) * 2)
-    (looked_at,) = preview(spec, Tables(catalog, no_spark))
-    assert looked_at.orphans == (old,)
-    assert looked_at.due.needs.reasons == ("a look for orphan files",)
-    (done,) = maintain(spec, Tables(catalog, no_spark))
-    assert done.orphans == 1
+    assert cleaned(catalog, older_than=3 * 86_400) == (old,)
     assert (Path(old).exists(), Path(young).exists(), puffin.exists()) == (False, True, True)
-    assert "1 orphan files removed" in sentence(done)
     assert catalog.table(SPEC.identifier).scan().to_arrow().num_rows == 2
     for snapshot in catalog.table(SPEC.identifier).metadata.snapshots:
         assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows in (0, 2, 4)
-    assert maintain(spec, Tables(catalog, no_spark)) == []
-    # Nobody asks for it: a table of somebody else's, and without the setting.
-    with catalog.table(SPEC.identifier).transaction() as change:
-        change.remove_properties(LAYOUT, ORPHANS_REMOVED)
-    assert maintain(spec, Tables(catalog, no_spark)) == []
-    assert preview(spec, Tables(catalog, no_spark))[0].orphans is None
 
 
 def test_where_the_storage_names_files_in_another_way_none_is_taken_for_an_orphan(catalog, monkeypatch):

@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Operation
 from kafka_lake.config.topic import Topic
 from kafka_lake.lake.maintenance.expire import Limits, expirable
 from kafka_lake.lake.maintenance.health import COMPACTED, commits_since_compaction
-from kafka_lake.lake.maintenance.policy import applies_to, limits_of, needs_of
+from kafka_lake.lake.maintenance.policy import MOST_SNAPSHOTS, applies_to, limits_of, needs_of
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import ADOPTED_AT, POSITION
 from kafka_lake.lake.tables.properties import LAYOUT
@@ -116,15 +116,16 @@ def test_an_expiry_is_due_for_many_snapshots_or_for_very_old_ones() -> None:
     assert needs_of(table, policy, 11 * DAY).expiring == 0
     assert (needs_of(table, policy, 12 * DAY).expiring, needs_of(table, policy, 12 * DAY).expiry) == (1, "")
     assert needs_of(table, policy, 13 * DAY).expiry == "2 old snapshots"
-    many = table_of(*[OURS] * 300, times=[DAY + n for n in range(300)])
-    assert needs_of(many, Maintenance(max_snapshots=200), 2 * DAY).expiry == "100 old snapshots"
-    assert needs_of(many, Maintenance(max_snapshots=201), 2 * DAY).expiry == ""
-    assert needs_of(many, Maintenance(expire_after=None, max_snapshots=1), 900 * DAY).expiry == ""
+    many = table_of(*[OURS] * 2100, times=[DAY + n for n in range(2100)])
+    assert needs_of(many, Maintenance(), 2 * DAY).expiry == "100 old snapshots"
+    fewer = table_of(*[OURS] * 2099, times=[DAY + n for n in range(2099)])
+    assert needs_of(fewer, Maintenance(), 2 * DAY).expiry == ""
+    assert needs_of(many, Maintenance(expire_after=None), 900 * DAY).expiry == ""
 
 
 def test_what_the_table_s_owner_has_set_counts_where_it_keeps_more() -> None:
-    policy, now = Maintenance(expire_after="10d", keep_snapshots=2, max_snapshots=50), 100 * DAY
-    assert limits_of(table_of(OURS), policy, now) == Limits(90 * DAY, 2, 50)
+    policy, now = Maintenance(expire_after="10d", keep_snapshots=2), 100 * DAY
+    assert limits_of(table_of(OURS), policy, now) == Limits(90 * DAY, 2, MOST_SNAPSHOTS)
     age, keep = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
     assert limits_of(table_of(OURS, **{age: str(30 * DAY)}), policy, now) == Limits(70 * DAY, 2, None)
     assert limits_of(table_of(OURS, **{age: str(DAY), keep: "9"}), policy, now) == Limits(90 * DAY, 9, None)
@@ -185,9 +186,9 @@ def test_by_default_it_is_for_tables_that_are_ours() -> None:
 
 
 def test_yaml_sets_it() -> None:
-    given = {"compact_every": 50, "expire_after": "30d", "keep_snapshots": 7, "max_snapshots": 9}
+    given = {"compact_every": 50, "expire_after": "30d", "keep_snapshots": 7}
     found = Topic.model_validate({"topic": "t", "table": {"maintenance": given}}).topic_table().maintenance
-    assert found == Maintenance(compact_every=50, expire_after="30d", keep_snapshots=7, max_snapshots=9)
+    assert found == Maintenance(compact_every=50, expire_after="30d", keep_snapshots=7)
     assert Topic.model_validate({"topic": "t"}).topic_table().maintenance == Maintenance()
 
 

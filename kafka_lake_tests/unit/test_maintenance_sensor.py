@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pytest
 import yaml
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
-from pydantic import ValidationError
 
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.components.alive import ALIVE_TAG
@@ -25,7 +23,6 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance import policy
@@ -204,23 +201,6 @@ def test_a_tick_ends_in_time_and_the_next_one_goes_on_behind_it(catalog: LakeCat
         cursor = result.cursor
     assert [after for _, after in seen] == ["pizza.a", "pizza.b", "pizza.c", "pizza.a"]
     assert [found for found, _ in seen] == [["pizza.a"], ["pizza.b"], ["pizza.c"], ["pizza.a"]]
-
-
-def test_outside_of_its_window_a_table_is_not_asked_for_and_others_are(catalog: LakeCatalog, tick: Any) -> None:
-    for spec in SPECS[:2]:
-        committed(catalog, 2, spec)
-    by_night = replace(SPECS[0], maintenance=replace(POLICY, window="22:00-04:30 Europe/Berlin"))
-    # In Berlin it is two hours later than in UTC then.
-    noon, night = (datetime(2026, 7, 1, hour, tzinfo=UTC).timestamp() for hour in (10, 2))
-    assert tables(tick(clock=lambda: noon, specs=[by_night, SPECS[1]])) == ["pizza.b"]
-    assert tables(tick(clock=lambda: noon, specs=[by_night])) == []
-    assert tables(tick(clock=lambda: night, specs=[by_night])) == ["pizza.a"]
-
-
-@pytest.mark.parametrize("window", ["night", "1:00", "25:00-26:00", "01:00-01:00", "01:00-02:00 Nowhere/Town", "1-2"])
-def test_a_window_that_is_none_is_refused(window: str) -> None:
-    with pytest.raises(ValidationError, match="Write when it begins and ends"):
-        MaintenanceSettings(window=window)
 
 
 def test_who_switches_it_off_is_not_asked(catalog: LakeCatalog, tick: Any) -> None:

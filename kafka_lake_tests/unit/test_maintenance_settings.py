@@ -50,8 +50,7 @@ def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> No
             "eu": "KafkaCluster\nname: eu\nmaintenance: {expire_after: 30d, row_retention: 90d, compact_every: 7}",
             "us": "KafkaCluster\nname: us",
             "plain": "KafkaTopic\ntopic: plain\ncluster: eu",
-            "own": "KafkaTopic\ntopic: own\ncluster: eu\n"
-            "table: {maintenance: {expire_after: 5d, row_retention: null, window: '01:00-05:00'}}",
+            "own": "KafkaTopic\ntopic: own\ncluster: eu\ntable: {maintenance: {expire_after: 5d, row_retention: null}}",
             "never": "KafkaTopic\ntopic: never\ncluster: us\ntable: {maintenance: {compact_every: null}}",
             "quiet": "KafkaTopic\ntopic: quiet\ncluster: us\ntable: {maintenance: {enabled: false}}",
         }
@@ -59,7 +58,7 @@ def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> No
     assert found == {
         "eu/plain": Maintenance(expire_after="30d", keep_rows="90d", compact_every=7),
         # What is written counts, be it the default or null.
-        "eu/own": Maintenance(expire_after="5d", keep_rows=None, compact_every=7, window="01:00-05:00"),
+        "eu/own": Maintenance(expire_after="5d", keep_rows=None, compact_every=7),
         "us/never": Maintenance(compact_every=None),
         "us/quiet": Maintenance(enabled=False),
     }
@@ -77,8 +76,8 @@ def test_a_cluster_s_settings_are_those_of_each_table_unless_it_has_its_own() ->
 
 
 def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
-    found = policies({"one": "KafkaCluster\nmaintenance: {orphan_files: true}", "t": "KafkaTopic\ntopic: t"})
-    assert found == {"t": Maintenance(orphan_files=True)}
+    found = policies({"one": "KafkaCluster\nmaintenance: {keep_snapshots: 7}", "t": "KafkaTopic\ntopic: t"})
+    assert found == {"t": Maintenance(keep_snapshots=7)}
 
 
 @pytest.mark.parametrize(
@@ -92,8 +91,6 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
             "by: at isn't in columns:, which are id, _kafka",
         ),
         ("compact_sort: [id, at desc]", "table: {columns: id bigint}", "compact_sort: at isn't in columns:, which are"),
-        ("statistics: [at]", "table: {columns: id bigint}", "statistics: at isn't in columns:, which are id, _kafka"),
-        ("{}", "table: {maintenance: {compact_sort: [a], compact_z_order: [a, b]}}", "ask for two orders"),
         ("{}", "table: {maintenance: {row_retention: {by: at}}}", "older_than: is missing"),
         ("row_retention: 90d", "topics: [a, b]\ntable: c", "row_retention: can't be combined with topics: yet"),
         (
@@ -103,8 +100,9 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
         ),
         (
             "{}",
-            "tables: [{name: a, where: {field: k, equals: a}, maintenance: {compact_z_order: [a]}}, {name: b}]",
-            "compact_z_order needs two columns",
+            "tables: [{name: a, where: {field: k, equals: a}, maintenance: {compact_sort: [a], compact_every: null}}, "
+            "{name: b}]",
+            "compact_sort has no effect",
         ),
         (
             "{}",
@@ -127,7 +125,7 @@ def test_what_cannot_be_is_said_with_the_topic_or_the_document(cluster: str, top
 def test_what_goes_well_together_is_not_refused() -> None:
     for settings in (
         {"write": "upsert", "maintenance": {"row_retention": None}},
-        {"columns": "id bigint", "maintenance": {"compact_sort": ["_kafka.timestamp desc"], "statistics": ["id"]}},
+        {"columns": "id bigint", "maintenance": {"compact_sort": ["_kafka.timestamp desc"]}},
         {"metadata_column": None, "maintenance": {"row_retention": {"older_than": "90d", "by": "at"}}},
         {
             "columns": "id bigint, inner struct<at: date>",
@@ -156,7 +154,6 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
         Preview(
             Due(("lake", "orders"), Needs(health, rows="rows older than 90d")),
             ExpiredRows(1234, 5, 6),
-            tuple(f"/lake/{n}.parquet" for n in range(12)),
         ),
         Preview(Due(("lake", "orders__dead_letters"), Needs(health)), ExpiredRows(0, 0, 0)),
         Preview(Due(("lake", "other"), Needs(health), left_alone=True)),
@@ -174,8 +171,6 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
     assert result.exit_code == 0
     assert "rows older than 90d" in result.output
     assert "lake.orders: 1,234 rows would expire: 5 whole files, and 6 that would be written again" in result.output
-    assert "lake.orders: 12 files that no snapshot knows would be removed" in result.output
-    assert "  and 2 more" in result.output
     assert "lake.orders__dead_letters: 0 rows would expire: none is old" in result.output
     assert "lake.other:" not in result.output
     told = json.loads(CliRunner().invoke(app, ["maintain", "--dry-run", "--json"]).output)
@@ -184,7 +179,6 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
         {"rows": 0, "dropped": 0, "partly": 0},
         None,
     ]
-    assert [each["orphans"] and len(each["orphans"]) for each in told] == [12, None, None]
     refused = CliRunner().invoke(app, ["maintain", "--dry-run", "--yes"])
     assert refused.exit_code == 1
     assert "Leave one of them out" in (refused.output + str(refused.exception))

@@ -1,8 +1,6 @@
-"""In which order a compaction writes rows, and when distinct values are counted."""
+"""In which order a compaction writes rows."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -12,10 +10,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, StructType, TimestamptzType
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.lake.maintenance.order_settings import order_problem
-from kafka_lake.lake.maintenance.rewrite_order import rewrite_arguments
+from kafka_lake.lake.maintenance.compact import rewrite_arguments
 from kafka_lake.lake.maintenance.settings import Maintenance
-from kafka_lake.lake.maintenance.statistics import STATISTICS_COMPUTED, why_compute
 from kafka_lake.lake.pyiceberg_compat.unsorted import list_unsorted
 
 SCHEMA = Schema(
@@ -24,7 +20,6 @@ SCHEMA = Schema(
     NestedField(3, "price", DecimalType(9, 2)),
     NestedField(4, "_kafka", StructType(NestedField(5, "timestamp", TimestamptzType()))),
 )
-DAY = 86_400_000
 
 
 @pytest.mark.parametrize(
@@ -36,11 +31,6 @@ DAY = 86_400_000
             Maintenance(compact_sort=("_kafka.timestamp desc", "id")),
             False,
             {"strategy": "'sort'", "sort_order": "'`_kafka`.`timestamp` DESC NULLS LAST, `id` ASC NULLS FIRST'"},
-        ),
-        (
-            Maintenance(compact_z_order=("id", "it`s")),
-            True,
-            {"strategy": "'sort'", "sort_order": "'zorder(`id`, `it``s`)'"},
         ),
     ],
 )
@@ -54,8 +44,6 @@ def test_the_order_that_is_asked_for_is_told_to_iceberg(
     ("policy", "said"),
     [
         (Maintenance(compact_sort=("at",)), "shop.orders: maintenance: compact_sort: at is no column"),
-        (Maintenance(compact_z_order=("id", "at")), "shop.orders: maintenance: compact_z_order: at is no column"),
-        (Maintenance(compact_z_order=("id", "price")), r"compact_z_order: price is of type decimal\(9, 2\)"),
     ],
 )
 def test_a_column_that_cannot_be_ordered_by_is_refused_by_name(policy: Maintenance, said: str) -> None:
@@ -66,38 +54,15 @@ def test_a_column_that_cannot_be_ordered_by_is_refused_by_name(policy: Maintenan
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        (Maintenance(compact_sort=("a",), compact_z_order=("a", "b")), "ask for two orders"),
         (Maintenance(compact_sort=("a",), compact_every=None), "compact_sort has no effect"),
-        (Maintenance(compact_z_order=("a", "b"), compact_every=None), "compact_z_order has no effect"),
         (Maintenance(compact_sort=("a, b",)), "'a, b' is not understood"),
-        (Maintenance(compact_z_order=("a",)), "needs two columns"),
-        (Maintenance(compact_z_order=("a", "b.c")), "b.c is within a struct"),
         (Maintenance(compact_sort=("a desc", "b.c")), ""),
-        (Maintenance(compact_z_order=("a", "b")), ""),
     ],
 )
 def test_what_no_table_could_do_is_refused_at_load(policy: Maintenance, said: str) -> None:
-    problem = order_problem(policy)
+    problem = policy.order_problem()
     assert said in problem
     assert bool(problem) == bool(said)
-
-
-def table_of(head: int | None, counted: tuple[int, ...] = (), **properties: str) -> Any:
-    refs = {"main": SimpleNamespace(snapshot_id=head)} if head is not None else {}
-    statistics = [SimpleNamespace(snapshot_id=each) for each in counted]
-    return SimpleNamespace(properties=properties, metadata=SimpleNamespace(refs=refs, statistics=statistics))
-
-
-def test_distinct_values_are_counted_once_a_day_and_not_twice_for_the_same_rows() -> None:
-    asked, now = Maintenance(statistics=("id", "store")), 10 * DAY
-    assert why_compute(table_of(7), asked, now) == "statistics of id, store"
-    assert why_compute(table_of(7), Maintenance(), now) == ""
-    assert why_compute(table_of(None), asked, now) == ""
-    assert why_compute(table_of(7, (7,)), asked, now) == ""
-    assert why_compute(table_of(7, (6,), **{STATISTICS_COMPUTED: str(now - DAY + 1)}), asked, now) == ""
-    assert why_compute(table_of(7, (6,), **{STATISTICS_COMPUTED: str(now - DAY)}), asked, now)
-    # A clock that was ahead.
-    assert why_compute(table_of(7, **{STATISTICS_COMPUTED: str(now + 1)}), asked, now)
 
 
 def test_sorted_table_lists_unsorted_order_and_keeps_its_own(tmp_path: Path) -> None:

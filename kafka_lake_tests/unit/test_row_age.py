@@ -1,4 +1,4 @@
-"""Which rows are old, by a file's statistics; when rows, and orphan files, are looked for; what a table remembers."""
+"""Which rows are old, by a file's statistics; when rows are looked for; what a table remembers."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,6 @@ from kafka_lake.common.offsets import Position, Positions, TopicIdentity
 from kafka_lake.ingest.maintenance.needed import old_rows
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of, limit_ms, proven_positions, why_expire
-from kafka_lake.lake.maintenance.orphans import ORPHANS_REMOVED, why_remove
 from kafka_lake.lake.maintenance.row_age import RowLimit, row_limit
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake_tests.unit.test_maintenance_policy import OURS, table_of
@@ -211,12 +210,3 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there(text: str) -> None:
     assert expired_of(table_of(OURS)) is None
     told = Expired(5, "at", 7, POSITIONS)
     assert expired_of(table_of(OURS, **{EXPIRED: told.to_json()})) == told
-
-
-def test_orphan_files_are_looked_for_once_a_day_where_that_is_asked_for() -> None:
-    policy, now = Maintenance(orphan_files=True), 1000 * DAY
-    assert why_remove(table_of(OURS), Maintenance(), now) == ""
-    assert why_remove(table_of(OURS), policy, now) == "a look for orphan files"
-    assert why_remove(table_of(OURS, **{"gc.enabled": "false"}), policy, now) == ""
-    for last, due in ((now, False), (now - DAY + 1, False), (now - DAY, True), (now + 5, True)):
-        assert bool(why_remove(table_of(OURS, **{ORPHANS_REMOVED: str(last)}), policy, now)) is due

@@ -28,8 +28,7 @@ def maintain(
         bool,
         typer.Option(
             "--dry-run",
-            help="Also count the rows that would expire, and list the files that no snapshot knows. Reads a column of "
-            "the files that have old rows and others.",
+            help="Also count the rows that would expire. Reads a column of the files that have old rows and others.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -67,7 +66,7 @@ def maintain(
                         show(line, markup=False, soft_wrap=True)
                     for number, looked_at in enumerate(previews, len(told) - len(previews)):
                         rows = looked_at.rows and asdict(looked_at.rows)
-                        told[number] |= {"would_expire": rows, "orphans": looked_at.orphans}
+                        told[number] |= {"would_expire": rows}
                         told[number]["delete_files_without_data_file"] = looked_at.dangling
                         for line in preview_lines(looked_at):
                             show(line, markup=False, soft_wrap=True)

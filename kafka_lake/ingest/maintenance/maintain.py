@@ -2,16 +2,12 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import uuid4
 
-from pyiceberg.exceptions import CommitFailedException
-
 from kafka_lake.common.printable import counted
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.clean import orphan_files, remove
 from kafka_lake.ingest.maintenance.needed import Due, due, old_rows
 from kafka_lake.ingest.maintenance.tables import HasTables, Tables
 from kafka_lake.lake.maintenance.compact import Compacted, compact
@@ -20,10 +16,8 @@ from kafka_lake.lake.maintenance.expire_rows import expire_rows
 from kafka_lake.lake.maintenance.health import TableHealth, table_health
 from kafka_lake.lake.maintenance.manifests import rewrite_manifests
 from kafka_lake.lake.maintenance.old_files import ExpiredRows
-from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, ORPHANS_REMOVED
 from kafka_lake.lake.maintenance.planning import Planning, planning_of
 from kafka_lake.lake.maintenance.policy import limits_of
-from kafka_lake.lake.maintenance.statistics import compute_statistics
 
 T = TypeVar("T")
 
@@ -40,8 +34,6 @@ class Maintained:
         expired: How many snapshots expired.
         seconds: How long all of it took.
         rows: The rows that expired; None if none were asked to.
-        orphans: How many files that no snapshot knew were removed; None if they weren't looked for.
-        counted: The columns whose distinct values were counted.
         planning_before: What it took to plan a query before.
         planning_after: What it takes now.
     """
@@ -53,8 +45,6 @@ class Maintained:
     expired: int
     seconds: float
     rows: ExpiredRows | None = None
-    orphans: int | None = None
-    counted: tuple[str, ...] = ()
     planning_before: Planning | None = None
     planning_after: Planning | None = None
 
@@ -71,10 +61,6 @@ def sentence(done: Maintained) -> str:
         )
     if done.expired:
         parts.append(f"{counted(done.expired, 'snapshot')} expired")
-    if done.orphans is not None:
-        parts.append(f"{done.orphans:,} orphan files removed")
-    if done.counted:
-        parts.append(f"distinct values of {', '.join(done.counted)} counted")
     before, after = done.planning_before, done.planning_after
     if parts and before is not None and after is not None:
         parts.append(f"{before.manifests:,} manifests became {after.manifests:,}")
@@ -95,7 +81,7 @@ def maintain(
         spec: The settings of the topic, or of the derived table: of those no rows expire.
         tables: Spark is touched only if there is something to do.
         everything: Compact all tables and expire all that may, though none needs it yet, and those that the settings
-            leave alone, too. Of those, no row expires, and no file is looked for.
+            leave alone, too. Of those, no row expires.
         tell: Is told of each table when it is done.
 
     Returns:
@@ -147,8 +133,6 @@ class _Work:
         compacted = tried(self._compacted, None)
         tried(self._manifests, None)
         expired = tried(self._expired, 0)
-        orphans = tried(self._orphans, None)
-        counted = tried(self._counted, tuple[str, ...]())
         if failures:
             raise failures[0]
         now = self.tables.catalog.table(self.table.identifier)
@@ -160,8 +144,6 @@ class _Work:
             expired=expired,
             seconds=time.monotonic() - began,
             rows=rows,
-            orphans=orphans,
-            counted=counted,
             planning_before=before,
             planning_after=self._planning(),
         )
@@ -198,23 +180,3 @@ class _Work:
         if limits is None or not (self.table.needs.expiry or self.everything):
             return 0
         return expire(self.tables.spark(), self.tables.catalog, self.table.identifier, limits)
-
-    def _orphans(self) -> int | None:
-        table = self.tables.catalog.table(self.table.identifier)
-        if table is None or not self.table.needs.orphans:
-            return None
-        began = int(time.time() * 1000)
-        found = orphan_files(table, self.tables.catalog, ORPHAN_AGE_SECONDS)
-        remove(table, found)
-        # Somebody else's commit in this very moment: then the next run looks once more.
-        with suppress(CommitFailedException), table.refresh().transaction() as transaction:
-            transaction.set_properties({ORPHANS_REMOVED: str(began)})
-        return len(found)
-
-    def _counted(self) -> tuple[str, ...]:
-        columns = self.spec.maintenance.statistics
-        if not self.table.needs.statistics:
-            return ()
-        now = int(time.time() * 1000)
-        compute_statistics(self.tables.spark(), self.tables.catalog, self.table.identifier, columns, now_ms=now)
-        return columns

@@ -7,15 +7,12 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.clean import orphan_files
 from kafka_lake.ingest.maintenance.tables import HasTables, Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.expired import limit_ms, why_expire
 from kafka_lake.lake.maintenance.leftovers import dangling_deletes
 from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldRows, count_old_rows
-from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, why_remove
 from kafka_lake.lake.maintenance.policy import Needs, applies_to, needs_of
-from kafka_lake.lake.maintenance.statistics import why_compute
 
 # Of a dead letter.
 _TIMESTAMP = "timestamp"
@@ -48,13 +45,11 @@ class Preview:
     Args:
         due: The table, and what it needs.
         rows: The rows that would expire; None if none are asked to.
-        orphans: Files that no snapshot knows; None if they aren't asked to go.
         dangling: Delete files that no data file is left for; None if that can't be told.
     """
 
     due: Due
     rows: ExpiredRows | None = None
-    orphans: tuple[str, ...] | None = None
     dangling: int | None = None
 
 
@@ -74,7 +69,7 @@ def preview(spec: HasTables, tables: Tables | Connections) -> list[Preview]:
 
     Raises:
         CatalogError: If the catalog doesn't answer.
-        TableError: If rows can't be told apart by their age, or files can't be listed.
+        TableError: If rows can't be told apart by their age.
     """
     previews, now = [], int(time.time() * 1000)
     for identifier in spec.identifiers:
@@ -83,12 +78,10 @@ def preview(spec: HasTables, tables: Tables | Connections) -> list[Preview]:
             continue
         found = _due(spec, identifier, table, now)
         old = None if found.left_alone else old_rows(spec, identifier, now)
-        asked_for_orphans = spec.maintenance.orphan_files and not found.left_alone
         previews.append(
             Preview(
                 found,
                 rows=count_old_rows(table, old) if old is not None else None,
-                orphans=tuple(orphan_files(table, tables.catalog, ORPHAN_AGE_SECONDS)) if asked_for_orphans else None,
                 dangling=dangling_deletes(table),
             )
         )
@@ -133,6 +126,5 @@ def _due(spec: HasTables, identifier: tuple[str, str], table: Table, now: int) -
     left_alone = not applies_to(policy, table)
     if not left_alone:
         rows = why_expire(table, policy, now, by) if by is not None else ""
-        counted = why_compute(table, policy, now) if identifier == spec.identifier else ""
-        needs = replace(needs, rows=rows, orphans=why_remove(table, policy, now), statistics=counted)
+        needs = replace(needs, rows=rows)
     return Due(identifier, needs, left_alone)

@@ -1,6 +1,6 @@
 """Compact: many small files become few; rows, and the position that the table's history carries, stay as they are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +8,15 @@ from typing import Any
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.sorting import SortDirection
 
-from kafka_lake.common.errors import TableError
-from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.lake.catalog import LakeCatalog, literal, quoted_path
 from kafka_lake.lake.maintenance.health import COMPACTED
-from kafka_lake.lake.maintenance.rewrite_order import rewrite_arguments
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import summary_of
 from kafka_lake.lake.pyiceberg_compat.unsorted import list_unsorted
+from kafka_lake.lake.tables.layout import parse_sort_field
 
 # What a compaction has made is beyond this size soon, and no later one writes it again.
 _SMALL_FILE_BYTES = 32 << 20
@@ -66,7 +67,7 @@ def compact(
         policy: Tells in which order rows are written; by default in that of the table.
 
     Raises:
-        ConfigurationError: If that order names a column that the table lacks, or that can't be ordered so.
+        ConfigurationError: If that order names a column that the table lacks.
         TableError: If another writer has deleted rows of the files meanwhile, so that they can't be replaced.
         CommitFailedException: If other writers changed a table with another order at each of four attempts to begin.
         Exception: Whatever else Spark raises. The rows are as they were in any case.
@@ -91,6 +92,42 @@ def compact(
         size=rewritten["rewritten_bytes_count"],
         deletes=max(0, deletes - _delete_files(catalog.table(identifier))),
     )
+
+
+def rewrite_arguments(schema: Schema, policy: Maintenance | None, ordered: bool, name: str) -> dict[str, str]:
+    """Return the arguments of ``rewrite_data_files`` that tell the order, as SQL. Pure.
+
+    Args:
+        schema: The table's.
+        policy: What is asked for; None for the table's own order.
+        ordered: Whether the table has an order of its own.
+        name: Of the table, for messages.
+
+    Raises:
+        ConfigurationError: If a column isn't there.
+    """
+    if policy is not None and policy.compact_sort:
+        return {"strategy": "'sort'", "sort_order": literal(_sorted_by(schema, policy.compact_sort, name))}
+    return {"strategy": "'sort'" if ordered else "'binpack'"}
+
+
+def _sorted_by(schema: Schema, texts: Sequence[str], name: str) -> str:
+    parts = []
+    for column, direction in map(parse_sort_field, texts):
+        path = quoted_path(_known(schema, column, name), [field.name for field in schema.fields])
+        parts.append(f"{path} {'DESC NULLS LAST' if direction is SortDirection.DESC else 'ASC NULLS FIRST'}")
+    return ", ".join(parts)
+
+
+def _known(schema: Schema, column: str, name: str) -> str:
+    try:
+        schema.find_field(column)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"Table {name}: maintenance: compact_sort: {column} is no column of the table.",
+            f"Its columns are {', '.join(each.name for each in schema.fields)}.",
+        ) from error
+    return column
 
 
 def _list_unsorted(catalog: LakeCatalog, identifier: tuple[str, str]) -> None:

@@ -4,8 +4,8 @@ Files of which all rows are old are dropped by their statistics; nothing of them
 where rows come in the order of time, Spark writes again what stays.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of
 from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldFiles, OldRows, can_be_dropped, old_files
 from kafka_lake.lake.maintenance.replaced_files import can_be_made_at, replaced_files, stage_once_more
-from kafka_lake.lake.maintenance.staging import Later, refused_if_main_moved
-from kafka_lake.lake.positions import POSITION, TableState, read_state, summary_of
+from kafka_lake.lake.positions import POSITION, TableState, head_of, read_state, summary_of
 from kafka_lake.lake.totals import TOTALS, Totals, totals_of
 
 _ATTEMPTS = 6
@@ -101,7 +100,7 @@ class _Expiry:
                 f"Table {self.name}: no snapshot tells its position, so no row may expire: rows may have to prove it.",
                 "Run its topic once, which finds the position and writes it down; rows expire after that.",
             )
-        with ExitStack() as undo, refused_if_main_moved(self.catalog, self.identifier, state.head):
+        with ExitStack() as undo, _refused_if_main_moved(self.catalog, self.identifier, state.head):
             staged = self._stage(state, found, undo)
             if staged.rows:
                 self._publish(staged, undo)
@@ -112,7 +111,7 @@ class _Expiry:
     def _branch(self, state: TableState, undo: ExitStack) -> StagingBranch:
         assert state.head is not None, "the caller has looked"
         branch = StagingBranch(
-            spark=Later(self.spark),
+            spark=_Later(self.spark),
             catalog=self.catalog,
             identifier=self.identifier,
             name=branch_name(self.run_id, state.head, "expire"),
@@ -223,3 +222,35 @@ class _Expiry:
         # Somebody else's commit in this very moment: then the next run looks once more.
         with suppress(CommitFailedException), state.table.transaction() as transaction:
             transaction.set_properties({EXPIRED: told.to_json()})
+
+
+@contextmanager
+def _refused_if_main_moved(catalog: LakeCatalog, identifier: tuple[str, str], head: int | None) -> Iterator[None]:
+    """Make any error of the block a refusal, if others have moved ``main`` since.
+
+    Who publishes takes the branches away that can't be published any more: that shows as any error.
+
+    Raises:
+        PublishRefusedError: If ``main`` is another snapshot by then.
+        Exception: The block's own error, if it isn't.
+    """
+    try:
+        yield
+    except PublishRefusedError:
+        raise
+    except Exception as error:
+        now = catalog.table(identifier)
+        if (found := head_of(now) if now else None) == head:
+            raise
+        name = ".".join(identifier)
+        raise PublishRefusedError(f"Table {name}: main moved from snapshot {head} to {found} meanwhile.") from error
+
+
+class _Later:
+    """A session that is asked for when it is used: only where something is to be written, or to be taken away."""
+
+    def __init__(self, spark: Callable[[], Any]) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark(), name)

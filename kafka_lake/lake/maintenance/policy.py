@@ -16,6 +16,8 @@ _MANY_SNAPSHOTS = 100
 _FAR_TOO_MANY_SNAPSHOTS = 5000
 _FAR_TOO_MANY_COMMITS = 500
 _SMALL_FILE_BYTES = 8 << 20
+MOST_SNAPSHOTS = 2000
+"""So many are kept at most, however young they are: thousands of them make commits slow."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,6 @@ class Needs:
         expiring: How many snapshots may expire.
         expiry: Why they shall; empty if they needn't yet.
         rows: Why rows shall expire; empty if they needn't yet.
-        orphans: Why files that belong to no snapshot shall be removed; empty if they needn't yet.
-        statistics: Why distinct values shall be counted; empty if they needn't yet.
     """
 
     health: TableHealth
@@ -37,13 +37,11 @@ class Needs:
     expiring: int = 0
     expiry: str = ""
     rows: str = ""
-    orphans: str = ""
-    statistics: str = ""
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Return what is to be done, and why; empty if nothing is."""
-        return tuple(filter(None, (self.rows, self.compaction, self.expiry, self.orphans, self.statistics)))
+        return tuple(filter(None, (self.rows, self.compaction, self.expiry)))
 
     @property
     def overdue(self) -> str:
@@ -115,5 +113,5 @@ def limits_of(table: Table, policy: Maintenance, now_ms: int) -> Limits | None:
     return Limits(
         older_than_ms=now_ms - max(int(age * 1000), own_age),
         keep=max(policy.keep_snapshots, own_keep),
-        most=None if any(own) else policy.max_snapshots,
+        most=None if any(own) else MOST_SNAPSHOTS,
     )

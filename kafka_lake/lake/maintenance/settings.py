@@ -6,7 +6,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from kafka_lake.common.durations import seconds_of
-from kafka_lake.lake.maintenance.window import window_of
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.lake.tables.layout import parse_sort_field
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,6 @@ class Maintenance:
         "topic's own table. Rows that aren't compacted keep the order that they came in.",
         examples=[["customer_id", "ordered_at desc"]],
     )
-    compact_z_order: tuple[str, ...] = Field(
-        default=(),
-        description="Instead of compact_sort: two columns or more, all of which queries filter by. Rows that are close "
-        "in all of them come into the same files (Z-order).",
-        examples=[["customer_id", "store_id"]],
-    )
     expire_after: str | None = Field(
         default="5d",
         description="Snapshots older than this expire: as 36h or 5d; null for never. The newest one with a position "
@@ -43,12 +38,6 @@ class Maintenance:
     )
     keep_snapshots: int = Field(
         default=100, ge=1, description="So many of the newest snapshots stay, however old they are."
-    )
-    max_snapshots: int = Field(
-        default=2000,
-        ge=1,
-        description="With expire_after: so many snapshots are kept at most, however young they are. Thousands of them "
-        "make commits slow.",
     )
     keep_rows: str | None = Field(
         default=None,
@@ -63,27 +52,6 @@ class Maintenance:
         "is UTC. A row stays if it has no time there. Of dead letters Kafka's timestamp counts.",
         examples=["created_at"],
     )
-    orphan_files: bool = Field(
-        default=False,
-        description="Whether files that belong to no snapshot are removed once a day, as `kafka-lake clean` does. They "
-        "are left by runs and jobs that were killed. Files of the last three days stay.",
-    )
-    statistics: tuple[str, ...] = Field(
-        default=(),
-        description="Columns of the topic's own table whose distinct values are counted once a day, for engines that "
-        "plan joins by it (a Puffin file). These columns are read for it, of the whole table.",
-        examples=[["customer_id"]],
-    )
-    window: str | None = Field(
-        default=None,
-        description="When the sensor may ask for it: a part of each day, in UTC or in a time zone that is named; at "
-        "any time by default.",
-        examples=["01:00-05:00", "22:00-04:30 Europe/Berlin"],
-    )
-
-    def may_begin(self, seconds: float) -> bool:
-        """Return whether it may begin at a moment, in seconds since 1970. Raises `ConfigurationError`."""
-        return self.window is None or window_of(self.window).has(seconds)
 
     @property
     def expire_after_seconds(self) -> float | None:
@@ -94,3 +62,19 @@ class Maintenance:
     def keep_rows_seconds(self) -> float | None:
         """Return how old a row gets; None if none expires. Raises `ConfigurationError`."""
         return None if self.keep_rows is None else seconds_of(self.keep_rows)
+
+    @property
+    def compact_columns(self) -> tuple[str, ...]:
+        """Return the columns by which a compaction sorts. Raises `ConfigurationError`."""
+        return tuple(parse_sort_field(text)[0] for text in self.compact_sort)
+
+    def order_problem(self) -> str:
+        """Return why a compaction can't sort as it is asked to, whatever the table; empty if it can."""
+        if self.compact_sort and self.compact_every is None:
+            return "maintenance: compact_sort has no effect with compact_every: null. Leave one of them out."
+        for text in self.compact_sort:
+            try:
+                parse_sort_field(text)
+            except ConfigurationError:
+                return f"maintenance: compact_sort: {text!r} is not understood. Write `column` or `column desc`."
+        return ""
