@@ -25,7 +25,7 @@ from kafka_lake.components.keys import MAINTENANCE_TAG
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.maintenance.needed import Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.settings import Maintenance

@@ -22,10 +22,10 @@ from benchmarks.throughput import scratch
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.maintenance.needed import Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.maintenance.planning import planning_of
+from kafka_lake.lake.maintenance.manifests import planning_of
 from kafka_lake.lake.positions import POSITION
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 

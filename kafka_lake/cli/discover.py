@@ -21,8 +21,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.printable import printable
 from kafka_lake.components.register_partitions import register
 from kafka_lake.discovery.discover import Discovered, Document, discover, documents, times_of, topics_of, write
-from kafka_lake.discovery.guess import Guess
-from kafka_lake.discovery.json_columns import Column
+from kafka_lake.discovery.guess import Column, Guess
 
 _COLUMNS = 12
 _TYPE_LENGTH = 40

@@ -11,20 +11,8 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from kafka_lake.cli import console, find_project, topic
-from kafka_lake.cli.commands import (
-    adopt,
-    derived,
-    history,
-    local,
-    maintenance,
-    metrics,
-    repair,
-    schema,
-    surroundings,
-    tables,
-    topics,
-)
-from kafka_lake.cli.logs import log_to_file, log_to_terminal
+from kafka_lake.cli.commands import local, maintenance, repair, surroundings, tables
+from kafka_lake.cli.console import log_to_file, log_to_terminal
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.log_format import log_as_the_environment_says
@@ -66,8 +54,8 @@ app = typer.Typer(
 )
 
 app.add_typer(topic.app, name="topic")
-app.add_typer(metrics.app, name="metrics")
-app.add_typer(topics.app, name="topics")
+app.add_typer(local.metrics_app, name="metrics")
+app.add_typer(surroundings.topics_app, name="topics")
 
 
 def _tell_version(asked: bool) -> None:
@@ -134,12 +122,12 @@ for _command in (
     repair.dead_letters,
     repair.replay,
     repair.reset,
-    derived.rebuild,
-    adopt.adopt,
+    repair.rebuild,
+    repair.adopt,
     tables.clean,
     maintenance.maintain,
-    history.history,
-    schema.schema,
+    tables.history,
+    tables.schema,
     local.reload,
     tables.query,
     surroundings.env,

@@ -27,11 +27,10 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.run_choices import run_choices
 from kafka_lake.ingest.maintenance.maintain import Maintained, maintain, sentence
-from kafka_lake.ingest.maintenance.needed import Due, due
-from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.maintenance.needed import Due, Tables, due
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.leftovers import dangling_deletes
-from kafka_lake.lake.maintenance.planning import Planning
+from kafka_lake.lake.maintenance.health import dangling_deletes
+from kafka_lake.lake.maintenance.manifests import Planning
 
 CHECK = "table_health"
 JOB = "maintain_tables"

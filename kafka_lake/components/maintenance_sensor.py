@@ -18,8 +18,7 @@ from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.keys import MAINTENANCE_TAG, of_cluster
 from kafka_lake.components.maintenance import health_check, health_check_key
 from kafka_lake.components.topic_runs import IN_FLIGHT
-from kafka_lake.ingest.maintenance.needed import Due, due
-from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.maintenance.needed import Due, Tables, due
 from kafka_lake.ingest.topic_table import TopicTable, once_each
 from kafka_lake.lake.catalog import LakeCatalog
 

@@ -22,8 +22,7 @@ from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import is_time
-from kafka_lake.ingest.published import examine
-from kafka_lake.ingest.published_rules import examine_rules
+from kafka_lake.ingest.published import examine, examine_rules
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.run import each_topic, ingest, replay

@@ -1,10 +1,11 @@
 """The demo's many tables: filled, awaited, and compared with the topics that they come from, record by record."""
 
 import json
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -17,13 +18,73 @@ from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.defs.many.component import MARK
-from kafka_lake.demo import events, topics
+from kafka_lake.demo import topics
 from kafka_lake.demo.compare import Comparison, compare
-from kafka_lake.demo.events import KITCHENS, Sent
 from kafka_lake.demo.topics import TopicProducer
 from kafka_lake.demo.watch import Watch
 from kafka_lake.kafka.read_all import read_all
 from kafka_lake.lake.catalog import LakeCatalog
+
+TOPIC = "shop-events"
+KITCHENS = tuple(f"kitchen-{name}" for name in ("harbour", "market", "station"))
+PARTITIONS = 3
+
+_KINDS = ("order", "view", "click", "coupon", "complaint")
+_WEIGHTS = (30, 40, 20, 7, 3)
+_LATE = 0.05
+_NO_JSON = 0.01
+_NO_AMOUNT = 0.02
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A record of the web shop's.
+
+    Args:
+        key: Of the record.
+        value: Of the record.
+    """
+
+    key: str
+    value: bytes
+
+
+def generate_events(count: int, seed: int, first_id: int, end: datetime) -> Iterator[Sent]:
+    """Yield records of the day that ends at ``end``, numbered from ``first_id``; some late, some that can't be read.
+
+    The same arguments give the same records.
+    """
+    rng = random.Random(f"{seed}/{first_id}")
+    step = timedelta(days=1) / max(count, 1)
+    for number in range(count):
+        late = timedelta(hours=rng.randrange(1, 12)) if rng.random() < _LATE else timedelta(0)
+        at = end - step * (count - 1 - number) - late
+        event = _event(rng, first_id + number, f"{at:%Y-%m-%dT%H:%M:%S}Z")
+        value = json.dumps(event, separators=(",", ":")).encode()
+        yield Sent(str(event["event_id"]), value[:-5] if rng.random() < _NO_JSON else value)
+
+
+def _event(rng: random.Random, number: int, at: str) -> dict[str, Any]:
+    kind = rng.choices(_KINDS, _WEIGHTS)[0]
+    event: dict[str, Any] = {"event_id": number, "type": kind, "at": at}
+    if kind == "order":
+        total: Any = round(rng.uniform(8, 90), 2)
+        return event | {"store_id": rng.randrange(1, 21), "total": "free" if rng.random() < _NO_AMOUNT else total}
+    if kind in ("view", "click"):
+        return event | {"page": rng.choice(("/menu", "/offers", "/cart")), "user": f"user-{rng.randrange(500)}"}
+    return event | {"text": rng.choice(("PIZZA10", "too late", "no olives", "lovely"))}
+
+
+def generate_measurements(count: int, kitchen: str, first_id: int) -> Iterator[Sent]:
+    """Yield what a kitchen measures: its ovens have sensors of different makes."""
+    rng = random.Random(f"{kitchen}/{first_id}")
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    for number in range(first_id, first_id + count):
+        told: dict[str, Any] = {"id": number, "at": (begin + timedelta(minutes=number)).isoformat()}
+        told["oven"] = rng.randrange(4)
+        told |= {"celsius": rng.randrange(200, 330)} if rng.random() < 0.7 else {"celsius": 300.5, "door": "open"}
+        yield Sent(f"{told['oven']}", json.dumps(told).encode())
+
 
 NAMESPACES = ("events", "kitchens")
 _DEAD_LETTERS = ("orders", "visits", "other_events")
@@ -88,14 +149,14 @@ def many(bootstrap: str, count: int, seed: int, console: Console) -> Many:
     Raises:
         KafkaLakeError: If a topic can't be made or filled.
     """
-    topics.ensure_topic(bootstrap, events.TOPIC, events.PARTITIONS)
-    first = topics.next_id(bootstrap, events.TOPIC, lambda message: int(message.key()))
-    _send(bootstrap, events.TOPIC, events.generate_events(count, seed, first, datetime.now(UTC)))
-    console.print(f"Produced {count:,} events to {events.TOPIC}, some late, some that can't be read")
+    topics.ensure_topic(bootstrap, TOPIC, PARTITIONS)
+    first = topics.next_id(bootstrap, TOPIC, lambda message: int(message.key()))
+    _send(bootstrap, TOPIC, generate_events(count, seed, first, datetime.now(UTC)))
+    console.print(f"Produced {count:,} events to {TOPIC}, some late, some that can't be read")
     for kitchen in KITCHENS:
         topics.ensure_topic(bootstrap, kitchen, 1)
         begins = topics.next_id(bootstrap, kitchen, lambda message: int(json.loads(message.value())["id"]))
-        _send(bootstrap, kitchen, events.generate_measurements(_MEASUREMENTS, kitchen, begins))
+        _send(bootstrap, kitchen, generate_measurements(_MEASUREMENTS, kitchen, begins))
     (home() / MARK).touch()
     known_topics(console.print, refresh=True)
     return Many(expected())
@@ -111,7 +172,7 @@ def _send(bootstrap: str, topic: str, records: Iterable[Sent]) -> None:
 def expected() -> Kept:
     """Return what the tables shall have, by what a plain consumer finds in the topics."""
     orders, visits, others, unreadable = list[Any](), list[Any](), list[Any](), 0
-    for event in _values(events.TOPIC):
+    for event in _values(TOPIC):
         if event is None:
             unreadable += 1
         elif event["type"] in ("view", "click"):
@@ -203,7 +264,7 @@ def _differing(shall: Kept, found: _Found) -> list[str]:
         if each.differences
     ]
     if found.dead_letters != shall.dead_letters:
-        told.append(f"{events.TOPIC}: {found.dead_letters} dead letters, {shall.dead_letters} records can't be read.")
+        told.append(f"{TOPIC}: {found.dead_letters} dead letters, {shall.dead_letters} records can't be read.")
     return told
 
 

@@ -1,7 +1,9 @@
 """What the demo did, as tables on the terminal."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from pyiceberg.table import Table as IcebergTable
 from rich.console import Console
 from rich.table import Table
 
@@ -10,11 +12,36 @@ from kafka_lake.common.environment import SCHEMA_REGISTRY_URL
 from kafka_lake.common.printable import counted
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.demo.columns import columns_of
+from kafka_lake.components.table_page import readable
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.history import schema_history
+from kafka_lake.lake.positions import RUN_ID, summary_of
 from kafka_lake.local_stack.dagster_runs import CheckResult, Materialization, RunReport
 from kafka_lake.local_stack.ports import Ports
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column, and the snapshot and the run that it came with; no run if it is as old as the table."""
+
+    name: str
+    type: str
+    snapshot_id: int
+    run_id: str
+
+
+def columns_of(table: IcebergTable) -> list[Column]:
+    """Return a table's columns, and nested ones that came later, oldest first."""
+    found = []
+    for version in schema_history(table):
+        snapshot = table.metadata.snapshot_by_id(version.snapshot_id) if version.snapshot_id is not None else None
+        if snapshot is not None:
+            run_id = summary_of(snapshot).get(RUN_ID, "")
+            added = (change for change in version.changes if change.kind == "added")
+            found += [Column(c.column, readable(c.after), snapshot.snapshot_id, run_id) for c in added]
+    return found
+
 
 _BEST = 10
 

@@ -11,7 +11,7 @@ from kafka_lake.cli.up import Task
 from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo import deliveries, orders, topics
-from kafka_lake.demo.columns import columns_of
+from kafka_lake.demo.summary import columns_of
 from kafka_lake.local_stack.environment import use_registry
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.stack import Stack

@@ -21,7 +21,7 @@ from kafka_lake.derive.window import Window
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.maintenance.needed import Tables
 from kafka_lake.ingest.report import merged
 from kafka_lake.ingest.retry import call, short_pauses
 from kafka_lake.ingest.run_log import RunLog
@@ -32,7 +32,7 @@ from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branche
 from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.schema import needed_changes
 from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
-from kafka_lake.lake.tables.layout_update import evolve_layout
+from kafka_lake.lake.tables.layout import evolve_layout
 from kafka_lake.lake.tables.schema_update import apply_changes
 from kafka_lake.lake.totals import Totals, added
 from kafka_lake.spark.shuffles import shuffles

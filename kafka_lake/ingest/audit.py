@@ -12,11 +12,10 @@ from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.finding import NOT_KEPT, ColumnNote, Finding
+from kafka_lake.ingest.finding import NOT_KEPT, ColumnNote, Finding, rule_finding
 from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.keyed.history.check import HistoryBatch
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.rule_finding import rule_finding
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.staged import Staged

@@ -15,7 +15,7 @@ from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.rules.asked import Asked, Verdict
-from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.rules.result import Refused
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import TableState

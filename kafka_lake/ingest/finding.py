@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_lake.ingest.rule import RULE_CHECK
+from kafka_lake.ingest.rules.result import RuleResult
 
 CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
 # The others tell what happened, and don't keep a commit from being published.
@@ -56,3 +57,73 @@ class Finding:
     def refuses(self) -> bool:
         """Return whether a commit must not be published because of this."""
         return not self.passed and not self.warns and (self.check in GATES or self.is_rule)
+
+
+RULES_REMEDY = (
+    "main is as it was. Correct what produces the records, or change the rule: its own settings, on_failure: or "
+    "fail_above:. Then run again."
+)
+
+
+def rule_finding(result: RuleResult) -> Finding:
+    """Return the finding of a rule's check.
+
+    A rule that made dead letters of a few rows has passed: the table keeps it. The figures tell of those rows. One that
+    is about a column which the table doesn't have warns: it may be a slip of the pen.
+    """
+    rule, facts = result.rule, _facts(result)
+    unknown: tuple[str, ...] = ()
+    if result.unknown:
+        unknown = (f"the table has no column {', '.join(result.unknown)} yet, which counts as null",)
+    if result.fails:
+        return Finding(rule.check, (f"{_broken(result)}; {_why(result)}", *unknown), facts)
+    broken = (_broken(result),) if result.failed and rule.on_failure == "warn" else ()
+    return Finding(rule.check, (*broken, *unknown), facts, warns=bool(broken or unknown))
+
+
+def _facts(result: RuleResult) -> dict[str, object]:
+    rule = result.rule
+    facts: dict[str, object] = {"rule": rule.said, "on_failure": rule.on_failure}
+    if rule.kind == "volume":
+        facts |= result.volume.facts if result.volume is not None else {"asked": "of commits that append"}
+    elif rule.kind == "check":
+        facts |= {"rows": result.evaluated, **(result.checked.facts if result.checked is not None else {})}
+    elif rule.kind == "row_count":
+        facts["rows"] = result.evaluated
+    elif rule.kind == "null_share":
+        facts |= {"evaluated": result.evaluated, "null": result.nulls}
+    else:
+        facts |= {
+            "evaluated": result.evaluated,
+            "passed": result.passed,
+            "failed": result.failed,
+            "null": result.nulls,
+        }
+    if rule.entry.foreign_key is not None:
+        facts["table"] = rule.entry.foreign_key.table
+        facts["snapshot"] = "none yet" if result.snapshot is None else str(result.snapshot)
+    if result.unknown:
+        facts["not_in_table"] = ", ".join(result.unknown)
+    if result.first is not None:
+        facts["first_broken"] = "partition {}, offset {}".format(*result.first)
+    return facts
+
+
+def _broken(result: RuleResult) -> str:
+    rule = result.rule
+    if result.volume is not None:
+        return result.volume.said
+    if result.checked is not None:
+        return f"of {result.evaluated} rows, {result.checked.said}"
+    if rule.kind == "row_count":
+        return f"the commit has {result.evaluated} rows, and {rule.said}"
+    if rule.kind == "null_share":
+        return f"{rule.columns[0]} is null in {result.nulls} of {result.evaluated} rows ({rule.said})"
+    first = "" if result.first is None else ", the first in partition {} at offset {}".format(*result.first)
+    return f"{result.failed} of {result.evaluated} rows break it ({rule.said}){first}"
+
+
+def _why(result: RuleResult) -> str:
+    if result.rule.on_failure == "fail":
+        return "on_failure is fail"
+    return f"the limit is {result.rule.fail_above} (fail_above)"

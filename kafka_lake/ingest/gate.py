@@ -14,11 +14,10 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from kafka_lake.common.errors import AuditFailedError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.audit import audit
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.finding import Finding
+from kafka_lake.ingest.finding import RULES_REMEDY, Finding
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.retry import short_pauses
-from kafka_lake.ingest.rule_finding import RULES_REMEDY
 from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables, dead_letters_head

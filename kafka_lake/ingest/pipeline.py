@@ -26,8 +26,7 @@ from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.left import left_by
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.read import read_sample
-from kafka_lake.ingest.records import Records
+from kafka_lake.ingest.read import Records, read_sample
 from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.by_value import as_properties
 from kafka_lake.ingest.routes.new_tables import telling

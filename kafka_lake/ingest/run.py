@@ -12,8 +12,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.adopt import Adopt
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay, Replayed
-from kafka_lake.ingest.jobs.replay import Extent, Replay
-from kafka_lake.ingest.jobs.reset import Reset
+from kafka_lake.ingest.jobs.replay import Extent, Replay, Reset
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import RunReport

@@ -1,17 +1,163 @@
 """The table's position as a run needs it: from its snapshots, or else from its rows."""
 
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
+from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.adopt.marks import filled_by
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.rebuild import may_have_begun, rebuilt_position
+from kafka_lake.ingest.plan.start import start_offsets
+from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_state import state_of
+from kafka_lake.ingest.topic_table import TopicTable, full_topic
 from kafka_lake.lake.maintenance.expired import proven_positions
-from kafka_lake.lake.positions import TableState, head_of, position_in, row_count
+from kafka_lake.lake.positions import (
+    POSITION,
+    TableState,
+    adopted_position,
+    ancestors,
+    follows_another,
+    has_origin,
+    head_of,
+    position_in,
+    positions_in,
+    row_count,
+    summary_of,
+)
+from kafka_lake.lake.totals import totals_of
+
+_OURS = "kafka-lake."
+
+
+def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Position | None:
+    """Return the position that the rows prove: commits are whole, so all before the last offset is there, or expired.
+
+    None if no row can be ours, so that the table begins where a new one would. All rows of ours name their record in
+    the metadata column, and all snapshots of ours have marks: that is so if no row has a value there, no snapshot has
+    a mark, and none that had one can have expired. In a table that has positions in other topics, it is so if no row is
+    of the topic.
+
+    Partitions without a row begin where a new table would begin, or where the table was taken over from another writer.
+    Dead letters don't count: a run that died before its rows were published has left some of offsets without rows.
+
+    Args:
+        context: Of the run; Spark reads where the rows came from, and nothing else.
+        state: The table, which has rows and no position.
+        now: The topic's watermarks.
+
+    Raises:
+        TableError: If it can't be certain: there is no metadata column, rows are of another topic, or the table began
+            at the latest offset and a partition, or another topic of the table, has no row.
+    """
+    spec, connections = context.spec, context.connections
+    strangers = not _may_have_commits_of_ours(spec, state.table)
+    where = f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position"
+    way_on = f"Set the position with `kafka-lake reset {spec.full_topic} --to …`, or choose another table."
+    columns = _origins(state.table)
+    if strangers and not columns:
+        return None
+    if spec.metadata_column is None or spec.metadata_column not in columns or state.head is None:
+        raise TableError(
+            f"{where} in topic {spec.topic}, and without a metadata column the rows don't tell how far they reach.",
+            f"Nothing was read, since rows could double. {way_on}",
+        )
+    rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
+    found = connections.frames.furthest(rows, spec.metadata_column)
+    if state.others and all(r["topic"] != spec.topic for r in found):
+        return None
+    reached = {r["partition"]: r["last"] + 1 for r in found if _same_topic(r["topic"], r["topic_id"], now)}
+    reached = _with_expired(reached, state.table, now)
+    if strangers and columns == {spec.metadata_column} and all(r["topic"] is None for r in found):
+        return None
+    if not reached:
+        raise TableError(
+            f"{where}, and none of the rows is of topic {spec.topic} as it is now "
+            f"(id {now.identity.topic_id or 'unknown'}).",
+            f"Nothing was read. {way_on}",
+        )
+    adopted = adopted_position(state.table)
+    if adopted is not None and adopted.identity.same_as(now.identity):
+        reached = {**adopted.offsets, **reached}
+    missing = [p for p in now.partitions if p not in reached]
+    if missing and spec.start == "latest":
+        raise TableError(
+            f"{where} in topic {spec.topic}, and of partitions {missing} there are no rows that would tell it.",
+            f"Nothing was read, since start is latest and records could be missed. {way_on}",
+        )
+    if spec.start == "latest" and (untold := _untold(spec, state, {r["topic"] for r in found})):
+        ways = " and ".join(f"`kafka-lake reset {each} --to …`" for each in untold)
+        raise TableError(
+            f"{where}, and of topics {', '.join(untold)} there are no rows that would tell it.",
+            f"Nothing was read, since start is latest and records of these topics could be missed. Set their positions "
+            f"with {ways}.",
+        )
+    starts = start_offsets(spec, connections.cluster, now) if missing else {}
+    return Position(now.identity, {**{p: starts[p] for p in missing}, **reached})
+
+
+def _untold(spec: TopicTable, state: TableState, of_rows: Collection[str | None]) -> list[str]:
+    """Return the other topics of a table whose positions may be gone, and that have no rows.
+
+    A commit with this topic's position would hide that: they would look like topics that are new to the table.
+    """
+    told = {spec.topic, *state.others, *of_rows}
+    return [full_topic(spec.cluster, each) for each in spec.topics if each not in told]
+
+
+def _with_expired(reached: dict[int, int], table: Table, now: Watermarks) -> dict[int, int]:
+    """Return how far a table reaches, the rows counted in that have expired."""
+    proven = proven_positions(table).get(now.identity.topic)
+    if proven is None or not proven.identity.same_as(now.identity):
+        return reached
+    return {p: max(reached.get(p, 0), proven.offsets.get(p, 0)) for p in {*reached, *proven.offsets}}
+
+
+def may_have_begun(state: TableState, topic: str) -> bool:
+    """Return whether ``main`` may have carried a topic's position that is gone: rolled back, or expired since.
+
+    What was staged and never published doesn't count. Where positions in other topics are carried on, no position is
+    gone by expiry alone.
+    """
+    snapshots = {each.snapshot_id: each for each in state.table.metadata.snapshots}
+    been = {entry.snapshot_id for entry in state.table.metadata.snapshot_log}
+    summaries = [summary_of(snapshots[each]) for each in been & snapshots.keys()]
+    if state.others:
+        return any(topic in positions_in(each) for each in summaries)
+    return any(POSITION in each for each in summaries) or _may_have_expired(state.table)
+
+
+def _may_have_expired(table: Table) -> bool:
+    """Return whether a snapshot of ours may have been in the history of ``main``, and has expired."""
+    if (totals := totals_of(table)) is not None and totals.commits:
+        return True
+    oldest = deque(ancestors(table, head_of(table)), maxlen=1)
+    has_properties_of_ours = any(key.startswith(_OURS) for key in table.properties)
+    return has_properties_of_ours and any(follows_another(each) for each in oldest)
+
+
+def _origins(table: Table) -> set[str]:
+    """Return the columns that say where a row came from, whatever they are called: settings may have changed."""
+    return {field.name for field in table.schema().fields if has_origin(field.field_type)}
+
+
+def _may_have_commits_of_ours(spec: TopicTable, table: Table) -> bool:
+    """Return whether a snapshot of ours may be in the table's history, or may have been before it expired."""
+    if spec.metadata_column is None:
+        # Rows of ours would look as anyone's.
+        return True
+    if any(key.startswith(_OURS) for s in table.metadata.snapshots for key in summary_of(s)):
+        return True
+    return _may_have_expired(table)
+
+
+def _same_topic(topic: str | None, topic_id: str | None, now: Watermarks) -> bool:
+    same_id = not topic_id or not now.identity.topic_id or topic_id == now.identity.topic_id
+    return topic == now.identity.topic and same_id
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,8 @@ from kafka_lake.local_stack.dagster_servers import (
     web_server,
     workspace_document,
 )
-from kafka_lake.local_stack.dagster_storage import prepare_dagster_home
 from kafka_lake.local_stack.debezium import Debezium
-from kafka_lake.local_stack.environment import use_broker, use_catalog, use_registry
+from kafka_lake.local_stack.environment import prepare_dagster_home, use_broker, use_catalog, use_registry
 from kafka_lake.local_stack.object_store import EmbeddedObjectStore
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.postgres import EmbeddedPostgres

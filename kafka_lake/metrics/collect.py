@@ -2,22 +2,32 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from threading import Thread
+from queue import SimpleQueue
+from threading import Condition, Thread
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.common.offsets import Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.ingest.sentence import sentence
+from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.oldest import Place, arrival_times, unread
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.metrics import ask
+from kafka_lake.lake.losses import recorded_losses
+from kafka_lake.lake.maintenance.health import compacts
+from kafka_lake.lake.maintenance.policy import needs_of
+from kafka_lake.lake.positions import TOPIC, ancestors, head_of, row_count, summary_of
+from kafka_lake.lake.totals import totals_of
 from kafka_lake.metrics.board import Board
 from kafka_lake.metrics.facts import (
     Key,
+    TableFacts,
     TopicTables,
     broker_samples,
     key_of,
@@ -26,7 +36,106 @@ from kafka_lake.metrics.facts import (
     topic_samples,
     unread_samples,
 )
-from kafka_lake.metrics.workers import Workers
+
+Job = Callable[[], object]
+
+
+class Workers:
+    """A few threads that do jobs; they end with the process, whatever they wait for.
+
+    Args:
+        count: How many. Jobs that hang keep one each.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._jobs: SimpleQueue[tuple[Hashable, Job]] = SimpleQueue()
+        self._unfinished: set[Hashable] = set()
+        self._changed = Condition()
+        for number in range(count):
+            Thread(target=self._work, name=f"metrics-{number}", daemon=True).start()
+
+    def do(self, jobs: Mapping[Hashable, Job], seconds: float) -> set[Hashable]:
+        """Have jobs done.
+
+        Args:
+            jobs: By their names. One of that name which hasn't been finished since an earlier call isn't begun again.
+                Its own errors are for a job to deal with; here they are only logged.
+            seconds: How long to wait while none of them is finished. They go on after that.
+
+        Returns:
+            The names of those that haven't been finished.
+        """
+        with self._changed:
+            for name, job in jobs.items():
+                if name not in self._unfinished:
+                    self._unfinished.add(name)
+                    self._jobs.put((name, job))
+            left, deadline = self._unfinished & jobs.keys(), time.monotonic() + seconds
+            while left and (rest := deadline - time.monotonic()) > 0:
+                self._changed.wait(rest)
+                before, left = left, self._unfinished & jobs.keys()
+                if len(left) < len(before):
+                    deadline = time.monotonic() + seconds
+        return left
+
+    def _work(self) -> None:
+        while True:
+            name, job = self._jobs.get()
+            try:
+                job()
+            except Exception:
+                # One thread less for all others would be worse.
+                log.exception("A job of the metrics failed: %s", name)
+            finally:
+                with self._changed:
+                    self._unfinished.discard(name)
+                    self._changed.notify_all()
+
+
+def topic_tables(spec: TopicTable, catalog: LakeCatalog) -> TopicTables:
+    """Return what is known of a topic's tables.
+
+    Args:
+        spec: The topic's settings.
+        catalog: Where they are.
+
+    Raises:
+        KafkaLakeError: If the catalog doesn't answer, or a table's position can't be read.
+    """
+    loaded = {identifier: catalog.table(identifier) for identifier in spec.identifiers}
+    table, letters = loaded[spec.identifier], loaded[spec.dead_letter_table]
+    history = list(ancestors(table, head_of(table))) if table else []
+    return TopicTables(
+        position=state_of(spec, table).position if table else None,
+        committed_at=_newest(each for each in history if summary_of(each).get(TOPIC) == spec.topic),
+        dead_letters=row_count(letters),
+        totals=totals_of(table) if table else None,
+        losses=tuple(each for each in recorded_losses(table) if each.topic == spec.topic) if table else (),
+        tables=tuple(_facts(spec, ".".join(name), each) for name, each in loaded.items() if each is not None),
+    )
+
+
+def _facts(spec: TopicTable, name: str, table: Table) -> TableFacts:
+    needs = needs_of(table, spec.maintenance, int(time.time() * 1000))
+    history = ancestors(table, head_of(table))
+    head = table.current_snapshot()
+    return TableFacts(
+        name=name,
+        health=needs.health,
+        overdue=bool(needs.overdue),
+        committed_at=_seconds(head) if head else None,
+        compacted_at=_newest(each for each in history if compacts(each)),
+    )
+
+
+def _newest(snapshots: Iterable[Snapshot]) -> float | None:
+    """Return when the first of some snapshots was committed; None if there is none."""
+    return next((_seconds(each) for each in snapshots), None)
+
+
+def _seconds(snapshot: Snapshot) -> float:
+    return snapshot.timestamp_ms / 1000
+
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +207,8 @@ class ClusterCollector:
             def load() -> None:
                 try:
                     catalog = self.catalog()
-                    tables = ask.topic_tables(spec, catalog)
-                    others = [(key_of(each), ask.topic_tables(each, catalog)) for each in spec.tables[1:]]
+                    tables = topic_tables(spec, catalog)
+                    others = [(key_of(each), topic_tables(each, catalog)) for each in spec.tables[1:]]
                 except Exception as error:
                     self._fail(spec, error, "table")
                     return

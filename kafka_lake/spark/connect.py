@@ -15,8 +15,8 @@ from typing import ClassVar, Self
 from urllib.parse import quote
 
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.private_file import write_private
 from kafka_lake.common.server_process import HOST, Server, ServerProcess, ServerStartError, free_port, port_open
+from kafka_lake.common.whole_file import write_private
 from kafka_lake.spark import daemon
 from kafka_lake.spark.class_archive import archive_options
 from kafka_lake.spark.jars import spark_jars

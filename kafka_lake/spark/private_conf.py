@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kafka_lake.common.private_file import write_private
 from kafka_lake.common.secret_names import SECRET_ADDRESS, SECRET_NAME
+from kafka_lake.common.whole_file import write_private
 from kafka_lake.spark.compat.jvm import ensure_jvm
 
 _SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.ingest.finding import rule_finding
 from kafka_lake.ingest.rule import Range, RuleEntry, rules_of
-from kafka_lake.ingest.rule_finding import rule_finding
 from kafka_lake.ingest.rules.asked import Asked, Verdict
 from kafka_lake.ingest.rules.evaluate import evaluate
 

@@ -28,7 +28,7 @@ from typer.testing import Result
 import kafka_lake.cli.discover
 import kafka_lake.cli.project
 from kafka_lake.discovery.discover import Discovered, discover, topics_of
-from kafka_lake.discovery.json_columns import Column
+from kafka_lake.discovery.guess import Column
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster

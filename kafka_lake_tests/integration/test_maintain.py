@@ -29,7 +29,7 @@ from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.losses import recorded_losses
-from kafka_lake.lake.maintenance import planning
+from kafka_lake.lake.maintenance import manifests
 from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake.lake.maintenance.health import commits_since_compaction, table_health
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -235,8 +235,8 @@ def test_the_sensor_asks_for_it_where_it_is_due_and_the_run_tells_what_it_did(
 def test_many_manifests_become_few(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "_FEW", 3)
-    monkeypatch.setattr(planning, "_TIMES_TOO_MANY", 1)
+    monkeypatch.setattr(manifests, "_FEW", 3)
+    monkeypatch.setattr(manifests, "_TIMES_TOO_MANY", 1)
     topic = new_topic(2)
     spec = topic.spec(
         maintenance=replace(SHARP, compact_every=1000), table_properties={"commit.manifest-merge.enabled": "false"}
@@ -286,8 +286,8 @@ def test_manifests_that_a_commit_has_dropped_meanwhile_are_looked_at_anew(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first commit after a compaction drops the manifests of all files that it replaced; here while Spark works."""
-    monkeypatch.setattr(planning, "_FEW", 5)
-    monkeypatch.setattr(planning, "_TIMES_TOO_MANY", 1)
+    monkeypatch.setattr(manifests, "_FEW", 5)
+    monkeypatch.setattr(manifests, "_TIMES_TOO_MANY", 1)
     topic, found = new_topic(2), connections()
     spec = topic.spec(maintenance=replace(SHARP, compact_every=8, expire_after=None))
     filled(topic, spec, connections, 8)

@@ -24,7 +24,7 @@ from kafka_lake.ingest.rule import (
     Volume,
     rules_of,
 )
-from kafka_lake.ingest.rules.refused import REFUSED
+from kafka_lake.ingest.rules.result import REFUSED
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW
 from kafka_lake.ingest.topic_table import TopicTable

@@ -12,11 +12,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from kafka_lake.cli.adopt import source_of, spec_of
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
-from kafka_lake.ingest.adopt.decide import position_of, starts
-from kafka_lake.ingest.adopt.marks import control_offsets, filled_by, sinks_of
-from kafka_lake.ingest.adopt.model import AdoptionRefusedError, Evidence
+from kafka_lake.ingest.adopt.marks import control_offsets, filled_by, first_uncommitted, sinks_of
+from kafka_lake.ingest.adopt.model import AdoptionRefusedError, Evidence, position_of, starts
 from kafka_lake.ingest.adopt.plan import plan_adoption
-from kafka_lake.ingest.adopt.sink import first_uncommitted
 from kafka_lake.ingest.adopt.sources import FromOffsets
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable

@@ -20,8 +20,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance import clean as clean_module
 from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.ingest.maintenance.needed import preview
-from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.maintenance.needed import Tables, preview
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.maintenance.expired import expired_of, proven_positions

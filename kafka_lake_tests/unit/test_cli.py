@@ -49,7 +49,7 @@ from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.ingest import run as runs
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import Cleaned
-from kafka_lake.ingest.maintenance.tables import HasTables
+from kafka_lake.ingest.maintenance.needed import HasTables
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable

@@ -17,7 +17,7 @@ import kafka_lake.cli.discover
 import kafka_lake.cli.load_definitions
 import kafka_lake.cli.project
 from kafka_lake.cli import doctor
-from kafka_lake.cli.explain import explanation
+from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.cli.main import app
 from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.cluster_variables import own_variables

@@ -9,7 +9,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafka_lake.cli.explain import explanation
+from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.components.assets import build_topic_assets, settings_of
 from kafka_lake.components.ingest_config import IngestConfig, Mode
 from kafka_lake.components.kafka_topic import KafkaTopic, partitions_apart_from_the_key

@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.continuous.run import ContinuousRun
+from kafka_lake.ingest.continuous.run import ContinuousRun, Stop
 from kafka_lake.ingest.continuous.schedule import (
     Continuous,
     Times,
@@ -30,7 +30,6 @@ from kafka_lake.ingest.continuous.schedule import (
     reached,
     report_due,
 )
-from kafka_lake.ingest.continuous.stop import Stop
 from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy, StoppedError

@@ -27,8 +27,7 @@ from kafka_lake.common.errors import ConfigurationError, RegistryError, UnknownS
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.discovery.discover import Discovered, described, document, documents, write
-from kafka_lake.discovery.guess import Guess, Schemas, guess
-from kafka_lake.discovery.json_columns import Column, columns_of, json_value
+from kafka_lake.discovery.guess import Column, Guess, Schemas, columns_of, guess, json_value
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.sample import Record, Sample, shares

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafka_lake.ingest.routes.field_text import pattern_of
+from kafka_lake.ingest.routes.conditions import pattern_of
 
 NAMES = st.sampled_from(["type", "Type", "typ", "type ", "a-b", "größe", "{", "", "\x7f"])
 TEXTS = st.one_of(

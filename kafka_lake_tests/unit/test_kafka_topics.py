@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
-from kafka_lake.cli.explain import explanation
+from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.common.errors import KafkaError
 from kafka_lake.components.assets import SETTINGS, settings_of
 from kafka_lake.components.has_topics import new_topics

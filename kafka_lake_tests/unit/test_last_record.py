@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from kafka_lake.common.errors import DataLossError
 from kafka_lake.common.last_record import LastRecord, differs_at, from_text, last_record, to_text
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
-from kafka_lake.ingest.last_records import LastRecords
 from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.plan.changes import resetting
 from kafka_lake.ingest.plan.model import Plan, part, position_only
+from kafka_lake.ingest.topic_ends import LastRecords
 
 ME = TopicIdentity("c", "t", "pizzas")
 OLD = last_record(7, 1, b"k", b"v")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import kafka_lake.cli.console
 import kafka_lake.cli.project
 import kafka_lake.ingest.maintenance.needed
-from kafka_lake.cli.explain import explanation
+from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.cli.main import app
 from kafka_lake.components.assets import topics_of
 from kafka_lake.config.maintenance import MaintenanceSettings

@@ -8,7 +8,7 @@ import pytest
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.maintenance import planning
+from kafka_lake.lake.maintenance import manifests
 from kafka_lake.lake.maintenance.manifests import rewrite_manifests
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 
@@ -21,8 +21,8 @@ GONE = "Deleted manifest file:/m9.avro could not be found in the latest snapshot
 @pytest.fixture
 def asked(catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A table with three manifests, which are too many."""
-    monkeypatch.setattr(planning, "_FEW", 2)
-    monkeypatch.setattr(planning, "_TIMES_TOO_MANY", 1)
+    monkeypatch.setattr(manifests, "_FEW", 2)
+    monkeypatch.setattr(manifests, "_TIMES_TOO_MANY", 1)
     catalog.ensure_namespace("pizza")
     table = ensure_table(catalog, ORDERS, schema_of(ROWS.schema))
     with table.transaction() as change:
@@ -54,7 +54,7 @@ def test_what_else_goes_wrong_is_raised_at_once(catalog: LakeCatalog, asked: lis
 
 
 def test_spark_is_not_asked_for_few(catalog: LakeCatalog, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "_FEW", 3)
+    monkeypatch.setattr(manifests, "_FEW", 3)
     rewrite_manifests(failing(asked, GONE), catalog, ORDERS)
     rewrite_manifests(failing(asked, GONE), catalog, ("pizza", "no_such_table"))
     assert asked == []

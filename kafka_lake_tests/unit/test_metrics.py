@@ -27,10 +27,10 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.oldest import Place
 from kafka_lake.lake.maintenance.health import TableHealth
 from kafka_lake.lake.totals import Totals
-from kafka_lake.metrics import ask, collect
+from kafka_lake.metrics import collect
 from kafka_lake.metrics import declared as m
 from kafka_lake.metrics.board import PARTS, Board
-from kafka_lake.metrics.collect import ClusterCollector
+from kafka_lake.metrics.collect import ClusterCollector, Workers
 from kafka_lake.metrics.declared import MAX_PARTITIONS, METRICS, Metric
 from kafka_lake.metrics.facts import (
     Sample,
@@ -43,7 +43,6 @@ from kafka_lake.metrics.facts import (
     unread_samples,
 )
 from kafka_lake.metrics.serve import Exposed, start_server
-from kafka_lake.metrics.workers import Workers
 from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.scraped import Scraped, scrape, served
 
@@ -281,7 +280,7 @@ class Asked:
             board=self.board,
             tell_user=self.told.append,
         )
-        monkeypatch.setattr(ask, "topic_tables", self._tables)
+        monkeypatch.setattr(collect, "topic_tables", self._tables)
         monkeypatch.setattr(collect, "arrival_times", self._times)
         monkeypatch.setattr(collect, "TABLE_SECONDS", 0.4)
 

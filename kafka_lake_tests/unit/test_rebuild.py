@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from kafka_lake.ingest.rebuild import may_have_begun
+from kafka_lake.ingest.table_state import may_have_begun
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION, TableState, head_of
 from kafka_lake.lake.tables.properties import LAYOUT

@@ -11,8 +11,7 @@ from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters import reconcile
-from kafka_lake.ingest.dead_letters.nearby import added_keys, joined_ranges
-from kafka_lake.ingest.dead_letters.reconcile import dead_letters_in
+from kafka_lake.ingest.dead_letters.reconcile import added_keys, dead_letters_in, joined_ranges
 from kafka_lake.ingest.dead_letters.unreconciled import (
     RECONCILED,
     RECONCILED_FROM,

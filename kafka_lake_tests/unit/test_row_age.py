@@ -28,7 +28,7 @@ from kafka_lake.common.offsets import Position, Positions, TopicIdentity
 from kafka_lake.ingest.maintenance.needed import old_rows
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of, limit_ms, proven_positions, why_expire
-from kafka_lake.lake.maintenance.row_age import RowLimit, row_limit
+from kafka_lake.lake.maintenance.old_files import RowLimit, row_limit
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake_tests.unit.test_maintenance_policy import OURS, table_of
 

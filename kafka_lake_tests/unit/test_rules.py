@@ -15,6 +15,7 @@ from kafka_lake.components.assets import settings_of
 from kafka_lake.components.metadata import check_result
 from kafka_lake.executors.writing.refused import split
 from kafka_lake.ingest.decode import meaning_of
+from kafka_lake.ingest.finding import rule_finding
 from kafka_lake.ingest.report import merged
 from kafka_lake.ingest.rule import (
     AcceptedValues,
@@ -28,11 +29,9 @@ from kafka_lake.ingest.rule import (
     Volume,
     rules_of,
 )
-from kafka_lake.ingest.rule_finding import rule_finding
 from kafka_lake.ingest.rules import check as checks
 from kafka_lake.ingest.rules.check import Checked, CheckResult, run_check
-from kafka_lake.ingest.rules.refused import Refused
-from kafka_lake.ingest.rules.result import FEW, RuleResult, commit_result, exceeds, reason_of
+from kafka_lake.ingest.rules.result import FEW, Refused, RuleResult, commit_result, exceeds, reason_of
 from kafka_lake.ingest.rules.volume import LEAST_HISTORY, starts_before, volume_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.unit.test_component import load, refusal, resolved

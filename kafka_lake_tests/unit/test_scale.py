@@ -17,8 +17,8 @@ from pyiceberg.table.sorting import SortOrder
 from kafka_lake.common import environment
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.metadata import Kept, NewestOfEach, parse_by
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
+from kafka_lake.lake.pyiceberg_compat.loading import Kept, NewestOfEach, parse_by
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 
 SNAPSHOTS = 5_000

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.cli.explain import explanation
+from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.components.has_topics import new_topics
 from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.names_of_topics import keep_names, kept_names

@@ -38,7 +38,7 @@ from kafka_lake.kafka.http_errors import http_errors
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.pyiceberg_compat import variant
 from kafka_lake.lake.tables.create import ensure_table, schema_of
-from kafka_lake.lake.tables.layout_update import evolve_layout
+from kafka_lake.lake.tables.layout import evolve_layout
 from kafka_lake.spark.compat import arrow_types
 from kafka_lake.spark.compat.by_value import packed
 from kafka_lake.spark.compat.connect import make_default, open_session

@@ -1,10 +1,10 @@
-"""``kafka-lake ingest``, ``status``, ``clean`` and ``query``: a topic's table and how it fares."""
+"""Commands about a table: ``ingest``, ``status``, ``clean``, ``query``, ``history`` and ``schema``."""
 
 import json
 import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
@@ -146,3 +146,74 @@ def query(
         typer.echo(cli_query.answer_json(answer.rows))
     else:
         console.out.print(cli_query.answer_table(answer))
+
+
+Table = Annotated[
+    str, typer.Argument(help="A topic, for its table; or a table: orders, shop.orders, shop.orders__dead_letters.")
+]
+
+
+def history(
+    table: Table,
+    limit: Annotated[int, typer.Option(min=1, help="Commits to show at most, the newest.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show who committed what to a table and when, newest first, from its snapshots alone.
+
+    Neither Spark nor Kafka is needed. Maintenance tells only its engine, and expiry leaves no snapshot.
+    """
+    from kafka_lake.cli.history import commit_table, history_json, history_of, identifier_of, last_lines
+    from kafka_lake.cli.project import connections_at_hand, topics_if_any
+
+    identifier = identifier_of(table, topics_if_any())
+    with connections_at_hand(console.err.print, with_broker=False) as connections:
+        found = history_of(connections.catalog, identifier, limit)
+    if as_json:
+        typer.echo(json.dumps(history_json(found), indent=2))
+        return
+    console.out.print(commit_table(found))
+    for line in last_lines(found):
+        console.out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def schema(
+    topic: Topic,
+    sample: Annotated[
+        int, typer.Option(min=0, help="Newest records to read, to tell what the next run would change; 0 for none.")
+    ] = 1000,
+    history: Annotated[
+        bool, typer.Option("--history", help="Show how the table's columns have changed instead.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a table's columns, and what the next run would do to them. Nothing is changed.
+
+    Exit code 1 if the next run would fail.
+    """
+    from kafka_lake.cli import schema as cli_schema
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
+
+    specs = topic_tables(topic)
+    refused = False
+    told: list[Any] = []
+    looks = not history and sample > 0
+    with connections_at_hand(
+        console.err.print, with_broker=looks, with_spark=looks, cluster=specs[0].cluster
+    ) as connections:
+        for spec, its_topic in ((table, each) for each in specs for table in each.tables):
+            if history:
+                versions = cli_schema.history_of(spec, connections)
+                told.append(cli_schema.history_as_json(versions))
+                shown = [cli_schema.history_table(spec, versions)]
+            else:
+                with console.err.status(f"Looking at the newest records of {topic}"):
+                    found = cli_schema.topic_schema(spec, connections, sample, its_topic)
+                refused |= bool(found.preview and found.preview.refused)
+                told.append(asdict(found))
+                shown = cli_schema.schema_tables(found)
+            if not as_json:
+                console.out.print(*shown, sep="\n", highlight=False)
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+    if refused:
+        raise typer.Exit(1)

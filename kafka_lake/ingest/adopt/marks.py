@@ -1,11 +1,13 @@
-"""What other writers note in a table's snapshots: the Iceberg sink for Kafka Connect, and Structured Streaming."""
+"""What other writers note in snapshots and control topics: Kafka Connect's Iceberg sink, Structured Streaming."""
 
 import json
 from collections.abc import Iterable, Mapping
+from uuid import UUID
 
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
+from kafka_lake.kafka.sample import Record
 from kafka_lake.lake.positions import ancestors, head_of, summary_of
 
 _SINK = "kafka.connect.offsets."
@@ -71,3 +73,31 @@ def _numbers(table: Table, key: str, text: str) -> Mapping[int, int]:
             f"Table {'.'.join(table.name())}: the snapshot property {key} holds no offsets.",
             "Nothing was changed. Name the offsets with --from-offsets.",
         ) from error
+
+
+_WITHOUT_FILES = (b"StartCommit", b"DataComplete", b"CommitToTable", b"CommitComplete")
+_FILES = b"DataWritten"
+
+
+def first_uncommitted(events: Iterable[Record], table: str, uuid: UUID) -> Record | None:
+    """Return the first event that may announce files of a table; None if the sink has finished.
+
+    A task of the sink announces its files on the control topic and commits its offsets to the connector's group in one
+    Kafka transaction. The coordinator commits the files to the table later, and notes in the snapshot up to which
+    offset of the control topic it has read: meanwhile the group is ahead of the table.
+
+    Each event has the schema of its payload in it, and so the payload's name; an announcement has the name and the id
+    of its table. An event that isn't understood may announce anything.
+
+    Args:
+        events: What the control topic holds beyond what the table's snapshots name.
+        table: The table's name without its namespace.
+        uuid: The table's id.
+    """
+    return next((event for event in events if _may_announce(event.value or b"", table.encode(), uuid.bytes)), None)
+
+
+def _may_announce(event: bytes, table: bytes, uuid: bytes) -> bool:
+    if _FILES in event:
+        return table in event or uuid in event
+    return not any(payload in event for payload in _WITHOUT_FILES)

@@ -4,8 +4,7 @@ from pyiceberg.expressions import NotNull, Reference
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import ConfigurationError, TableError
-from kafka_lake.ingest.adopt.decide import position_of, starts
-from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
+from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError, position_of, starts
 from kafka_lake.ingest.adopt.sources import Source
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable

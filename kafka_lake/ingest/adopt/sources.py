@@ -7,9 +7,8 @@ from typing import Protocol
 from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import Watermarks
-from kafka_lake.ingest.adopt.marks import control_offsets, sinks_of
+from kafka_lake.ingest.adopt.marks import control_offsets, first_uncommitted, sinks_of
 from kafka_lake.ingest.adopt.model import AdoptionRefusedError, Evidence
-from kafka_lake.ingest.adopt.sink import first_uncommitted
 from kafka_lake.ingest.plan.start import offsets_of
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.groups import ConsumerGroups

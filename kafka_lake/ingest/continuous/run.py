@@ -5,16 +5,19 @@ a commit is made.
 """
 
 import random
+import signal
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.schedule import Continuous, Times, ending, has_news, next_poll, reached, report_due
-from kafka_lake.ingest.continuous.stop import Stop
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import StoppedError
@@ -23,6 +26,53 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_runner import TopicRunner, runner_of
 from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake.lake.maintenance.health import commits_since_compaction
+
+_NAP_SECONDS = 0.1
+
+
+@dataclass
+class Stop:
+    """The wish that a run ends as soon as its commit is done: set by anyone, looked at by the run."""
+
+    requested: bool = False
+
+    def sleep(self, seconds: float) -> None:
+        """Pause.
+
+        Raises:
+            StoppedError: As soon as the wish is there.
+        """
+        until = time.monotonic() + seconds
+        while not self.requested:
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, _NAP_SECONDS))
+        raise StoppedError
+
+    @contextmanager
+    def by_signals(self) -> Iterator[None]:
+        """Take SIGINT and SIGTERM for the wish meanwhile; a second one is a KeyboardInterrupt, and waits for nothing.
+
+        Half a commit is worth nothing: a write that is interrupted goes on in Spark, and may recreate its branch
+        after that was dropped.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def wish(*_: Any) -> None:
+            if self.requested:
+                raise KeyboardInterrupt
+            self.requested = True
+
+        before = {each: signal.signal(each, wish) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
 
 # Others may move a table back while its topic rests: then there is work, and the topic doesn't tell.
 _TABLE_POLL_SECONDS = 10.0

@@ -12,8 +12,8 @@ from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.read import Records
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
-from kafka_lake.ingest.records import Records
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.routes.conditions import records_of
 from kafka_lake.ingest.routes.new_tables import with_known

@@ -7,8 +7,7 @@ from pyspark.sql import DataFrame
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.read import read
-from kafka_lake.ingest.records import Records
+from kafka_lake.ingest.read import Records, read
 from kafka_lake.ingest.routes.shares import TableShare
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_ends import TopicEnds

@@ -8,15 +8,13 @@ from uuid import uuid4
 
 from kafka_lake.common.printable import counted
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.needed import Due, due, old_rows
-from kafka_lake.ingest.maintenance.tables import HasTables, Tables
+from kafka_lake.ingest.maintenance.needed import Due, HasTables, Tables, due, old_rows
 from kafka_lake.lake.maintenance.compact import Compacted, compact
 from kafka_lake.lake.maintenance.expire import expire
 from kafka_lake.lake.maintenance.expire_rows import expire_rows
 from kafka_lake.lake.maintenance.health import TableHealth, table_health
-from kafka_lake.lake.maintenance.manifests import rewrite_manifests
+from kafka_lake.lake.maintenance.manifests import Planning, planning_of, rewrite_manifests
 from kafka_lake.lake.maintenance.old_files import ExpiredRows
-from kafka_lake.lake.maintenance.planning import Planning, planning_of
 from kafka_lake.lake.maintenance.policy import limits_of
 
 T = TypeVar("T")

@@ -1,18 +1,55 @@
 """What the tables of a topic, or a derived one, need, by their metadata: nothing is changed, Spark isn't touched."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.tables import HasTables, Tables
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.expired import limit_ms, why_expire
-from kafka_lake.lake.maintenance.leftovers import dangling_deletes
+from kafka_lake.lake.maintenance.health import dangling_deletes
 from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldRows, count_old_rows
 from kafka_lake.lake.maintenance.policy import Needs, applies_to, needs_of
+from kafka_lake.lake.maintenance.settings import Maintenance
+
+Identifier = tuple[str, str]
+
+
+class HasTables(Protocol):
+    """Settings of tables that are kept fast together: of a topic, or of a derived table."""
+
+    @property
+    def identifier(self) -> Identifier:
+        """Return namespace and name of the table that has the position."""
+
+    @property
+    def identifiers(self) -> Sequence[Identifier]:
+        """Return all of the tables."""
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Return how they are kept fast."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A catalog, and a Spark for what must be rewritten.
+
+    Args:
+        catalog: Where the tables are.
+        spark: Returns the session; called only if something is rewritten.
+        run_id: Of the run, for what it commits; empty if it has none.
+    """
+
+    catalog: LakeCatalog
+    spark: Callable[[], Any]
+    run_id: str = ""
+
 
 # Of a dead letter.
 _TIMESTAMP = "timestamp"

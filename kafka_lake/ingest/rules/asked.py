@@ -12,8 +12,7 @@ from pyspark.sql import functions as F
 from kafka_lake.executors.writing.rules import BROKEN, PLACE
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.rules.referred import Referred
-from kafka_lake.ingest.rules.refused import Refused
-from kafka_lake.ingest.rules.result import RuleResult, reason_of
+from kafka_lake.ingest.rules.result import Refused, RuleResult, reason_of
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from kafka_lake.ingest.rule import WHOLE_TABLE, Rule
 from kafka_lake.ingest.rules.asked import Asked, Verdict, first_place, places, refused_by, where
 from kafka_lake.ingest.rules.conditions import Condition, Rows
 from kafka_lake.ingest.rules.referred import BROADCAST_ROWS
-from kafka_lake.ingest.rules.refused import Refused
-from kafka_lake.ingest.rules.result import RuleResult, commit_result
+from kafka_lake.ingest.rules.result import Refused, RuleResult, commit_result
 
 _KEY = "key_{}_{}"
 Found = TypeVar("Found")

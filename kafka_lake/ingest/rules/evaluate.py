@@ -3,13 +3,71 @@
 from dataclasses import replace
 from functools import reduce
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.executors.writing.rules import BROKEN, LEFT_OUT, UNANSWERED, ask
 from kafka_lake.ingest.rule import BY_ARROW, Rule
-from kafka_lake.ingest.rules.asked import Asked, Verdict
-from kafka_lake.ingest.rules.by_arrow import by_arrow
+from kafka_lake.ingest.rules.asked import Asked, Verdict, first_place, places, refused_by, where
 from kafka_lake.ingest.rules.by_spark import by_spark
 from kafka_lake.ingest.rules.check import run_check
-from kafka_lake.ingest.rules.refused import Refused
-from kafka_lake.ingest.rules.result import RuleResult
+from kafka_lake.ingest.rules.conditions import column_at
+from kafka_lake.ingest.rules.result import Refused, RuleResult
+from kafka_lake.ingest.rules.row_rules import row_rules
+from kafka_lake.ingest.tasks import told
+
+_ANSWERED = T.StructType(
+    [
+        T.StructField("topic_id", T.StringType()),
+        T.StructField("partition", T.IntegerType()),
+        T.StructField("offset", T.LongType()),
+        T.StructField(BROKEN, T.LongType()),
+        T.StructField(UNANSWERED, T.LongType()),
+    ]
+)
+
+
+def by_arrow(asked: Asked) -> Verdict:
+    """Ask rules of single rows.
+
+    Raises:
+        ConfigurationError: As `row_rules`.
+    """
+    columns = T.StructType([column for column in asked.rows.schema if column.name != asked.untold])
+    rules = row_rules(asked.subject, asked.rules, columns, asked.declared)
+    paths = {path: f"column_{n}" for n, (*_, (_, path, _)) in enumerate(rules.tests) if path}
+    left_out = [] if asked.untold is None else [F.col(asked.untold).alias(LEFT_OUT)]
+    given = asked.rows.select(
+        *places(asked.column), *[column_at(path).alias(name) for path, name in paths.items()], *left_out
+    )
+    answered = given.mapInArrow(told(ask, {"tests": rules.tests, "columns": paths}), _ANSWERED)
+    counted = answered.agg(F.count(F.lit(1)).alias("rows"), *_counts(len(rules.tests))).collect()[0]
+    answers = {
+        rule.name: (counted[f"failed_{n}"], counted[f"nulls_{n}"], first_place(asked, counted[f"first_{n}"]))
+        for n, rule in enumerate(rules.rules)
+    }
+    results = rules.results(counted["rows"], answers)
+    if any(each.fails for each in results) or not any(each.refuses_rows for each in results):
+        return Verdict(results)
+    refusing = sum(1 << n for n, rule in enumerate(rules.rules) if rule.error_class)
+    found = answered.filter(F.col(BROKEN).bitwiseAND(F.lit(refusing)) != 0).toArrow()
+
+    def broken(code: int) -> list[Rule]:
+        return [rule for n, rule in enumerate(rules.rules) if code >> n & 1]
+
+    return Verdict(results, refused_by(found, broken))
+
+
+def _counts(count: int) -> list[Column]:
+    found = []
+    for n in range(count):
+        broken, unanswered = (F.col(name).bitwiseAND(F.lit(1 << n)) != 0 for name in (BROKEN, UNANSWERED))
+        first = F.min(F.when(broken, where()))
+        found += [F.count_if(broken).alias(f"failed_{n}"), F.count_if(unanswered).alias(f"nulls_{n}")]
+        found.append(first.alias(f"first_{n}"))
+    return found
+
 
 _BY_SPARK = ("expression", "unique", "foreign_key", "row_count", "null_share")
 

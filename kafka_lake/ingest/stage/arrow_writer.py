@@ -29,8 +29,7 @@ from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.target import Target, spark_columns
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.rules.refused import Refused
-from kafka_lake.ingest.rules.result import RuleResult
+from kafka_lake.ingest.rules.result import Refused, RuleResult
 from kafka_lake.ingest.rules.row_rules import RowRules, row_rules
 from kafka_lake.ingest.tasks import packed, told
 from kafka_lake.ingest.topic_table import TopicTable

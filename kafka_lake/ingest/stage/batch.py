@@ -20,7 +20,7 @@ from kafka_lake.ingest.decoding import Decoded
 from kafka_lake.ingest.keyed.not_sent import with_not_sent
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.asked import Verdict
-from kafka_lake.ingest.rules.refused import Refused, refused_mark
+from kafka_lake.ingest.rules.result import Refused, refused_mark
 from kafka_lake.ingest.stage.arrow_doubts import why_not
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, nothing_written
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage

@@ -36,7 +36,7 @@ from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
 from kafka_lake.ingest.keyed.source_snapshots import Ended
 from kafka_lake.ingest.keyed.truncates import Emptied, empty, rows_behind, without_older
 from kafka_lake.ingest.rules.asked import Verdict
-from kafka_lake.ingest.rules.refused import refused_mark
+from kafka_lake.ingest.rules.result import refused_mark
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
 from kafka_lake.ingest.stage.judge import judge_changes
 from kafka_lake.ingest.stage.shape import shaped

@@ -27,7 +27,7 @@ from kafka_lake.ingest.decoding import Decoded, SchemaPlan
 from kafka_lake.ingest.keyed.changes import changes_of
 from kafka_lake.ingest.rules.asked import Asked, Verdict
 from kafka_lake.ingest.rules.evaluate import evaluate
-from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.rules.result import Refused
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.table_schema import create_table, evolve_table, row_columns

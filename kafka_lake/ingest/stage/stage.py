@@ -15,7 +15,7 @@ from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.rules.result import Refused
 from kafka_lake.ingest.stage.arrow_tables import Prewritten
 from kafka_lake.ingest.stage.batch import CLASSES, DELETES, KEYED, Batch, WrittenBatch
 from kafka_lake.ingest.stage.dead_letter_rows import (

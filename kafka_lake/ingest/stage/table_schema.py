@@ -34,7 +34,7 @@ from kafka_lake.lake.names import Names
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables.create import ensure_table, schema_of
-from kafka_lake.lake.tables.layout_update import evolve_layout
+from kafka_lake.lake.tables.layout import evolve_layout
 from kafka_lake.lake.tables.schema_update import apply_changes
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
