@@ -78,8 +78,9 @@ class BySchema(Settings):
     schema_: Text = Field(
         default=REGISTRY,
         alias="schema",
-        description="Formats with a schema: `registry`, by the id in each record; or a file beside the YAML document.",
-        examples=["order.avsc"],
+        description="Formats with a schema: `registry`, by the id in each record; or a file beside the YAML document. "
+        "Of a .proto file, the first message, or the one that stands behind a #.",
+        examples=["order.avsc", "shop.proto#shop.Order"],
     )
     subject: OptionalText = Field(
         default=None, description="The registry's subject of the values; `<topic>-value` by default."
@@ -113,17 +114,16 @@ class Protobuf(BySchema):
     """Protobuf."""
 
     type: Literal["protobuf"]
-    message: OptionalText = Field(
-        default=None,
-        description="Format protobuf, with a .proto file: the values' message; its first one by default.",
-        examples=["shop.Order"],
-    )
 
-    def problems(self) -> Iterator[Problem]:
-        """Give what is for a file or for the registry alone."""
-        yield from super().problems()
-        if self.message is not None and self.file is None:
-            yield ("message",), "chooses one of a .proto file's messages. Name the file with schema:"
+    @property
+    def file(self) -> str | None:
+        """Return the file that has the schema; None if the registry has it."""
+        return None if self.schema_ == REGISTRY else self.schema_.partition("#")[0]
+
+    @property
+    def message(self) -> str | None:
+        """Return the message of the file that values are; None for its first one."""
+        return self.schema_.partition("#")[2] or None
 
 
 class JsonSchema(BySchema):

@@ -63,12 +63,6 @@ class Evolution(Settings):
         description="What becomes of values that their column can't take: dead letters, fail the run, or a new_column "
         "`name__v2` beside it, where the columns are inferred.",
     )
-    max_columns: int = Field(
-        default=1000,
-        ge=1,
-        description="How many columns new fields may bring the table to, fields of structs counted one by one. A run "
-        "that needs more fails before it changes the table: names that are data belong in a map.",
-    )
 
 
 class _Limited(Settings):
@@ -250,7 +244,6 @@ class TableSettings(Settings):
             **write_spec(self.write),
             "evolution": self.evolution.mode,
             "on_incompatible": self.evolution.on_incompatible,
-            "max_columns": self.evolution.max_columns,
             "dead_letters": letters.mode,
             "max_dead_letters": getattr(letters, "limit", None),
             "rules": tuple(rule.entry() for rule in self.rules),

@@ -19,7 +19,7 @@ from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.problems import maintenance_problems, routing_problems, table_problems
 from kafka_lake.config.settings import Problem, Settings, ShortFor, is_template
 from kafka_lake.config.table import NAMESPACE, OneTable, Table, TablesBy, TableSettings, table_name
-from kafka_lake.config.text import OptionalText, Text, TextList, TextOrList
+from kafka_lake.config.text import Text, TextList, TextOrList
 from kafka_lake.config.topic_pattern import TopicPattern, compiled
 from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.route import Match, Unmatched, When
@@ -174,11 +174,6 @@ class Topic(Settings):
         description="Where a new table begins: earliest, latest, or an ISO 8601 time.",
         examples=["2026-01-31T00:00:00Z"],
     )
-    consumer_group: OptionalText = Field(
-        default="kafka-lake.{namespace}.{table}",
-        description="Consumer group that shows a table's position to lag tools; null for none. It is written and never "
-        "read.",
-    )
     read: Read = Field(default_factory=Read, description="How much a commit reads, and how long a run goes on.")
 
     @field_validator("starting_offsets")
@@ -320,7 +315,6 @@ class Topic(Settings):
             "topics": tuple(names) if self.topics is not None else (),
             "cluster": self.cluster,
             "start": self.starting_offsets,
-            "consumer_group": self.consumer_group,
             "max_records_per_commit": self.read.max_records_per_commit,
             "max_bytes_per_commit": self.read.max_bytes_per_commit,
             **format_spec(self.format),

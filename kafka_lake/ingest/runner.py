@@ -366,16 +366,11 @@ class Runner:
             self.context.observer.warn(f"Topic {spec.topic}: branches of dead runs are left behind: {error}")
 
     def _mirror(self, position: Position) -> None:
-        """Write the position to the consumer group, if there is one: it is for lag tools only."""
-        group = self.context.spec.group
-        if group is None:
-            return
+        """Write the position to the consumer group: it is for lag tools only."""
         try:
-            self.context.connections.cluster.commit_group(group, position)
+            self.context.connections.cluster.commit_group(self.context.spec.group, position)
         except KafkaError as error:
-            self.context.observer.warn(
-                f"The table is up to date; lag tools may not be: {error} Or set consumer_group: null, for none."
-            )
+            self.context.observer.warn(f"The table is up to date; lag tools may not be: {error}")
 
 
 def _lost(error: BaseException | None) -> str | None:

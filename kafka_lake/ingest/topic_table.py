@@ -85,7 +85,6 @@ class TopicTable:
     max_records_per_commit: int = Field(default=5_000_000, ge=1)
     max_bytes_per_commit: Annotated[int, Field(ge=1)] | None = 2_000_000_000
     transform: str | None = None
-    consumer_group: str | None = "kafka-lake.{namespace}.{table}"
     on_data_loss: Literal["fail", "continue"] = "fail"
     dead_letters: Literal["table", "fail", "skip"] = "table"
     max_dead_letters: int | str | None = None
@@ -228,10 +227,9 @@ class TopicTable:
         return len(whens) > 1 and not excludes
 
     @property
-    def group(self) -> str | None:
-        """Return the consumer group that mirrors the position; None for none."""
-        given = self.consumer_group
-        return given.replace("{namespace}", self.namespace).replace("{table}", self.table) if given else None
+    def group(self) -> str:
+        """Return the consumer group that mirrors the position."""
+        return f"kafka-lake.{self.namespace}.{self.table}"
 
     @property
     def value_subject(self) -> str:

@@ -42,7 +42,6 @@ table:
   group: sales
   description: Every order.
 starting_offsets: "2026-01-01T00:00:00Z"
-consumer_group: lag-watchers
 read: {max_records_per_commit: 1000, max_bytes_per_commit: 500000000}
 """
 
@@ -53,7 +52,7 @@ format: {type: confluent, subject: shop.Order}
 key: {format: json, column: who, schema: tenant string}
 table:
   renames: {cust: customer, lines.element.sku: article}
-  evolution: {mode: ignore_new, on_incompatible: new_column, max_columns: 200}
+  evolution: {mode: ignore_new, on_incompatible: new_column}
 """
 
 
@@ -217,7 +216,6 @@ def test_all_attributes():
         max_records_per_commit=1000,
         max_bytes_per_commit=500_000_000,
         transform="somewhere:function",
-        consumer_group="lag-watchers",
         on_data_loss="continue",
         dead_letters="table",
         max_dead_letters="5%",
@@ -295,7 +293,6 @@ def test_settings_of_formats_and_evolution_arrive():
         evolution="ignore_new",
         on_incompatible="new_column",
         renames={"cust": "customer", "lines.element.sku": "article"},
-        max_columns=200,
     )
 
 
@@ -328,7 +325,7 @@ def test_a_schema_file_is_found_beside_the_document(tmp_path):
     "spec",
     [
         TopicTable("t", "n", "o"),
-        TopicTable("t", "n", "o", None, "a int", ("a",), ("a desc",), {"x": "y"}, None, "latest", 5, None, "m:f", "g"),
+        TopicTable("t", "n", "o", None, "a int", ("a",), ("a desc",), {"x": "y"}, None, "latest", 5, None, "m:f"),
         TopicTable("t", "n", "o", format="avro", key_format="string", renames={"a": "b"}, evolution="freeze"),
     ],
 )
@@ -394,12 +391,12 @@ def test_a_run_continues_as_its_configuration_says():
 @pytest.mark.parametrize("text", ["123", "007", "on", "null", "1e3", "0x10", "None", "True"])
 def test_text_in_quotes_stays_as_it_is_written(text):
     component, _ = load(
-        f'topic: "{text}"\nconsumer_group: "{text}"\ntable: {{description: "{text}", sort_by: ["{text}"], '
+        f'topic: "{text}"\ntable: {{description: "{text}", sort_by: ["{text}"], '
         f'properties: {{"{text}": "{text}"}}, renames: {{"{text}": "{text}"}}}}'
     )
     spec = component.topic_table()
     assert (component.table.description, component.table.sort_by) == (text, [text])
-    assert (spec.topic, spec.consumer_group) == (text, text)
+    assert spec.topic == text
     assert (spec.table_properties, spec.renames) == ({text: text}, {text: text})
 
 

@@ -23,7 +23,7 @@ def test_each_setting_of_a_topic_is_documented() -> None:
 
 
 def test_a_default_that_a_setting_needs_no_value_for_is_told() -> None:
-    assert "| `max_columns` | whole number | `1000` |" in of_a_topic()["evolution"]
+    assert "| `mode` | `evolve`, `freeze`, `ignore_new` | `evolve` |" in of_a_topic()["evolution"]
     assert "| `sort_by` | list of text |  | Columns within each file. | `[ordered_at desc]` |" in of_a_topic()["table"]
     assert "| `topic` | text |  | Name of the Kafka topic. **Needed**, unless `topics`" in of_a_topic()["topic"]
     assert "| `write` | group | `append` |" in of_a_topic()["table"]

@@ -292,7 +292,9 @@ def test_what_java_does_anyway_and_settings_of_groups_are_for_librdkafka_alone()
         java_properties({"bootstrap.servers": "b:1", "socket.keepalive.enable": "false"})
 
 
-@pytest.mark.parametrize(("name", "instead"), [("isolation.level", "read_committed:"), ("group.id", "consumer_group:")])
+@pytest.mark.parametrize(
+    ("name", "instead"), [("isolation.level", "read_committed:"), ("group.id", "kafka-lake.<namesp")]
+)
 def test_what_is_not_for_users_to_set_is_refused_with_the_setting(name, instead):
     with pytest.raises(ConfigurationError, match=f"Kafka property {name} .* can't be set") as refused:
         java_properties({"bootstrap.servers": "b:1", name: "x"})

@@ -131,7 +131,8 @@ class SchemaRefusedError(AuditFailedError):
 
     what_to_do: ClassVar[str] = (
         "`kafka-lake schema TOPIC` lists each difference and its rule. Allow the change (`evolution: evolve`), keep "
-        "such values apart (`on_incompatible: dead_letter` or `new_column`), raise `max_columns`, or change the "
+        "such values apart (`on_incompatible: dead_letter` or `new_column`), declare columns "
+        "whose names are data as a map, or change the "
         "producer. [Schema evolution](schema-evolution.md) has all rules."
     )
 
@@ -190,13 +191,14 @@ def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> N
     parent = max(parents, key=lambda each: parents[each])
     some = [path for path in new if path.rpartition(".")[0] == parent][:_NAMED]
     reason = (
-        f"at least {len(new)} new columns and the {len(have)} there are would be more than max_columns: "
-        f"{spec.max_columns}; most of them are {f'in {parent}' if parent else 'at the top level'}, as {', '.join(some)}"
+        f"at least {len(new)} new columns and the {len(have)} there are would be more than "
+        f"{spec.max_columns} columns; most of them are {f'in {parent}' if parent else 'at the top level'}, as "
+        f"{', '.join(some)}"
     )
     leave_out = "" if before is None else "; or set evolution: ignore_new to leave new fields out"
     remedy = (
         'If their names are data, as in {"user_123": …}, declare the column that they are in with columns:, as a map '
-        f"or as string; if there are so many columns, raise max_columns:{leave_out}."
+        f"or as string; if there are so many columns, declare them all{leave_out}."
     )
     raise SchemaRefusedError(spec, [reason], remedy)
 

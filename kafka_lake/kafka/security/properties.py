@@ -74,7 +74,7 @@ OURS = MappingProxyType(
     {
         "auto.offset.reset": "Remove it: starting_offsets: says where a new table begins; then its position counts.",
         "enable.auto.commit": _ASSIGNED,
-        "group.id": f"{_ASSIGNED} A topic's consumer_group: names the group that lag tools look at.",
+        "group.id": f"{_ASSIGNED} Lag tools look at the group kafka-lake.<namespace>.<table>.",
         "isolation.level": "Remove it, and set read_committed: in the KafkaCluster document.",
     }
 )

@@ -19,7 +19,7 @@ def main(topic: str, folder: str, conf: str) -> None:
     spark = SparkResource(spark_config={"spark.master": "local[1]", **json.loads(conf)}, catalog=catalog)
     kafka = KafkaResource()
     connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
-    spec = TopicTable(topic, "security", table="orders", schema="id bigint", consumer_group=None)
+    spec = TopicTable(topic, "security", table="orders", schema="id bigint")
     try:
         print("rows:", ingest(spec, connections, "run-1").total("rows"))
     finally:

@@ -48,7 +48,7 @@ def test_a_topic_becomes_a_table(
         secure_broker.grant(mode.principal, AclOperation.READ, topic)
     secure_broker.send(topic, VALUES[:15])
     connections = secured(mode.properties)
-    spec = TopicTable(topic, "security", schema="id bigint, name string", consumer_group=None)
+    spec = TopicTable(topic, "security", schema="id bigint, name string")
     assert ingest(spec, connections, "run-1").total("rows") == 15
     secure_broker.send(topic, VALUES[15:])
     assert ingest(spec, connections, "run-2").total("rows") == 5

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.integration
 SECONDS = 30.0
 
 
-def spec_of(topic: str, group: str | None) -> TopicTable:
-    return TopicTable(topic, "security", schema="id bigint", consumer_group=group)
+def spec_of(topic: str) -> TopicTable:
+    return TopicTable(topic, "security", schema="id bigint")
 
 
 def refused(call: Callable[[], object]) -> KafkaLakeError:
@@ -54,7 +54,7 @@ def test_to_read_the_topic_is_all_that_a_run_needs(
 ) -> None:
     secure_broker.grant("stranger", AclOperation.READ, topic)
     # By such a limit records are looked at before each commit.
-    spec, warnings = replace(spec_of(topic, None), max_bytes_per_commit=1_000_000), list[str]()
+    spec, warnings = replace(spec_of(topic), max_bytes_per_commit=1_000_000), list[str]()
     for run in range(1, 4):
         ingest(spec, stranger, f"run-{run}", observer=Observer(warn=warnings.append))
         assert view(spec).position() == {0: 2 * run, 1: 2 * run}
@@ -74,14 +74,13 @@ def test_the_lag_group_needs_a_right_of_its_own_and_nothing_else_fails_without_i
     stranger, topic: str, secure_broker: SecureBroker, view: Callable[[TopicTable], View]
 ) -> None:
     secure_broker.grant("stranger", AclOperation.READ, topic)
-    spec, warnings = spec_of(topic, "lag.{table}"), list[str]()
+    spec, warnings = spec_of(topic), list[str]()
     ingest(spec, stranger, "run-1", observer=Observer(warn=warnings.append))
     assert len(view(spec).rows()) == 4
     (told,) = warnings
-    group = f"lag.{spec.table}"
+    group = spec.group
     assert f"doesn't allow READ on group {group} to user stranger" in told
     assert f"--allow-principal User:stranger --operation READ --group {group}" in told
-    assert "consumer_group: null" in told
 
     secure_broker.grant("stranger", AclOperation.READ, group, ResourceType.GROUP)
     secure_broker.send(topic, [b'{"id": 9}'])
@@ -91,7 +90,7 @@ def test_the_lag_group_needs_a_right_of_its_own_and_nothing_else_fails_without_i
 
 @pytest.mark.contract
 def test_who_has_no_right_on_the_topic_is_told_which_one(stranger, topic: str) -> None:
-    error = refused(lambda: ingest(spec_of(topic, None), stranger, "run-1"))
+    error = refused(lambda: ingest(spec_of(topic), stranger, "run-1"))
     assert type(error) is AuthorizationError
     assert f"doesn't allow READ on topic {topic} to user stranger" in error.message
     assert f"--allow-principal User:stranger --operation READ --topic {topic}" in error.remedy
@@ -102,7 +101,7 @@ def test_who_may_describe_and_not_read_is_told_by_spark(
     stranger, topic: str, secure_broker: SecureBroker, catalog_resource
 ) -> None:
     secure_broker.grant("stranger", AclOperation.DESCRIBE, topic)
-    spec = spec_of(topic, None)
+    spec = spec_of(topic)
     error = refused(lambda: ingest(spec, stranger, "run-1"))
     assert type(error) is AuthorizationError
     assert f"Reading topic {topic} in Spark" in error.message
@@ -115,7 +114,7 @@ def test_who_may_not_read_is_told_so_where_records_are_looked_at_first(
     stranger, topic: str, secure_broker: SecureBroker
 ) -> None:
     secure_broker.grant("stranger", AclOperation.DESCRIBE, topic)
-    spec = replace(spec_of(topic, None), max_bytes_per_commit=1_000_000)
+    spec = replace(spec_of(topic), max_bytes_per_commit=1_000_000)
     error = refused(lambda: ingest(spec, replace(stranger, spark=no_spark), "run-1"))
     assert type(error) is AuthorizationError
     assert f"Reading topic {topic}:" in error.message

@@ -35,7 +35,7 @@ def test_a_password_that_is_changed_during_a_continuous_run(
     secure_broker.set_password("rotated", OLD)
     secure_broker.grant("rotated", AclOperation.READ, topic)
     secure_broker.send(topic, [b'{"id": %d}' % number for number in range(10)])
-    spec = TopicTable(topic, "security", schema="id bigint", consumer_group=None)
+    spec = TopicTable(topic, "security", schema="id bigint")
     warnings, changed = list[str](), list[float]()
 
     def change(*_: object) -> None:

@@ -23,7 +23,7 @@ def test_a_format_may_be_its_name_alone(name: str) -> None:
         ("{type: avro, schema: order.avsc}", {"schema_file": "order.avsc"}),
         ("{type: avro, subject: s}", {"subject": "s"}),
         ("{type: avro, schema: registry}", {}),
-        ("{type: protobuf, schema: a.proto, message: shop.A}", {"schema_file": "a.proto", "message": "shop.A"}),
+        ("{type: protobuf, schema: 'a.proto#shop.A'}", {"schema_file": "a.proto", "message": "shop.A"}),
         ("{type: confluent, subject: s}", {"subject": "s"}),
     ],
 )
@@ -71,7 +71,6 @@ def test_settings_of_a_key_arrive(text: str, fields: dict[str, str]) -> None:
         ("format: {type: avro, compatibility: full}", "format: compatibility: there is no such setting"),
         ("format: {type: avro, schema: a.avsc, subject: s}", "format: subject: is for schema: registry"),
         ("format: {type: avro, schema: a.avsc, envelope: debezium}", "format: envelope: needs schema: registry"),
-        ("format: {type: protobuf, message: A}", "format: message: chooses one of a .proto file's messages"),
         ("format: {type: json, timestamp_unit: m}", "format: timestamp_unit: Input should be 's'"),
         (
             "format: {type: json, envelope: {type: maxwell, unavailable_value_placeholder: x}}",

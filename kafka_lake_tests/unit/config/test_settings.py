@@ -26,7 +26,7 @@ from kafka_lake_tests.unit.test_component import refusal as loading_refusal
 
 TOP = [
     "topic", "topics", "cluster", "format", "key", "table", "tables", "tables_by", "match", "unmatched",
-    "starting_offsets", "consumer_group", "read",
+    "starting_offsets", "read",
 ]  # fmt: skip
 OWN_PAGES = {ContinuousRuns, MaintenanceSettings, RuleSettings, TablesBy, *CONDITIONS.values()}
 """Groups that count as one setting each: they have pages of their own, or are shared with other documents."""

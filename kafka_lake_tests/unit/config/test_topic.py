@@ -14,7 +14,6 @@ from kafka_lake_tests.unit.config import refusal, spec
         ("cluster: eu", {"cluster": "eu"}),
         ("starting_offsets: latest", {"start": "latest"}),
         ("starting_offsets: '2026-01-01T00:00:00Z'", {"start": "2026-01-01T00:00:00Z"}),
-        ("consumer_group: null", {"consumer_group": None}),
         ("read: {max_records_per_commit: 7}", {"max_records_per_commit": 7}),
         ("read: {max_bytes_per_commit: null}", {"max_bytes_per_commit": None}),
     ],
