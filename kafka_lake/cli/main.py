@@ -33,7 +33,7 @@ class _Group(TyperGroup):
             told = without_secret_values(str(error))
             logging.getLogger(__name__).info("The command failed", exc_info=error_without_secrets(error))
         except Exception as error:
-            from kafka_lake.ingest.sentence import sentence
+            from kafka_lake.ingest.causes import sentence
 
             told = sentence(error) or ""
             cause = error_without_secrets(error)

@@ -24,7 +24,7 @@ from kafka_lake.common.errors import (
     UnknownSchemaError,
     UnknownTopicError,
 )
-from kafka_lake.common.redaction import without_secrets
+from kafka_lake.common.redaction import without_secret_values, without_secrets
 from kafka_lake.spark.compat.errors import java_trace
 
 LINE_LENGTH = 300
@@ -284,3 +284,35 @@ def _message(error: BaseException | None) -> str:
 def clipped(text: str, length: int) -> str:
     """Return a text, or its beginning if it is longer than that."""
     return text if len(text) <= length else text[: max(length - 1, 0)] + "…"
+
+
+# Whose errors tell of a system that a user can mend, and not of a mistake in this program.
+_OF_SYSTEMS = {
+    "botocore",
+    "confluent_kafka",
+    "grpc",
+    "pyarrow",
+    "py4j",
+    "pyiceberg",
+    "pyspark",
+    "requests",
+    "sqlalchemy",
+    "thrift",
+    "urllib3",
+}
+
+
+def sentence(error: BaseException) -> str | None:
+    """Return what a user is told of an error, without secrets.
+
+    Args:
+        error: What was raised.
+
+    Returns:
+        One line; None for an error of a program, whose trace is needed.
+    """
+    if isinstance(error, KafkaLakeError):
+        return without_secret_values(str(error))
+    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _OF_SYSTEMS:
+        return f"{headline(error).rstrip('.')}. `kafka-lake doctor` tells which system is ill."
+    return None

@@ -24,7 +24,6 @@ from kafka_lake.ingest.decode.excepted import refuse_excepted
 from kafka_lake.ingest.decode.key_columns import refuse_other_keys
 from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.left import left_by
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import Records, read_sample
 from kafka_lake.ingest.report import waited
@@ -34,7 +33,7 @@ from kafka_lake.ingest.routes.shares import TableShare
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
-from kafka_lake.ingest.table_state import Tables, tables, with_position
+from kafka_lake.ingest.table_state import Tables, left_by, tables, with_position
 from kafka_lake.ingest.too_large import TooLarge
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState

@@ -12,12 +12,11 @@ from typing import Any
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.log_format import RUNS, with_fields
 from kafka_lake.common.redaction import error_without_secrets, without_secret_values
-from kafka_lake.ingest.causes import headline, is_transient
+from kafka_lake.ingest.causes import headline, is_transient, sentence
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.finding import NOT_KEPT
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.sentence import sentence
 
 log = logging.getLogger(RUNS)
 # Python would print warnings itself if nobody listens; Dagster and the progress bar are told of them anyway.

@@ -10,8 +10,10 @@ from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.adopt.marks import filled_by
 from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.plan.start import start_offsets
 from kafka_lake.ingest.record_keys import at_version
+from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
@@ -291,3 +293,24 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
         f"the topic begins at {spec.start}."
     )
     return replace(state, adopted=rows)
+
+
+def left_by(context: Context, found: Tables, staged: Staged) -> Tables | None:
+    """Return a table as a commit left it; None where an answer was lost, or dead letters may be obsolete now.
+
+    Args:
+        context: Of the run, with the table's settings.
+        found: The table and its dead-letter table, as the plan saw them.
+        staged: What was published.
+    """
+    table = staged.primary.branch.published
+    dead_letters = found.dead_letters.table if found.dead_letters else None
+    if staged.dead_letters:
+        dead_letters = staged.dead_letters.branch.published
+        if dead_letters is None:
+            return None
+    if table is None:
+        return None
+    left = state_of(context.spec, table)
+    beside = state_of(context.spec, dead_letters) if dead_letters else None
+    return None if beside and unreconciled(left, beside) else Tables(left, beside)

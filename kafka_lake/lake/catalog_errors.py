@@ -11,7 +11,7 @@ from sqlalchemy import exc as sql
 
 from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
-from kafka_lake.common.secret_names import SECRET_NAME
+from kafka_lake.common.redaction import SECRET_NAME
 
 _LENGTH = 200
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from kafka_lake.common.markdown import block, code
-from kafka_lake.common.secret_names import SECRET_NAME
+from kafka_lake.common.redaction import SECRET_NAME
 
 _SECRET = re.compile(SECRET_NAME)
 _HARMLESS = re.compile(r"(server-uri|endpoint|uri|type|region)$")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kafka_lake.common.secret_names import SECRET_ADDRESS, SECRET_NAME
+from kafka_lake.common.redaction import SECRET_ADDRESS, SECRET_NAME
 from kafka_lake.common.whole_file import write_private
 from kafka_lake.spark.compat.jvm import ensure_jvm
 

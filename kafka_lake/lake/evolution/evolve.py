@@ -8,9 +8,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.lake.evolution.match import Column, by_source, claim_in_any_case, owners_of
+from kafka_lake.lake.evolution.match import Column, by_source, claim_in_any_case, owners_of, widest_of
 from kafka_lake.lake.evolution.model import Conflict, Evolution, Incoming, Ledger, Policy
-from kafka_lake.lake.evolution.promote import widest_of
 from kafka_lake.lake.evolution.shapes import (
     Part,
     Place,
