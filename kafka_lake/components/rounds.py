@@ -14,8 +14,8 @@ from kafka_lake.components.reporting import Event, Reporter
 from kafka_lake.components.yield_slot import yields_slot
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.continuous.round import Round
+from kafka_lake.ingest.continuous.run import Stop
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.continuous.stop import Stop
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import logged_run

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka_lake.ingest.continuous.stop import Stop
 
 from kafka_lake.common.errors import KafkaError, PublishRefusedError
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.ingest.continuous.round import Round
+from kafka_lake.ingest.continuous.run import Stop
 from kafka_lake.ingest.continuous.schedule import Continuous
 
 SETTINGS = Continuous(trigger=2, time_limit=60, idle=0, compact_every=None, report_every=20)

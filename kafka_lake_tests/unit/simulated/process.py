@@ -15,8 +15,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.jobs.replay import Extent, Replay
-from kafka_lake.ingest.jobs.reset import Reset
+from kafka_lake.ingest.jobs.replay import Extent, Replay, Reset
 from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.topic_table import TopicTable
