@@ -28,6 +28,7 @@ from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.maintenance.needed import Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.maintenance.policy import MOST_SNAPSHOTS
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.totals import Totals, totals_of
 
@@ -141,7 +142,7 @@ def age(case: Case, stop: Event) -> None:
         case: Whose tables.
         stop: Ends it early.
     """
-    catalog, wanted = CatalogResource().open(), Maintenance().max_snapshots
+    catalog, wanted = CatalogResource().open(), MOST_SNAPSHOTS
     for name in case.names():
         while not stop.wait(1):
             table = catalog.table((NAMESPACE, name))

@@ -54,7 +54,7 @@ type: kafka_lake.KafkaCluster
 attributes:
   sensor_interval_seconds: {every}
   maintenance_interval_seconds: 60
-  maintenance: {{compact_every: 20, keep_snapshots: 30, max_snapshots: 60}}
+  maintenance: {{compact_every: 20, keep_snapshots: 30}}
 """
 _COLUMNS = '    columns: "n bigint, id int, store string, amount double, kind string, at timestamp"\n'
 _RULES = f"""\
