@@ -88,10 +88,6 @@ def _json(told: Mapping[str, Any]) -> ValueDecoder:
     return JsonDecoder(told["columns"], Rules(**told["rules"]), told["max_bytes"], told["plain"])
 
 
-def _plain(told: Mapping[str, Any]) -> ValueDecoder:
-    return PlainValues(**told)
-
-
 def _packed(told: Mapping[str, Any]) -> ValueDecoder:
     """Return a decoder whose class comes with its data: tasks for other formats need neither it nor what it imports."""
     make: Callable[..., ValueDecoder] = pickle.loads(told["packed"])

@@ -5,6 +5,7 @@ A value goes to the first of its columns that holds all values of its type; what
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,8 +68,10 @@ class Fit:
     columns: Sequence[Column]
     label: str
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_project", _of_struct(self.have, self.columns, ""))
+    @cached_property
+    def project(self) -> _Project:
+        """Return the function that gives columns of records, and which of their values fit none."""
+        return _of_struct(self.have, self.columns, "")
 
     def rows(self, records: pa.StructArray) -> tuple[pa.StructArray, Errors]:
         """Return a struct of the columns for each record, and by number the records that are no rows.
@@ -76,8 +79,7 @@ class Fit:
         Args:
             records: Of type `have`, none of them null.
         """
-        project: _Project = self._project  # type: ignore[attr-defined]
-        made, misfits = project(records)
+        made, misfits = self.project(records)
         said: dict[int, list[str]] = {}
         for where, message in misfits:
             for number in np.flatnonzero(where).tolist():
