@@ -144,8 +144,8 @@ def test_a_template_may_stand_for_each_setting() -> None:
         ("table: {columns: 'id {{ env.A_SECRET }}<'}", "brackets don't match in 'id {{ env.A_SECRET }}<'"),
         ("table: {dead_letters: {limit: '{{ env.A_SECRET }}'}}", "limit: '{{ env.A_SECRET }}' is no limit"),
         ("starting_offsets: '{{ env.A_SECRET }}'", "'{{ env.A_SECRET }}' is neither earliest, latest nor"),
-        ("consumer_group: '{{ env.A_LETTER }}'\ntable: {wriet: append}", "Did you mean write?"),
-        ("consumer_group: '{{ env.A_LETTER }}'\ntable: {write: '{{ env.A_SECRET }}'}", "isn't known. Write one of"),
+        ("starting_offsets: '{{ env.A_LETTER }}'\ntable: {wriet: append}", "Did you mean write?"),
+        ("starting_offsets: '{{ env.A_LETTER }}'\ntable: {write: '{{ env.A_SECRET }}'}", "isn't known. Write one of"),
     ],
 )
 def test_what_a_template_gives_is_refused_without_its_value(
