@@ -77,7 +77,10 @@ def matrix(
     result = of_kinds.measure(of_kinds.Settings(records, repeats, tuple(case), package), _tell_user)
     title = f"{records:,} records in each whole topic, medians of {repeats}, warm"
     _out.print(results.on_terminal(title, of_kinds.HEADER, of_kinds.rows(result)))
-    _save(result, keep)
+    for folder in (results.FOLDER, *([results.KEPT] if keep else [])):
+        _out.print(f"Written: {_short(results.save(result, folder))}")
+    if keep:
+        page.update()
 
 
 @app.command()

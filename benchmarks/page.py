@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import matrix
 from benchmarks.data import SHAPES
 from benchmarks.results import (
     DIRTY_HEADER,
@@ -24,11 +25,14 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 def tables() -> dict[str, str]:
     """Return each table of the page by its name."""
     throughput, dirty, freshness = (load(name, KEPT) for name in ("throughput-peers", "dirty", "freshness"))
+    kinds = load("matrix", KEPT)
     return {
         "machine": _machine(throughput, dirty, freshness),
         **{name: in_markdown(HEADER, throughput_rows(throughput, name)) for name in SHAPES},
         "dirty": in_markdown(DIRTY_HEADER, dirty_rows(dirty)),
         "freshness": in_markdown(FRESHNESS_HEADER, freshness_rows(freshness)),
+        "matrix machine": _made_on(kinds),
+        "matrix": in_markdown(matrix.HEADER, matrix.rows(kinds)),
     }
 
 
@@ -59,6 +63,12 @@ def _machine(throughput: Mapping[str, Any], dirty: Mapping[str, Any], freshness:
         ("versions", ", ".join(f"{name} {version}" for name, version in throughput["versions"].items())),
     ]
     return in_markdown(("", ""), rows)
+
+
+def _made_on(result: Mapping[str, Any]) -> str:
+    machine, settings = result["machine"], result["settings"]
+    made = f"{settings['records']:,} records, medians of {settings['repeats']}; {_made(result)}"
+    return f"{made}; {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB"
 
 
 def _made(result: Mapping[str, Any]) -> str:
