@@ -4,8 +4,6 @@ A value goes to the first of its columns that holds all values of its type; what
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,7 +49,6 @@ _Misfits = list[tuple[np.ndarray, str]]
 _Project = Callable[[pa.Array], tuple[pa.Array, _Misfits]]
 
 
-@dataclass(frozen=True)
 class Fit:
     """Projects records of one shape onto columns.
 
@@ -64,14 +61,9 @@ class Fit:
         label: What messages call the schema of the records.
     """
 
-    have: pa.StructType
-    columns: Sequence[Column]
-    label: str
-
-    @cached_property
-    def project(self) -> _Project:
-        """Return the function that gives columns of records, and which of their values fit none."""
-        return _of_struct(self.have, self.columns, "")
+    def __init__(self, have: pa.StructType, columns: Sequence[Column], label: str) -> None:
+        self.have, self.columns, self.label = have, columns, label
+        self._project = _of_struct(have, columns, "")
 
     def rows(self, records: pa.StructArray) -> tuple[pa.StructArray, Errors]:
         """Return a struct of the columns for each record, and by number the records that are no rows.
@@ -79,7 +71,7 @@ class Fit:
         Args:
             records: Of type `have`, none of them null.
         """
-        made, misfits = self.project(records)
+        made, misfits = self._project(records)
         said: dict[int, list[str]] = {}
         for where, message in misfits:
             for number in np.flatnonzero(where).tolist():

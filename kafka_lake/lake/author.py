@@ -15,6 +15,8 @@ OFFSETS = "kafka-lake.offsets"
 """The offsets of a commit that leaves the position where it is: ``0:5-9,1:0-3``, both ends inclusive."""
 REMOVES = "kafka-lake.removes"
 """The snapshot that takes away the rows that a commit replaces: it can't always tell that itself."""
+KEEPS = "kafka-lake.keeps"
+"""The snapshot behind which another one puts back the rows that it took away and that Kafka no longer has."""
 HOST = "kafka-lake.host"
 USER = "kafka-lake.user"
 AUTHOR = (RUN_ID, KIND, HOST, USER)

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from kafka_lake.common.offsets import Loss, Position, Positions, losses_from_json
-from kafka_lake.lake.author import EXPIRE_ROWS, HOST, KIND, OFFSETS, RECONCILE, USER, offsets_of
+from kafka_lake.lake.author import EXPIRE_ROWS, HOST, KEEPS, KIND, OFFSETS, RECONCILE, REMOVES, USER, offsets_of
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.positions import (
     ADOPTED_FROM,
@@ -156,32 +156,21 @@ def _before(history: Sequence[_Entry]) -> list[Position | None]:
 def _parts(history: Sequence[_Entry]) -> dict[int, _Entry]:
     """Return, for snapshots that tell no author, the one beside them that is of the same commit.
 
-    A commit that takes rows away has a snapshot for that before the one with its position, and one behind it if rows
-    that Kafka no longer has are kept, or rows that have expired stay out. Spark gives those no properties of ours; its
-    application is the same.
+    A commit that takes rows away has a snapshot for that before the one with its position, which names it, and one
+    behind it, which names that, if rows that Kafka no longer has are kept.
     """
     found: dict[int, _Entry] = {}
     for number, (newer, older) in enumerate(pairwise(history)):
-        if RUN_ID in newer.summary and RUN_ID not in older.summary and _is_removal(older) and _same(newer, older):
+        before = str(older.snapshot.snapshot_id)
+        if newer.summary.get(REMOVES) == before and RUN_ID not in older.summary:
             found[number + 1] = newer
-        kept = older.summary.get(KIND) == "replace" and newer.snapshot.summary is not None
-        changes = _operation(newer) is Operation.APPEND or _is_removal(newer)
-        if kept and RUN_ID not in newer.summary and changes and _same(newer, older):
+        if newer.summary.get(KEEPS) == before:
             found[number] = older
     return found
 
 
-def _is_removal(entry: _Entry) -> bool:
-    return _operation(entry) in (Operation.DELETE, Operation.OVERWRITE)
-
-
 def _operation(entry: _Entry) -> Operation | None:
     return entry.snapshot.summary.operation if entry.snapshot.summary else None
-
-
-def _same(one: _Entry, other: _Entry) -> bool:
-    applications = {_first(each.summary, _APPLICATION) for each in (one, other)}
-    return len(applications) == 1 and "" not in applications
 
 
 def _first(summary: dict[str, str], keys: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.decode.decoder import Nothing, batch_metrics
+from kafka_lake.ingest.decode.decoder import batch_metrics
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.report import RunReport
@@ -299,14 +299,14 @@ def test_a_refused_commit_fails_the_run_and_those_before_it_stay(
 
 def test_records_without_a_time_do_not_count(spark_resource: Any) -> None:
     frame = spark_resource.spark_session.sql(
-        "SELECT timestamp_millis(ms) AS timestamp, X'00' AS value, CAST(NULL AS string) AS error_class, "
+        "SELECT CAST(NULL AS string) AS observed, timestamp_millis(ms) AS timestamp, X'00' AS value, CAST(NULL AS string) AS error_class, "
         "CAST(NULL AS binary) AS key, CAST(NULL AS array<struct<key: string, value: binary>>) AS headers "
         "FROM VALUES (-1L), (1700000000123L), (1800000000456L) AS given(ms)"
     )
-    (found,) = frame.agg(*batch_metrics(Nothing())).collect()  # type: ignore[arg-type]
+    (found,) = frame.agg(*batch_metrics()).collect()
     assert (found["oldest_ms"], found["newest_ms"]) == (1_700_000_000_123, 1_800_000_000_456)
     assert found["bytes_read"] == 3
-    (none,) = frame.filter("timestamp < timestamp_millis(0)").agg(*batch_metrics(Nothing())).collect()  # type: ignore[arg-type]
+    (none,) = frame.filter("timestamp < timestamp_millis(0)").agg(*batch_metrics()).collect()
     assert (none["oldest_ms"], none["newest_ms"]) == (None, None)
 
 

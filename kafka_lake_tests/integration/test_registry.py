@@ -206,7 +206,7 @@ def test_the_doctor_asks_a_registry_that_is_configured(
     monkeypatch.setenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", url)
     diagnosis = found()["Schema registry"]
     assert diagnosis.healthy is healthy
-    assert ("subjects at" if healthy else "Connection refused") in diagnosis.finding
+    assert (" at http" if healthy else "Connection refused") in diagnosis.finding
     assert SECRET not in str(diagnosis)
 
 

@@ -16,7 +16,7 @@ from kafka_lake.cli.history import commit_table, history_json, history_of, ident
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, losses_to_json
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.author import HOST, RECONCILE, USER, author_summary, offsets_of
+from kafka_lake.lake.author import HOST, KEEPS, RECONCILE, USER, author_summary, offsets_of, removes_mark
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, RUN_ID
 from kafka_lake.lake.snapshot_log import Consumed, oldest_are_gone, snapshot_log
@@ -101,12 +101,15 @@ def test_a_replay_tells_its_offsets_and_its_removal_of_rows_is_a_part_of_it(tabl
     commit(3, "run-1", "append", {0: 3})
     # As Spark deletes: with its own properties alone.
     table.delete("id >= 1", {"app-id": "local-1"})
+    deleting = table.refresh().current_snapshot()
+    assert deleting is not None
     again = author_summary("run-2", "replace", [OffsetRange(0, 1, 3), OffsetRange(1, 4, 4)])
-    table.append(
-        pa.table({"id": pa.array([7, 8], pa.int32())}), {**again, **SPARK, POSITION: Position(ME, {0: 3}).to_json()}
-    )
+    again |= {**removes_mark(deleting.snapshot_id), POSITION: Position(ME, {0: 3}).to_json()}
+    table.append(pa.table({"id": pa.array([7, 8], pa.int32())}), again)
     # Rows that Kafka no longer has are put back, behind the position.
-    commit(1, **SPARK)
+    replayed = table.refresh().current_snapshot()
+    assert replayed is not None
+    commit(1, **SPARK, **{KEEPS: str(replayed.snapshot_id)})
     table.delete("id = 8", {"app-id": "local-2"})
     # PyIceberg rewrites a file of which some rows go as a removal of it and an addition.
     others, kept, replay, *parts, _first = snapshot_log(table.refresh())

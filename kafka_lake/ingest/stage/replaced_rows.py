@@ -10,6 +10,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.stage.staged import StagedTable, Vanished
+from kafka_lake.lake.author import KEEPS
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.spark.frames import OFFSET
 
@@ -69,5 +70,6 @@ def keep_what_vanished(
         return primary, ()
     if not plan.keep_missing:
         return primary, tuple(sorted((Vanished(*row) for row in counted), key=lambda each: each.partition))
-    frames.rows_of(before, gone, column).coalesce(1).writeTo(primary.branch.write_name).append()
+    kept = frames.rows_of(before, gone, column).coalesce(1).writeTo(primary.branch.write_name)
+    kept.option(f"snapshot-property.{KEEPS}", str(primary.appended)).append()
     return replace(primary, snapshot=primary.branch.written(primary.appended).snapshot_id), ()

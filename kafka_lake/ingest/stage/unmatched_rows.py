@@ -26,7 +26,10 @@ def with_unmatched(batch: WrittenBatch, unmatched: DataFrame, target: Target, *,
     decoder = Unreadable(_REASON, UNMATCHED, also_none)
     judged = decoded(unmatched, decoder, target).drop(OBSERVED)
     counts = {name: each for name, each in batch.counts.items() if name != CLASSES}
-    for name, each in decoded(unmatched, decoder, target).agg(*batch_metrics()).collect()[0].asDict().items():
+    counted = decoded(unmatched, decoder, target).agg(*batch_metrics()).collect()[0].asDict()
+    # Nothing is learned of records that no table takes.
+    counted.pop(OBSERVED)
+    for name, each in counted.items():
         both = [count for count in (counts.get(name), each) if count is not None]
         join = {"oldest_ms": min, "newest_ms": max}.get(name, sum)
         counts[name] = join(both) if both else None
