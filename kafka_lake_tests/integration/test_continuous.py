@@ -299,7 +299,8 @@ def test_a_refused_commit_fails_the_run_and_those_before_it_stay(
 
 def test_records_without_a_time_do_not_count(spark_resource: Any) -> None:
     frame = spark_resource.spark_session.sql(
-        "SELECT CAST(NULL AS string) AS observed, timestamp_millis(ms) AS timestamp, X'00' AS value, CAST(NULL AS string) AS error_class, "
+        "SELECT timestamp_millis(ms) AS timestamp, X'00' AS value, CAST(NULL AS string) AS error_class, "
+        "CAST(NULL AS string) AS observed, "
         "CAST(NULL AS binary) AS key, CAST(NULL AS array<struct<key: string, value: binary>>) AS headers "
         "FROM VALUES (-1L), (1700000000123L), (1800000000456L) AS given(ms)"
     )
