@@ -208,7 +208,8 @@ class Settings:
         records: In a whole topic.
         repeats: Of each case, one case after the other, after a first round that isn't counted.
         cases: Beginnings of the names of those that are measured; empty for all.
-        package: A folder with another version of the package, which is measured instead; empty for this one.
+        package: A folder with nothing but another version of the package ``kafka_lake``, which is measured instead;
+            empty for this one.
         engine: How Spark is set up.
     """
 
