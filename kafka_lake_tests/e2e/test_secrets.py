@@ -38,7 +38,6 @@ CATALOG = {
     "adls.account-key": f"{MARK}-adls_key",
     "adls.sas-token": f"{MARK}-adls_sas",
     "adls.account-name": "acme",
-    "adls.client-secret": f"{MARK}-adls_client",
     "gcs.oauth2.token": f"{MARK}-gcs",
     "header.Authorization": f"Bearer {MARK}-header",
     "jdbc.password": f"{MARK}-jdbc",
