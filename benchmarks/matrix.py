@@ -365,7 +365,7 @@ def main() -> None:
                 so_far = (*so_far, topic)
                 count, size = it.task["sizes"][topic]
                 several = so_far if len(case.steps) > 1 else ()
-                spec = TopicTable(so_far[0], NAMESPACE, _table(turn, number), topics=several, **settings)
+                spec = TopicTable(topic, NAMESPACE, _table(turn, number), topics=several, **settings)
                 begin = Moment.now(os.getpid(), it.task["broker"])
                 ingest(spec, it.connections, f"bench-{turn}-{number}-{len(so_far)}")
                 end = Moment.now(os.getpid(), it.task["broker"])
