@@ -70,11 +70,10 @@ def matrix(
     records: Annotated[int, typer.Option(min=10_000, help="In a whole topic.")] = 1_000_000,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     case: Annotated[list[str], typer.Option(help="Beginning of a case's name; may be repeated.")] = [],  # noqa: B006
-    package: Annotated[str, typer.Option(help="A folder with another version of the package, measured instead.")] = "",
     keep: Keep = False,
 ) -> None:
     """What each kind of topic costs beside declared JSON: formats, types, layouts, upserts."""
-    result = of_kinds.measure(of_kinds.Settings(records, repeats, tuple(case), package), _tell_user)
+    result = of_kinds.measure(of_kinds.Settings(records, repeats, tuple(case)), _tell_user)
     title = f"{records:,} records in each whole topic, medians of {repeats}, warm"
     _out.print(results.on_terminal(title, of_kinds.HEADER, of_kinds.rows(result)))
     for folder in (results.FOLDER, *([results.KEPT] if keep else [])):

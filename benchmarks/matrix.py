@@ -210,15 +210,12 @@ class Settings:
         records: In a whole topic.
         repeats: Of each case, one case after the other, after a first round that isn't counted.
         cases: Beginnings of the names of those that are measured; empty for all.
-        package: A folder with nothing but another version of the package ``kafka_lake``, which is measured instead;
-            empty for this one.
         engine: How Spark is set up.
     """
 
     records: int
     repeats: int = 3
     cases: tuple[str, ...] = ()
-    package: str = ""
     engine: Engine = field(default_factory=Engine)
 
     def chosen(self) -> list[int]:
@@ -251,8 +248,6 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         task = task_of(broker.bootstrap_servers, broker.pid, topic, engine=settings.engine, folder=folder)
         turns = [(turn, n) for turn in range(settings.repeats + 1) for n in chosen]
         steps = [(turn, n, label) for turn, n in turns for label in CASES[n].steps]
-        # What is measured is found first on the path.
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [settings.package, os.environ.get("PYTHONPATH", "")]))
         told = {"turns": turns, "sizes": sizes}
         repeats = measured("benchmarks.matrix", task | told, folder / "engine.log", len(steps), "An ingest failed.")
         catalog = catalog_in(folder).open()

@@ -180,8 +180,8 @@ def measured(module: str, task: Mapping[str, Any], log: Path, count: int, failur
     Raises:
         KafkaLakeError: If the process fails, or prints more or less.
     """
-    # This package is found, unless another one is asked for, and no Connect server is used.
-    paths = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[1])]
+    # This package is found, and no Connect server is used.
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
     environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", module, json.dumps(task)]
