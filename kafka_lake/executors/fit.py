@@ -18,7 +18,6 @@ from kafka_lake.executors.json.decoder import (
     Decoded,
     Seen,
     failed_at,
-    too_large,
 )
 from kafka_lake.executors.json.misfit import ANOTHER_TYPE
 
@@ -99,22 +98,6 @@ class Fit:
             good[list(wrong)] = False
             made, places = made.filter(pa.array(good)), places[good]
         return Decoded(made, places, *failed_at(errors, count), seen)
-
-
-def small_enough(values: pa.Array, max_bytes: int | None, errors: Errors) -> np.ndarray:
-    """Return the numbers of the values that are not null and not over the limit.
-
-    Args:
-        values: Binary.
-        max_bytes: The limit; None for none.
-        errors: Gets an error for each value over it.
-    """
-    open_ = pc.is_valid(values).to_numpy(zero_copy_only=False)
-    if large := too_large(values, max_bytes):
-        errors.update(large)
-        open_ = open_.copy()
-        open_[list(large)] = False
-    return np.flatnonzero(open_)
 
 
 def null_required(rows: pa.StructArray, columns: Sequence[Column]) -> Errors:

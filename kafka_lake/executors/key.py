@@ -53,23 +53,18 @@ class KeyDecoder:
             error_class = pc.if_else(apart, BAD_KEY, error_class)
             message = pc.if_else(apart, said, message)
         places = np.flatnonzero(has_row)
-        made = self._rows(value, key, places, len(batch))
+        made = self._rows(value, key, places)
         seen = value.seen if key is None or not key.seen else replace(value.seen, key=key.seen.data())
         return Decoded(made, places, error_class, message, seen)
 
-    def _rows(self, value: Decoded, key: Decoded | None, places: np.ndarray, count: int) -> pa.StructArray:
-        parts = dict(zip([f.name for f in value.made.type], _at(value, places, count).flatten(), strict=True))
+    def _rows(self, value: Decoded, key: Decoded | None, places: np.ndarray) -> pa.StructArray:
+        parts = dict(zip([f.name for f in value.made.type], _at(value, places).flatten(), strict=True))
         if key is not None:
-            keys = _at(key, places, count)
+            keys = _at(key, places)
             parts[self._column] = keys if self._whole else keys.field(0)
         return pa.StructArray.from_arrays([parts[name] for name in self._names], names=list(self._names))
 
 
-def _at(decoded: Decoded, places: np.ndarray, count: int) -> pa.StructArray:
+def _at(decoded: Decoded, places: np.ndarray) -> pa.StructArray:
     """Return the structs of the records at these places; null for those that have none."""
-    if np.array_equal(decoded.places, places):
-        return decoded.made
-    where = np.full(count, -1, dtype=np.int64)
-    where[decoded.places] = np.arange(len(decoded.places))
-    chosen = where[places]
-    return decoded.made.take(pa.array(chosen, mask=chosen < 0))
+    return decoded.made if np.array_equal(decoded.places, places) else decoded.rows.take(pa.array(places))

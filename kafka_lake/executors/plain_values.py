@@ -6,9 +6,8 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from kafka_lake.executors.json.decoder import NOT_JSON, TOO_DEEP, Decoded, failed_at, too_large
+from kafka_lake.executors.json.decoder import NOT_JSON, TOO_DEEP, Decoded, failed_at, small_enough
 from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse, refuse_twice
 
 NOT_TEXT = "not_text"
@@ -32,9 +31,8 @@ class PlainValues:
         Args:
             values: Binary; nulls are tombstones.
         """
-        errors = too_large(values, self._max_bytes)
-        places = np.flatnonzero(pc.is_valid(values).to_numpy(zero_copy_only=False))
-        places = np.setdiff1d(places, np.fromiter(errors, dtype=np.int64, count=len(errors)), assume_unique=True)
+        errors: dict[int, tuple[str, str]] = {}
+        places = small_enough(values, self._max_bytes, errors)
         column = values.take(pa.array(places)) if len(places) < len(values) else values
         if self._kind != "bytes":
             column, bad = _checked(column, _text if self._kind == "string" else _json)

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.fit import Errors, small_enough
+from kafka_lake.executors.fit import Errors
 from kafka_lake.executors.json.columns import Column, arrow_type
-from kafka_lake.executors.json.decoder import MESSAGE, NOTHING, Decoded, failed_at, in_order
+from kafka_lake.executors.json.decoder import MESSAGE, NOTHING, Decoded, failed_at, in_order, small_enough
 
 NO_SCHEMA_ID, UNKNOWN_SCHEMA = "no_schema_id", "unknown_schema"
 HEADER = 5
@@ -211,6 +211,13 @@ class _Heads:
     def _byte(self, places: np.ndarray, number: int) -> np.ndarray:
         found: np.ndarray = self._bytes[self._begins[places] + number]
         return found
+
+
+def schema_ids(values: pa.Array) -> dict[str, int]:
+    """Return how many values begin with the id of each schema, named as by `name_of`; others don't count."""
+    heads, places = _Heads(values), np.flatnonzero(pc.is_valid(values).to_numpy(zero_copy_only=False))
+    ids, counts = np.unique(heads.ids(places[heads.framed(places)]), return_counts=True)
+    return {name_of((id_, b"")): count for id_, count in zip(ids.tolist(), counts.tolist(), strict=True)}
 
 
 def name_of(key: Key) -> str:

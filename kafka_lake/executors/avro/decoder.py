@@ -8,9 +8,9 @@ import pyarrow as pa
 from kafka_lake.executors.avro.reader import Reader
 from kafka_lake.executors.avro.scan import Scan
 from kafka_lake.executors.avro.schema import SchemaReader
-from kafka_lake.executors.fit import Errors, Fit, small_enough
+from kafka_lake.executors.fit import Errors, Fit
 from kafka_lake.executors.json.columns import Column
-from kafka_lake.executors.json.decoder import NOTHING, Decoded
+from kafka_lake.executors.json.decoder import NOTHING, Decoded, small_enough
 
 MALFORMED = "malformed"
 VALUE = "value"

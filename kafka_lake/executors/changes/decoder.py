@@ -1,6 +1,5 @@
 """Records as changes of keyed rows: the row in a table's columns, what is done to it, why a record is no change."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_lake.executors.changes.change import DELETE, KEY_CHANGED, NO_KEY, NO_OLD_KEY, NO_ORDER, READ, UPSERT, Change
-from kafka_lake.executors.changes.debezium_avro import schema_id
 from kafka_lake.executors.changes.told import change_teller
 from kafka_lake.executors.json.decoder import NOTHING, NULL_IN_REQUIRED_COLUMN, Decoded, failed_at
+from kafka_lake.executors.registered import schema_ids
 
 VALUE_NOT_SENT = "value_not_sent"
 _LATER = ", and the row of the old key may be from another partition. Name a column with order_by:."
@@ -185,7 +184,7 @@ class ChangesDecoder:
         """Return what was seen of rows, with the ids of the schemas of records' values and keys instead of rows'."""
         if not self._counts_ids:
             return seen
-        values, keys = (_ids(batch.column(part)) for part in ("value", "key"))
+        values, keys = (schema_ids(batch.column(part)) for part in ("value", "key"))
         return replace(seen, schemas=values, key=replace(NOTHING, schemas=keys).data() if keys else {})
 
 
@@ -327,8 +326,3 @@ def _same(one: pa.Array, other: pa.Array) -> np.ndarray:
     same = pc.or_(pc.fill_null(pc.equal(one, other), False), both_null)
     found: np.ndarray = same.to_numpy(zero_copy_only=False)
     return found
-
-
-def _ids(values: pa.Array) -> dict[str, int]:
-    found = Counter(id_ for each in values.to_pylist() if each is not None and (id_ := schema_id(each)) is not None)
-    return {str(id_): count for id_, count in found.most_common()}

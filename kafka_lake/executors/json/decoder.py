@@ -369,6 +369,23 @@ def too_large(values: pa.Array, max_bytes: int | None) -> dict[int, tuple[str, s
     return {int(at): (TOO_LARGE, f"The value has {size[at]} bytes, the limit is {max_bytes}.") for at in large}
 
 
+def small_enough(values: pa.Array, max_bytes: int | None, errors: dict[int, tuple[str, str]]) -> np.ndarray:
+    """Return the numbers of the values that are not null and not over the limit.
+
+    Args:
+        values: Binary.
+        max_bytes: The limit; None for none.
+        errors: Gets an error for each value over it.
+    """
+    open_ = pc.is_valid(values).to_numpy(zero_copy_only=False)
+    if large := too_large(values, max_bytes):
+        errors.update(large)
+        open_ = open_.copy()
+        open_[list(large)] = False
+    found: np.ndarray = np.flatnonzero(open_)
+    return found
+
+
 def failed_at(errors: Mapping[int, tuple[str, str]], count: int) -> tuple[pa.StringArray, pa.StringArray]:
     """Return error classes and messages of so many values, null where there is none, by errors by place."""
     if not errors:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from kafka_lake.executors.fit import Errors, Fit, small_enough
+from kafka_lake.executors.fit import Errors, Fit
 from kafka_lake.executors.json.columns import Column
-from kafka_lake.executors.json.decoder import MESSAGE, NOTHING, Decoded
+from kafka_lake.executors.json.decoder import MESSAGE, NOTHING, Decoded, small_enough
 from kafka_lake.executors.protobuf.reader import MessageReader
 
 MALFORMED = "malformed"

@@ -24,9 +24,10 @@ def with_unmatched(batch: WrittenBatch, unmatched: DataFrame, target: Target, *,
         also_none: Whether a record without a value becomes a dead letter, too.
     """
     decoder = Unreadable(_REASON, UNMATCHED, also_none)
-    judged = decoded(unmatched, decoder, target).drop(OBSERVED)
+    found = decoded(unmatched, decoder, target)
+    judged = found.drop(OBSERVED)
     counts = {name: each for name, each in batch.counts.items() if name != CLASSES}
-    counted = decoded(unmatched, decoder, target).agg(*batch_metrics()).collect()[0].asDict()
+    counted = found.agg(*batch_metrics()).collect()[0].asDict()
     # Nothing is learned of records that no table takes.
     counted.pop(OBSERVED)
     for name, each in counted.items():

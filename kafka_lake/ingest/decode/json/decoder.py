@@ -41,19 +41,8 @@ def decode_json(
         The records with three more columns, one row for each, none lost.
     """
     target = columns if isinstance(columns, Target) else Target(columns)
-    return decode_observed(records, target, rules or Rules(), max_record_bytes, plain=plain).drop(OBSERVED)
-
-
-def decode_observed(
-    records: DataFrame, target: Target, rules: Rules, max_record_bytes: int | None = None, plain: bool = True
-) -> DataFrame:
-    """Add the columns that `decode_json` adds, and ``observed``, which `observed_in` reads; see there for arguments."""
-    return decoded_in_tasks(records, target.columns, work_of(target, rules, max_record_bytes, plain))
-
-
-def observed_in(records: DataFrame, target: Target, rules: Rules) -> Seen:
-    """Return what records have that no column takes, in a pass of its own."""
-    return observed_in_tasks(records, work_of(target, rules, None), rules.max_columns)
+    work = work_of(target, rules or Rules(), max_record_bytes, plain)
+    return decoded_in_tasks(records, target.columns, work).drop(OBSERVED)
 
 
 def said_of(seen: Seen) -> dict[str, str]:
