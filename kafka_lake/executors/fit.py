@@ -270,7 +270,7 @@ def _of_items(have: pa.DataType, want: Any, path: str, kind: pa.DataType) -> _Pr
         owners = np.repeat(np.arange(len(values)), lengths)
         there = np.zeros(len(values), dtype=bool)
         there[owners[wrong]] = True
-        return _nested(values, lengths, keys, made, kind), _any(there, said)
+        return _nested(values, lengths, keys, items=made, kind=kind), _any(there, said)
 
     return project
 

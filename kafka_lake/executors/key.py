@@ -55,7 +55,7 @@ class KeyDecoder:
         places = np.flatnonzero(has_row)
         made = self._rows(value, key, places)
         seen = value.seen if key is None or not key.seen else replace(value.seen, key=key.seen.data())
-        return Decoded(made, places, error_class, message, seen)
+        return Decoded(made, places, error_class, error_message=message, seen=seen)
 
     def _rows(self, value: Decoded, key: Decoded | None, places: np.ndarray) -> pa.StructArray:
         parts = dict(zip([f.name for f in value.made.type], _at(value, places).flatten(), strict=True))

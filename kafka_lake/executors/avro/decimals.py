@@ -118,7 +118,7 @@ class DecimalTexts(_OfBytes):
     def read(self, scan: Scan, at: Places, row: Rows) -> tuple[pa.Array, Places]:
         """Return the values."""
         begin, _, end = self._spans(scan, at, row)
-        return texts_of(scan, begin, end, row, self._text), end
+        return texts_of(scan, begin, end, row=row, text=self._text), end
 
 
 class ScaledDecimals(Reader):
@@ -135,7 +135,7 @@ class ScaledDecimals(Reader):
             first, last = span(content, begin)
             return decimal_text(_unscaled(content[first:last]), scale)
 
-        return texts_of(scan, at, end, row, text), end
+        return texts_of(scan, at, end, row=row, text=text), end
 
     def skip(self, scan: Scan, at: Places, row: Rows) -> Places:
         """Return where the values end."""

@@ -51,7 +51,7 @@ class AvroDecoder:
             said = f"The bytes don't decode by {self._fit.label}."
             errors |= dict.fromkeys(places[~good].tolist(), (MALFORMED, said))
             found, places = found.filter(pa.array(good)), places[good]
-        return self._fit.decoded(found, places, errors, len(values), NOTHING)
+        return self._fit.decoded(found, places, errors, count=len(values), seen=NOTHING)
 
 
 def read(reader: Reader, values: pa.Array) -> tuple[pa.StructArray, np.ndarray]:

@@ -256,7 +256,7 @@ class _Blocks(Reader):
                 places.append(np.repeat(first, count) + size * np.arange(count.sum()))
                 at[going] += size * count
             else:
-                self._one_by_one(scan, at, row, going, count, owners, places)
+                self._one_by_one(scan, at, row, going=going, count=count, owners=owners, places=places)
         return *_in_order(owners, places, len(at)), at
 
     def _counts(self, scan: Scan, at: Places, row: Rows) -> tuple[np.ndarray, Places]:

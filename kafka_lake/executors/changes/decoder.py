@@ -78,7 +78,7 @@ class ChangesDecoder:
         old = self._old.decode(_with_value(batch, told.old)) if self._old is not None else None
         if old is not None and told.old is not None:
             self._refuse_old(errors, old, told.old, columns)
-        self._refuse(errors, batch, told, columns, kept)
+        self._refuse(errors, batch, told, columns=columns, kept=kept)
         places = np.flatnonzero(there & ~errors.failed)
         parts = [columns[name] for name in self._columns]
         whole = pa.StructArray.from_arrays(parts, names=list(self._columns)) if parts else rows.rows

@@ -80,7 +80,7 @@ class ArrowColumns:
             # Each text has one object at least; one with two would shift the others.
             return None
         arrays = [table.column(each[2][0]).combine_chunks() for each in self._columns]
-        return self._made(arrays, self._columns, at, marks, self._path)
+        return self._made(arrays, self._columns, at, marks=marks, path=self._path)
 
     def _read_as(self, kind: Any) -> Any:
         if kind[0] == "struct":
@@ -93,25 +93,25 @@ class ArrowColumns:
         self, arrays: Sequence[pa.Array], columns: Sequence[Column], at: np.ndarray, marks: Marks, path: Path
     ) -> list[pa.Array]:
         return [
-            self._value(array, column[1], at, marks, (*path, column[0]))
+            self._value(array, column[1], at, marks=marks, path=(*path, column[0]))
             for array, column in zip(arrays, columns, strict=True)
         ]
 
     def _value(self, array: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
         if kind[0] == "struct":
             fields = [array.field(each[2][0]) for each in kind[1]]
-            inner = self._made(fields, kind[1], at, marks, path)
+            inner = self._made(fields, kind[1], at, marks=marks, path=path)
             return pa.StructArray.from_arrays(inner, fields=list(arrow_type(kind)), mask=array.is_null())
         if kind[0] == "list":
             owners = at[pc.list_parent_indices(array).to_numpy(zero_copy_only=False)]
-            made = self._value(array.flatten(), kind[1], owners, marks, (*path, "element"))
+            made = self._value(array.flatten(), kind[1], owners, marks=marks, path=(*path, "element"))
             return list_like(array, made, arrow_type(kind))
         if kind[0] in ("float", "double"):
-            return self._parsed.real(array, kind, at, marks, path)
+            return self._parsed.real(array, kind, at, marks=marks, path=path)
         if kind[0] == "binary":
             return self._parsed.binary(array, at, marks, path)
         if kind[0] in _TIMES and self._epochs:
-            return self._parsed.epochs(array, kind, at, marks, path)
+            return self._parsed.epochs(array, kind, at, marks=marks, path=path)
         if kind[0] in ("date", *_TIMES):
-            return self._parsed.times(array, kind, at, marks, path)
+            return self._parsed.times(array, kind, at, marks=marks, path=path)
         return array

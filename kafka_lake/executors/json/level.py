@@ -88,7 +88,8 @@ class Level:
         fields[""] = pa.nulls(len(texts), pa.string())
         if self._alone:
             return [
-                self._value(fields[each[2][0]], each[1], at, marks, (*self._path, each[0])) for each in self._columns
+                self._value(fields[each[2][0]], each[1], at, marks=marks, path=(*self._path, each[0]))
+                for each in self._columns
             ]
         return self._shared(fields, at, marks)
 
@@ -134,15 +135,15 @@ class Level:
     def _value(self, texts: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
         """Return JSON texts as a kind's values."""
         if kind[0] == "struct":
-            return self._struct(texts, kind, at, marks, path)
+            return self._struct(texts, kind, at, marks=marks, path=path)
         if kind[0] == "list":
-            return self._list(texts, kind, at, marks, path)
+            return self._list(texts, kind, at, marks=marks, path=path)
         if kind[0] == "map":
-            return self._map(texts, kind, at, marks, path)
-        return self._values.made(texts, kind, at, marks, path)
+            return self._map(texts, kind, at, marks=marks, path=path)
+        return self._values.made(texts, kind, at, marks=marks, path=path)
 
     def _struct(self, texts: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
-        texts = _beginning(texts, "{", at, marks, path)
+        texts = _beginning(texts, "{", at, marks=marks, path=path)
         level = self._inner.get(path)
         if level is None:
             level = self._inner[path] = Level(kind[1], self._rules, path, self._texts)
@@ -150,19 +151,19 @@ class Level:
         return pa.StructArray.from_arrays(made, fields=list(arrow_type(kind)), mask=texts.is_null())
 
     def _list(self, texts: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
-        elements = self._texts.elements(_beginning(texts, "[", at, marks, path))
+        elements = self._texts.elements(_beginning(texts, "[", at, marks=marks, path=path))
         owners = at[pc.list_parent_indices(elements).to_numpy(zero_copy_only=False)]
-        inner = self._value(elements.flatten(), kind[1], owners, marks, (*path, "element"))
+        inner = self._value(elements.flatten(), kind[1], owners, marks=marks, path=(*path, "element"))
         return list_like(elements, inner, arrow_type(kind))
 
     def _map(self, texts: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
-        texts = _beginning(texts, "{", at, marks, path)
+        texts = _beginning(texts, "{", at, marks=marks, path=path)
         entries = self._texts.entries(texts)
         twice = pc.and_(entries.is_null(), texts.is_valid()).to_numpy(zero_copy_only=False)
         marks.refuse(at[twice], TWICE)
         pairs = entries.flatten()
         owners = at[pc.list_parent_indices(entries).to_numpy(zero_copy_only=False)]
-        values = self._value(pairs.field(1), kind[1], owners, marks, (*path, "value"))
+        values = self._value(pairs.field(1), kind[1], owners, marks=marks, path=(*path, "value"))
         counts = pc.fill_null(pc.list_value_length(entries), 0).to_numpy(zero_copy_only=False)
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         return pa.MapArray.from_arrays(offsets, pairs.field(0), values, arrow_type(kind), mask=entries.is_null())
@@ -180,8 +181,10 @@ class Level:
                 mine, todo = (
                     pc.if_else(each, pa.scalar(None, todo.type), todo) for each in (unlike, pc.invert(unlike))
                 )
-                array = self._value(mine, kind, at, marks, (*self._path, name))
-                made[number] = array if made[number] is None else self._both(made[number], array, at, marks, name)
+                array = self._value(mine, kind, at, marks=marks, path=(*self._path, name))
+                made[number] = (
+                    array if made[number] is None else self._both(made[number], array, at, marks=marks, name=name)
+                )
             if todo.null_count < count:
                 last = ".".join((*self._path, self._columns[takers[-1]][0]))
                 marks.refuse(at[todo.is_valid().to_numpy(zero_copy_only=False)], last)

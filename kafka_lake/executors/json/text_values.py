@@ -89,22 +89,24 @@ class TextValues:
         """
         name = kind[0]
         if name in ("string", "variant"):
-            return self._text(texts, name == "variant", at, marks, path)
+            return self._text(texts, name == "variant", at, marks=marks, path=path)
         if name in _WHOLES:
-            return _whole(texts, kind, at, marks, path)
+            return _whole(texts, kind, at, marks=marks, path=path)
         if name in ("float", "double"):
-            numbers = _cast(texts, _NUMBER, pa.float64(), at, marks, path)
-            return self._parsed.real(numbers, kind, at, marks, path)
+            numbers = _cast(texts, _NUMBER, pa.float64(), at=at, marks=marks, path=path)
+            return self._parsed.real(numbers, kind, at, marks=marks, path=path)
         if name == "boolean":
             return _booleans(texts, at, marks, path)
         if name == "decimal":
-            return self._decimal(texts, kind, at, marks, path)
+            return self._decimal(texts, kind, at, marks=marks, path=path)
         if name in PLAIN_TIMES and self._rules.timestamp_unit is not None:
-            return self._parsed.epochs(_cast(texts, _WHOLE, pa.int64(), at, marks, path), kind, at, marks, path)
+            return self._parsed.epochs(
+                _cast(texts, _WHOLE, pa.int64(), at=at, marks=marks, path=path), kind, at, marks=marks, path=path
+            )
         strings = self.strings(_quoted(texts, at, marks, path))
         if name == "binary":
             return self._parsed.binary(strings, at, marks, path)
-        return self._parsed.times(strings, kind, at, marks, path)
+        return self._parsed.times(strings, kind, at, marks=marks, path=path)
 
     def strings(self, texts: pa.Array) -> pa.Array:
         """Return what JSON strings stand for; other JSON texts stay as they are if one of the strings has escapes."""
@@ -186,7 +188,7 @@ def _cast(texts: pa.Array, pattern: str, kind: Any, at: np.ndarray, marks: Marks
 
 
 def _whole(texts: pa.Array, kind: Any, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
-    numbers = _cast(texts, _WHOLE, pa.int64(), at, marks, path)
+    numbers = _cast(texts, _WHOLE, pa.int64(), at=at, marks=marks, path=path)
     limit = _LIMITS.get(kind[0])
     if limit is None:
         return numbers

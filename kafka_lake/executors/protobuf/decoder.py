@@ -49,4 +49,4 @@ class ProtobufDecoder:
         for number, error in failed.items():
             said = f"The bytes don't decode by {self._fit.label}. {error}"
             errors[int(places[number])] = MALFORMED, said[:MESSAGE]
-        return self._fit.decoded(messages, places[at], errors, len(values), NOTHING)
+        return self._fit.decoded(messages, places[at], errors, count=len(values), seen=NOTHING)

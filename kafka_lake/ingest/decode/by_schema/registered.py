@@ -82,7 +82,7 @@ class Registered(Nothing):
             schemas |= dict.fromkeys(self._json_keys(), len(decoders))
             rules = replace(self.rules, infer=True, any_case=target.any_case)
             decoders.append(work_of(target, rules, None))
-        return self._work(columns, decoders, schemas, self.refused, max_record_bytes)
+        return self._work(columns, decoders, schemas, refused=self.refused, max_record_bytes=max_record_bytes)
 
     def change(self, target: Target) -> T.StructType | None:
         """Return None."""
@@ -113,7 +113,9 @@ class Registered(Nothing):
         """Return which schemas wrote records, none of which is decoded."""
         known = dict.fromkeys([*self.writers, *self.refused], "")
         mine = records.withColumn("value", F.col(self.part))
-        return observed_in_tasks(mine, self._work((), (), {}, known, None), self.rules.max_columns)
+        return observed_in_tasks(
+            mine, self._work((), (), {}, refused=known, max_record_bytes=None), self.rules.max_columns
+        )
 
     def _knowing(self, seen: Seen, records: DataFrame) -> "Registered":
         """Return a decoder that knows the schemas of ids, and the messages of Protobuf's, that a pass has shown."""
