@@ -81,9 +81,7 @@ def as_json(found: Adoption, seen: Preview | None, adopted: bool) -> dict[str, A
     """Return the same for programs.
 
     Args:
-        found: What would be written.
         seen: What the next run would do to the columns; None if nobody has looked.
-        adopted: Whether it was written.
     """
     return {
         "topic": found.topic,

@@ -37,7 +37,6 @@ class Request:
         topics: Topics named; none for all.
         sample: How many records of each to look at.
         internal: The cluster's own topics as well.
-        write: Whether to write documents.
         into: Where to; None for the project's ``defs``.
         as_json: Whether to print for programs.
     """
@@ -52,11 +51,6 @@ class Request:
 
 def run(request: Request, out: Console, err: Console) -> bool:
     """Do what was asked for.
-
-    Args:
-        request: What.
-        out: Gets what was found.
-        err: Gets progress.
 
     Returns:
         Whether every topic could be looked at.
@@ -125,7 +119,6 @@ def discovered_blocks(found: Sequence[Discovered], whole: bool = False) -> list[
     """Return topics as blocks: a line with what they hold, and below it what their records seem to be.
 
     Args:
-        found: The topics.
         whole: All columns of each topic instead of the first ones.
     """
     blocks: list[RenderableType] = []

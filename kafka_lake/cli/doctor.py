@@ -33,7 +33,6 @@ class Diagnosis:
     """What was found about one part.
 
     Args:
-        part: Its name.
         healthy: Whether a run can use it.
         finding: What was found; the error if it isn't healthy.
         remedy: What to do if it isn't.
@@ -65,7 +64,6 @@ def examine(
         brokers_at_hand: Entered while the brokers are examined; raises `EmbeddedBrokerStoppedError`.
         tell_user: Called with the name of the part under examination, and with the progress of downloads.
         clusters: Gives the project's clusters by name; what the environment says counts if there are none.
-        catalog: Gives the project's catalog.
         tables: Gives what the project says of its topics' tables.
     """
     try:

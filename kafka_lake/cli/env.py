@@ -16,7 +16,6 @@ class Variable:
     """A variable to set.
 
     Args:
-        name: What it is called.
         value: What it is set to.
         secret: Whether to show it only to those who ask for secrets.
     """
@@ -32,7 +31,6 @@ def variables(
     """Return what other tools need: PyIceberg's variables of the catalog, Spark's address, Kafka's, the registry's.
 
     Args:
-        catalog: The deployment's catalog.
         bootstrap_servers: The brokers of each Kafka cluster, by its name.
         environment: Where ``SPARK_REMOTE`` and ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` are looked up.
     """

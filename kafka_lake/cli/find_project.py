@@ -251,9 +251,6 @@ def _sections(file: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 def defs_folder(file: Path) -> Path:
     """Return the folder of YAML documents that a project has.
 
-    Args:
-        file: Where its definitions are.
-
     Returns:
         What the nearest ``[tool.dg.project]`` names, below its file's folder or ``src`` there; without one, ``defs``
         beside the file. It need not exist.

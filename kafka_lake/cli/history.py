@@ -28,8 +28,6 @@ class History:
     """What is known of a table's commits.
 
     Args:
-        table: ``namespace.table``.
-        commits: The newest, newest first.
         older: How many older ones are known beside them.
         expired: Whether there were still older ones, whose snapshots have expired.
         losses: What was given up for lost by commits whose snapshots have expired, as a property of the table has it.
@@ -48,7 +46,6 @@ def identifier_of(name: str, specs: Sequence[TopicTable]) -> tuple[str, str]:
     Args:
         name: A topic, with its cluster's name or without; or a table, with its namespace or without. A table in a
             namespace needn't be of any topic.
-        specs: The project's topics.
 
     Raises:
         ConfigurationError: If there is no such table, or there are several.
@@ -80,11 +77,6 @@ def identifier_of(name: str, specs: Sequence[TopicTable]) -> tuple[str, str]:
 
 def history_of(catalog: LakeCatalog, identifier: tuple[str, str], limit: int) -> History:
     """Return the newest commits of a table.
-
-    Args:
-        catalog: Where it is.
-        identifier: Namespace and name.
-        limit: How many at most.
 
     Raises:
         TableError: If there is no such table.

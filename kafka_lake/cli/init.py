@@ -35,7 +35,6 @@ class Request:
         folder: Where the project shall be.
         topics: Topics whose tables it has from the start.
         bootstrap_servers: The brokers, for its ``.env``; empty if the environment or the local stack has them.
-        registry_url: The schema registry, likewise.
     """
 
     folder: Path
@@ -48,9 +47,7 @@ def run(request: Request, out: Console, err: Console) -> None:
     """Make the project, or nothing.
 
     Args:
-        request: What was asked for.
         out: Gets what was made, and what to do next.
-        err: Gets progress and questions.
 
     Raises:
         KafkaLakeError: If a topic can't be looked at, something is in the folder already, an address has a password,
@@ -85,7 +82,6 @@ def package_name(name: str, folder: Path) -> str:
     """Return the name of the Python package in a project's folder.
 
     Args:
-        name: The folder's name.
         folder: The folder; what is in it may have that name.
 
     Raises:
@@ -107,12 +103,7 @@ def package_name(name: str, folder: Path) -> str:
 
 
 def project_files(name: str, request: Request) -> dict[Path, str]:
-    """Return the project's files but for its topics, by their paths in its folder.
-
-    Args:
-        name: Its Python package.
-        request: What was asked for.
-    """
+    """Return the project's files but for its topics, by their paths in its folder."""
     names = {"name": name, "project": name.replace("_", "-"), "version": version("kafka-lake")}
     return {
         Path("pyproject.toml"): _PYPROJECT.format(**names),

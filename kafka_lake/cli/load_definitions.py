@@ -36,10 +36,6 @@ def explanation(error: BaseException, folder: Path) -> ConfigurationError | None
 
     Args:
         error: What loading them raised; what is wrong is somewhere among its causes.
-        folder: Where the definitions are.
-
-    Returns:
-        The error for the user; None if the definitions are not what is wrong.
     """
     chain = list(_causes(error))
     document = next(filter(None, (_document(each, folder) for each in chain)), None)
@@ -143,9 +139,6 @@ def _broken(file: Path, line: int, problem: str) -> ConfigurationError:
 
 def definitions(at: Target) -> dg.Definitions:
     """Return what a code location defines.
-
-    Args:
-        at: The code location.
 
     Raises:
         ConfigurationError: If it has no definitions, or several.

@@ -23,9 +23,6 @@ def serve(host: str, port: int, interval: float, tell_user: Callable[[str], None
     """Serve the metrics of all topics of the project until a signal comes.
 
     Args:
-        host: Address to listen at.
-        port: Of it.
-        interval: Seconds between two collections.
         tell_user: Called with lines for the user.
 
     Raises:

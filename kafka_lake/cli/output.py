@@ -144,8 +144,6 @@ def followed(topic: str, console: Console, backlog: int | None = None) -> Iterat
     """Show a progress bar as long as the block runs, and above it what the run warns of; nothing if that is logged.
 
     Args:
-        topic: The topic's name.
-        console: Gets the bar.
         backlog: Offsets to read, for the bar; None if only the run's first commit will tell.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -223,8 +223,6 @@ def connections_at_hand(
 
     Args:
         tell_user: Called with a line for the user when an embedded broker is started.
-        with_broker: Brokers are needed.
-        with_catalog: The catalog is needed.
         with_spark: Spark is needed, and must answer if it is a Connect server.
         of_project: What they are is for the project to say; else for the environment alone.
         cluster: Name of the Kafka cluster, if the project has several.

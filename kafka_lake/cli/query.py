@@ -46,7 +46,6 @@ def ask(spec: TopicTable, connections: Connections, sql: str, limit: int, as_jso
 
     Args:
         spec: The topic and its table.
-        connections: Catalog and Spark.
         sql: One query in Spark's SQL.
         limit: Rows to return at most.
         as_json: Return each row as a JSON object.

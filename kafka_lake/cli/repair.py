@@ -40,8 +40,6 @@ class DeadLetterSample:
     """One dead letter.
 
     Args:
-        partition: Its Kafka partition.
-        offset: Its offset.
         timestamp: Of the record, ISO 8601 in UTC.
         reason: What is wrong with it.
         value: The beginning of its value as text, undecodable bytes replaced.
@@ -59,9 +57,7 @@ class DeadLetterClass:
     """The dead letters of one class.
 
     Args:
-        name: The class.
         meaning: What it means, in one line.
-        count: How many there are.
         failed_at: When the newest was found, ISO 8601 in UTC.
         offsets: Where they are, by partition.
         samples: Some of them, the first by partition and offset.
@@ -231,7 +227,6 @@ class PartitionReset:
     """What a reset does to one Kafka partition.
 
     Args:
-        partition: Its number.
         before: Next offset that the table would take; None if it has none.
         after: Next offset that it will take then.
         removed: Offsets whose rows leave the table, as (first, end), the end exclusive.
@@ -248,12 +243,7 @@ class PartitionReset:
 
 
 def resets_of(before: Position | None, plan: Plan) -> list[PartitionReset]:
-    """Return what a reset's plan does, by partition.
-
-    Args:
-        before: The table's position now.
-        plan: What `plan_reset` gave.
-    """
+    """Return what a reset's plan does, by partition."""
     known = before.offsets if before else {}
     removed = {r.partition: (r.start, r.end) for r in plan.deletes}
     losses = {loss.partition: loss for loss in plan.losses}
@@ -275,10 +265,6 @@ def pinned(before: Position | None, plan: Plan) -> str:
 
     Partitions that the plan leaves where they are are not named: a run meanwhile may take them further. To stay at an
     offset of a log that has another leader since, or was replaced, is something to agree to, though.
-
-    Args:
-        before: The table's position now.
-        plan: What `plan_reset` gave.
     """
     same = before is not None and before.identity.same_as(plan.after.identity)
     known = before if before and same else Position(plan.after.identity, {})

@@ -42,8 +42,6 @@ class TopicSchema:
     """A topic's schema, as far as it was asked for.
 
     Args:
-        topic: The topic's name.
-        table: ``namespace.table``.
         columns: The table's, none if there is no table yet.
         registered: What the registry has as the newest version of the values' subject; empty without a registry.
         preview: What the newest records would change; None if they were not looked at.

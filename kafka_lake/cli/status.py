@@ -27,7 +27,6 @@ class PartitionStatus:
     """One Kafka partition of a topic.
 
     Args:
-        partition: Its number.
         position: Next offset that the table takes; None if the table has none yet.
         end: Exclusive end: the last stable offset.
         lag: Offsets between the two, or from the log's start where there is no position.
@@ -44,8 +43,6 @@ class TopicStatus:
     """A topic and its table.
 
     Args:
-        topic: The topic's name.
-        table: ``namespace.table``.
         partitions: Ascending by number; empty where ``error`` is set.
         lag: Sum over the partitions; None where ``error`` is set.
         snapshot_id: Head of ``main``; None for a table that doesn't exist yet.
@@ -71,11 +68,7 @@ class TopicStatus:
 
 
 def clusters_of(specs: Sequence[TopicTable]) -> list[str | None]:
-    """Return the names of the clusters that topics are of, in the topics' order; None alone if there are no topics.
-
-    Args:
-        specs: The topics.
-    """
+    """Return the names of the clusters that topics are of, in the topics' order; None alone if there are no topics."""
     return list(dict.fromkeys(spec.cluster for spec in specs)) or [None]
 
 
@@ -84,8 +77,6 @@ def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCat
 
     Args:
         specs: The topics and their tables.
-        cluster: Where the topics are.
-        catalog: Where the tables are.
 
     Raises:
         KafkaLakeError: If brokers or catalog can't be asked at all, or a table's position can't be read.
@@ -100,7 +91,6 @@ def unanswered(specs: Sequence[TopicTable], error: KafkaLakeError, catalog: Lake
     Args:
         specs: The topics and their tables.
         error: Why the brokers can't be asked.
-        catalog: Where the tables are.
 
     Raises:
         KafkaLakeError: If the catalog can't be asked.
@@ -115,8 +105,6 @@ def awaited(
 
     Args:
         specs: The topics and their tables.
-        cluster: Where the topics are.
-        catalog: Where the tables are.
         seconds: How long to wait at most.
 
     Raises:

@@ -66,7 +66,6 @@ class ValueTable:
 
     Args:
         topic: The topic, with its cluster's name before it if that has one.
-        value: The value.
         table: Namespace and name of the table.
         state: ``known``, or ``new`` if it is no asset yet.
     """

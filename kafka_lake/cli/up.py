@@ -39,7 +39,6 @@ def stay_up(
     is started again, while the other ones go on.
 
     Args:
-        ports: Where the servers listen.
         tell_user: Called with lines for the user.
         demo: Starts the embedded broker and the schema registry too, and returns what lets records trickle in.
         s3: Start the embedded S3 store too, and use its catalog.
@@ -114,7 +113,6 @@ def repeated(task: Task, tell_user: Callable[[str], None], pause: float = _PAUSE
     """Return a task that begins again after an error that a person can fix; one of its servers may be away.
 
     Args:
-        task: What to call.
         tell_user: Called with the error, unless the one before was the same.
         pause: Seconds before it is called again.
     """

@@ -7,10 +7,6 @@ https://py.iceberg.apache.org/configuration/#environment-variables
 def catalog_variable(catalog: str, name: str = "") -> str:
     """Return the variable of a catalog's property; how the names of all of them begin, without one.
 
-    Args:
-        catalog: The catalog's name.
-        name: The property's.
-
     >>> catalog_variable("my-lake", "s3.access-key-id"), catalog_variable("lake")
     ('PYICEBERG_CATALOG__MY_LAKE__S3__ACCESS_KEY_ID', 'PYICEBERG_CATALOG__LAKE__')
     """

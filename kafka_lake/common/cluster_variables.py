@@ -14,7 +14,6 @@ def own_prefix(variable: Variable, cluster: str | None) -> str:
     """Return how a cluster's variables of a kind begin.
 
     Args:
-        variable: The kind.
         cluster: The cluster's name; None if it has none.
 
     >>> own_prefix(KAFKA, "eu"), own_prefix(KAFKA, None)
@@ -27,9 +26,7 @@ def properties(variable: Variable, cluster: str | None, variables: Mapping[str, 
     """Return the properties that a cluster's variables of a kind set.
 
     Args:
-        variable: The kind.
         cluster: The cluster's name; None if it has none.
-        variables: The environment.
 
     >>> found = {"KAFKA_LAKE_KAFKA_CLIENT_ID": "one", "KAFKA_LAKE_KAFKA__EU__CLIENT_ID": "two"}
     >>> properties(KAFKA, "eu", found), properties(KAFKA, None, found)

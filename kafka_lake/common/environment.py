@@ -16,7 +16,6 @@ class Variable:
 
     Args:
         name: The variable, or how the names of several begin if it ends with an underscore.
-        description: What it is for.
         default: What holds without it; empty for nothing.
         example: A value, for the documentation.
     """

@@ -17,7 +17,6 @@ class LastRecord:
     """The last record before a position that a reader sees; markers and aborted or compacted records are passed over.
 
     Args:
-        offset: Its offset.
         digest: The first 8 bytes of the SHA-256 of offset, timestamp, key and value, as base64url without padding.
     """
 
@@ -29,7 +28,6 @@ def last_record(offset: int, timestamp_ms: int, key: bytes | None, value: bytes 
     """Return what is remembered of a record.
 
     Args:
-        offset: Its offset.
         timestamp_ms: Milliseconds since the epoch; -1 if it has no time.
         key: Its key; None differs from an empty one.
         value: Its value; None differs from an empty one.

@@ -41,9 +41,6 @@ class JsonFormatter(logging.Formatter):
 def formatter(name: str) -> logging.Formatter:
     """Return what formats lines as a setting says.
 
-    Args:
-        name: `text` or `json`.
-
     Raises:
         ConfigurationError: If it is neither.
     """
@@ -56,7 +53,6 @@ def log_to(stream: TextIO, name: str) -> None:
     """Write what runs log to a stream from now on; nothing else changes. Once is enough: further calls do nothing.
 
     Args:
-        stream: Where to.
         name: The format, as `formatter` takes it.
     """
     logger = logging.getLogger(RUNS)

@@ -20,8 +20,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], code: int = 0) -> 
     """Return a table, without a line end behind it.
 
     Args:
-        head: The columns' names.
-        rows: Their cells.
         code: How many of the first columns are code.
     """
     lines = [head, ["---"] * len(head)]

@@ -36,8 +36,6 @@ class Loss:
     """Offsets that the table will never get, because Kafka no longer has them or a person chose to skip them.
 
     Args:
-        partition: Kafka partition.
-        start: First offset concerned.
         end: Exclusive end; None where nobody can tell any more, as for a topic that was deleted.
         reason: Why. For ``truncated``, the offsets are those between where the log was cut off and the table's
             position: the table has read them, and what came after them is lost. For ``replaced``, ``start`` is the
@@ -99,7 +97,6 @@ class TopicIdentity:
     Args:
         cluster_id: The Kafka cluster's id, empty where the broker tells none.
         topic_id: The topic's UUID, empty where the broker is older than 2.8 and tells none.
-        topic: The topic's name.
     """
 
     cluster_id: str
@@ -124,7 +121,6 @@ class Position:
     """How far a table has consumed one of its topics.
 
     Args:
-        identity: Which topic.
         offsets: The next offset of every Kafka partition.
         epochs: The epoch of a leader that had all that comes before the offset, per partition; none where the brokers
             tell none. A log that is cut off, and grows again, has another leader
@@ -168,11 +164,7 @@ Positions = Mapping[str, Position]
 
 
 def positions_to_json(positions: Iterable[Position]) -> str:
-    """Return the canonical JSON text that snapshot summaries carry: ``{topic: {…, "offsets": {partition: offset}}}``.
-
-    Args:
-        positions: One of each topic.
-    """
+    """Return the canonical JSON of snapshot summaries: ``{topic: {…, "offsets": {partition: offset}}}``."""
     doc: dict[str, dict[str, object]] = {}
     for each in sorted(positions, key=lambda position: position.identity.topic):
         identity = each.identity
@@ -230,7 +222,6 @@ class Watermarks:
     """What a topic holds now.
 
     Args:
-        identity: Which topic this is.
         low: Log start offset per partition: the oldest record still there.
         end: Exclusive end per partition: the last stable offset, or the high watermark for read_uncommitted.
         epochs: The leader's epoch per partition, when the end was asked for; none where the brokers tell none.

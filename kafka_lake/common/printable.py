@@ -14,8 +14,6 @@ def counted(count: int, what: str, plural: str = "s") -> str:
     """Return a number and what it counts.
 
     Args:
-        count: The number.
-        what: One of them.
         plural: What makes several of it.
 
     >>> counted(1, "row"), counted(1200, "row"), counted(2, "branch", "es")

@@ -8,7 +8,6 @@ class Probe:
     """What was found at some offsets of a partition.
 
     Args:
-        partition: Kafka partition.
         start: The first offset that was looked at.
         offsets: How many were looked at, at least one; those without a record count, with no bytes.
         bytes: Of the keys, values and headers of their records, uncompressed.

@@ -44,7 +44,6 @@ def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> 
     """Return a text with ``***`` for secrets: the values of variables with such names, and what looks like one.
 
     Args:
-        text: For instance an error's.
         environment: The variables; the process's own by default.
 
     >>> without_secrets("FATAL: 'open-sesame' at http://me:you@host", {"DB_PASSWORD": "open-sesame"})
@@ -67,7 +66,6 @@ def without_secret_values(text: str, environment: Mapping[str, str] | None = Non
     """Return a text with ``***`` for the values of variables whose names are those of secrets.
 
     Args:
-        text: For instance an error's.
         environment: The variables; the process's own by default.
     """
     for value in _secret_values(os.environ if environment is None else environment):

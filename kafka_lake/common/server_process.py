@@ -42,11 +42,9 @@ class ServerProcess:
     """A child process in a process group of its own, killed by the system's means when its parent is gone.
 
     Args:
-        command: Program and arguments.
         log: File that standard output and error are appended to; its folder is made. The server holds a lock
             on it as long as it lives, so there is one server at a time to a log, whoever started it.
         env: Environment variables to add to this process's own; None takes one away.
-        cwd: Folder to run in.
         locks_log: False for a server whose children may outlive it and hold the log.
     """
 
@@ -87,7 +85,6 @@ class ServerProcess:
 
         Args:
             ready: Asked several times a second.
-            timeout: Seconds to wait.
 
         Raises:
             ServerStartError: If another server has the log, or the process ends or isn't ready in time; it is

@@ -123,6 +123,7 @@ def unsafe_condition(text: str) -> str:
 
     >>> unsafe_condition("error_class = 'wrong_type' AND lower(topic) LIKE 'a%'")
     ''
+
     >>> unsafe_condition("reflect('java.lang.System', 'getenv', 'HOME') = 'a'")
     'it calls reflect, which conditions may not call'
     """
@@ -136,9 +137,6 @@ def unsafe_query(text: str) -> str:
     """Return why a query may not be given to Spark, as the end of a sentence; empty if it may.
 
     Which tables it reads is for the caller to check, by their names.
-
-    Args:
-        text: One SELECT.
 
     >>> unsafe_query("SELECT transform(a) USING 'cat' FROM orders")
     'it runs a program by USING'

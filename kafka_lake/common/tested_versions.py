@@ -16,9 +16,6 @@ def is_tested(package: str) -> bool:
     """Return whether the installed version of a package is one that its private parts were tested with.
 
     If it isn't, that is logged once, with the versions.
-
-    Args:
-        package: A key of `TESTED`.
     """
     first, beyond = TESTED[package]
     installed = version(package)

@@ -28,7 +28,6 @@ def write_private(path: Path, text: str) -> None:
 
     Args:
         path: The file; its folder is there.
-        text: All of it.
     """
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)

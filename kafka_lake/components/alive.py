@@ -34,9 +34,7 @@ def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT
     """Report that a run is alive, at once and once a minute during the block; after it, that it reports no more.
 
     Args:
-        instance: Dagster's.
         run_id: Of the run that this process executes.
-        beat_seconds: Between two times.
     """
     ended = threading.Event()
 
@@ -74,11 +72,6 @@ def end_dead(
 
     Dead is whose process on this host is gone; of another host's, who has been silent for a quarter of an hour; and of
     those that the sensor asked for, who has begun as long ago and never said a word.
-
-    Args:
-        instance: Dagster's.
-        runs: To be looked at.
-        clock: Seconds since the epoch.
     """
     living = []
     for run in runs:

@@ -65,7 +65,6 @@ def build_topic_assets(
     it, which the same run makes.
 
     Args:
-        spec: The topic's settings.
         shown: How Dagster shows the assets.
         continuous: How a run continues; None for runs that end where the topic ended when they began.
         tables: How Dagster shows single tables, by namespace and name, where it isn't as the others.

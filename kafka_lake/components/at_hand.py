@@ -28,9 +28,7 @@ class FailedRun:
     """A topic's last run that is over, which failed.
 
     Args:
-        run_id: Dagster's.
         failed_at: ISO 8601 in UTC; empty if Dagster doesn't say.
-        error: Why it failed.
     """
 
     run_id: str
@@ -44,14 +42,7 @@ class FailedRun:
 
 
 def failed_runs(specs: Iterable[TopicTable]) -> dict[str, FailedRun]:
-    """Return the last runs of topics, of those whose last run failed; none if Dagster can't be asked.
-
-    Args:
-        specs: The topics.
-
-    Returns:
-        By the name that `work_name` gives a topic.
-    """
+    """Return the last runs of topics, of those whose last run failed; none if Dagster can't be asked."""
     by_name = {work_name(spec): spec for spec in specs}
     try:
         with dagster_at_hand() as instance:

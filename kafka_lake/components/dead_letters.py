@@ -26,11 +26,7 @@ _COUNTED_BY_CLASS = 1_000_000
 def build_dead_letters(
     spec: TopicTable,
 ) -> dg.AssetChecksDefinition:
-    """Return the check of a table that warns of dead letters.
-
-    Args:
-        spec: The table's settings.
-    """
+    """Return the check of a table that warns of dead letters."""
     remedy = (
         f"Fix the cause, then move them into the table: `kafka-lake dead-letters {spec.full_topic} --replay`, or the "
         f"job {of_cluster('replay_dead_letters', spec.cluster)}."

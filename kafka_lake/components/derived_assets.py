@@ -75,7 +75,6 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
     """Return the asset of a derived table, and its checks.
 
     Args:
-        spec: The table.
         shown: How Dagster shows the asset.
     """
     key = key_of(spec.identifier)

@@ -21,12 +21,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 
 @dataclass(frozen=True)
 class Project:
-    """The tables of a project.
-
-    Args:
-        topics: Tables of topics.
-        derived: Derived tables.
-    """
+    """The tables of a project."""
 
     topics: Sequence[TopicTable] = ()
     derived: Sequence[DerivedTable] = ()

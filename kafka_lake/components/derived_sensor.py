@@ -33,9 +33,7 @@ class Asked:
     """When runs of a table were asked for, without one having published anything since.
 
     Args:
-        head: The table's snapshot.
         at: When the last one was asked for, in seconds since 1970.
-        times: How many were.
     """
 
     head: int | None
@@ -63,7 +61,6 @@ def build_derived_sensor(interval_seconds: int, running: bool) -> dg.SensorDefin
     """Return the sensor.
 
     Args:
-        interval_seconds: Time between two ticks.
         running: Whether it is on by default.
     """
 
@@ -92,14 +89,7 @@ def evaluate(
     catalog: LakeCatalog,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorResult:
-    """Return the runs that are asked for. A table that can't be looked at is told of and skipped.
-
-    Args:
-        context: Of the tick.
-        specs: The derived tables.
-        catalog: Where the tables are.
-        clock: Seconds since 1970.
-    """
+    """Return the runs that are asked for. A table that can't be looked at is told of and skipped."""
     in_flight = end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT)))
     making = {key for run in in_flight for key in run.asset_selection or ()}
     now, before = clock(), asked_before(context.cursor)

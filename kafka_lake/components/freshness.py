@@ -31,7 +31,6 @@ class Freshness:
 
     Args:
         spec: The table; its `max_age` is set.
-        offsets: How many offsets wait.
         age: For how many seconds the oldest one does, by its Kafka timestamp; 0 if none does.
     """
 
@@ -63,7 +62,6 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
     Args:
         specs: Tables of one cluster whose `max_age` is set.
         cluster: Has them. A record is read of each partition that has unread ones.
-        catalog: Where the tables are.
 
     Raises:
         KafkaError: If the cluster doesn't answer.
@@ -122,8 +120,6 @@ def changes(
 
     Args:
         specs: Topics of one cluster; their tables without a `freshness_limit` are left out.
-        cluster: Has them.
-        catalog: Where the tables are.
         cursor: What was told, as this function gave it; None if nothing was.
     """
     timed = [table for spec in specs for table in spec.tables if table.max_age is not None]

@@ -53,8 +53,6 @@ def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) 
     """Return a value with the templates in it rendered as text: ``"3"`` is no number, and ``"None"`` not nothing.
 
     Args:
-        context: Of the document.
-        value: It.
         values: Gets what was rendered, with its template.
     """
     if isinstance(value, Mapping):
@@ -76,7 +74,6 @@ def without_values(text: str, values: Mapping[str, str]) -> str:
     """Return what is wrong with settings, their templates in the place of what these gave, which may be secret.
 
     Args:
-        text: It.
         values: What was rendered, with its template.
     """
     for value in sorted(filter(None, values), key=len, reverse=True):

@@ -34,7 +34,6 @@ class Sharing:
         """Return why a topic has a run of its own; empty if it may share one.
 
         Args:
-            spec: The topic.
             failures: How many of its last runs failed.
             pools: Those that other runs have or wait for: a run waits until it has all of its pools.
         """
@@ -54,7 +53,6 @@ class Due:
     """A topic, or a table of several, that has something to read.
 
     Args:
-        name: By `work_name`.
         offsets: How many offsets are pending.
         alone: Why it has a run of its own; empty if it may share one.
     """

@@ -111,9 +111,6 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
     def write_state_to_path(self, state_path: Path) -> None:
         """Ask the cluster for its topics, and write their names to a file.
 
-        Args:
-            state_path: The file.
-
         Raises:
             ConfigurationError: If the project has no such cluster.
             KafkaError: If the brokers don't answer. The file is as it was.
@@ -224,11 +221,7 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
         return pattern == topic if is_name else compiled("overrides", pattern).fullmatch(topic) is not None
 
     def _document(self, topic: FoundTopic) -> KafkaTopic:
-        """Return a topic as a document of its own would have it.
-
-        Raises:
-            ConfigurationError: If its settings can't be.
-        """
+        """Return a topic as a document of its own would have it."""
         settings: dict[str, Any] = {**self.defaults}
         for pattern, given in self.overrides.items():
             if self._overrides(pattern, topic.name):

@@ -35,7 +35,6 @@ def of_cluster(name: str, cluster: str | None) -> str:
 
     Args:
         name: What it is called of a cluster without a name.
-        cluster: The cluster's name.
 
     >>> of_cluster("kafka", "eu"), of_cluster("kafka", None)
     ('kafka_eu', 'kafka')

@@ -84,7 +84,6 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
     """Return the check of a table that maintains it, and the tables beside it, in runs of the job.
 
     Args:
-        spec: The topic's settings.
         topic: The settings of the topic, whose runs fill the tables; others for the table of a route.
     """
     key = table_key(spec)

@@ -58,8 +58,6 @@ def build_maintenance_sensor(
     """Return the sensor of a cluster.
 
     Args:
-        job: Maintains the cluster's tables.
-        interval_seconds: Time between two ticks.
         running: Whether it is on by default.
         cluster: The cluster's name; None if it has none.
     """
@@ -93,12 +91,6 @@ def evaluate(
     """Return the run that is asked for, if one is.
 
     A table that can't be looked at is logged and skipped.
-
-    Args:
-        context: Of the tick.
-        specs: The topics.
-        catalog: Where their tables are.
-        clock: Seconds since 1970.
     """
     in_flight = list(end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT))))
     runs = [run for run in in_flight if MAINTENANCE_TAG in run.tags]
@@ -150,9 +142,6 @@ def at_once(instance: dg.DagsterInstance) -> int:
     """Return how many runs of maintenance a deployment may have at once; 1 unless ``dagster.yaml`` says another number.
 
     That is Dagster's own limit of runs with the tag, which its queue keeps. Without a queue, it is kept here alone.
-
-    Args:
-        instance: Dagster's.
     """
     queue = instance.get_concurrency_config().run_queue_config
     told = [each.get("limit") for each in (queue.tag_concurrency_limits or () if queue else ()) if _is_of_all(each)]

@@ -39,7 +39,6 @@ def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None
     """Bring a topic's tables up to date, or replace rows, and yield what Dagster is told.
 
     Args:
-        reporter: Of the run.
         config: What it is asked to do.
 
     Returns:
@@ -105,10 +104,6 @@ def observer_of(reporter: Reporter) -> Observer:
 def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
     """Let a run go on for its time, and yield what Dagster is told meanwhile and in the end.
 
-    Args:
-        reporter: Of the run.
-        run: What continues.
-
     Raises:
         KafkaLakeError: Whatever ends the run; what it has committed stays, and has been told.
         DagsterExecutionInterruptedError: If it was asked to stop.
@@ -149,11 +144,8 @@ def tag_run(instance: dg.DagsterInstance, run_id: str, end: datetime, commits: i
     """Tag a run that continues.
 
     Args:
-        instance: Dagster's.
-        run_id: Of the run.
         end: When its time is over, in UTC.
         commits: How many it has made.
-        name: Of the tag.
     """
     instance.add_run_tags(run_id, {name: continues_until(end, commits)})
 
@@ -183,13 +175,7 @@ def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -
 def check_published(
     context: dg.AssetExecutionContext, spec: TopicTable, connections: Connections
 ) -> Iterator[dg.AssetCheckResult]:
-    """Yield the results of the selected checks on what is published.
-
-    Args:
-        context: Of the run.
-        spec: The topic.
-        connections: What it works with.
-    """
+    """Yield the results of the selected checks on what is published."""
     for each in spec.tables:
         selected = {key.name for key in context.selected_asset_check_keys if key.asset_key == table_key(each)}
         if each is not spec and selected and connections.catalog.table(each.identifier) is None:

@@ -30,8 +30,6 @@ def check_result(
     """Return a gate's finding as an asset check result: what, where and how many.
 
     Args:
-        finding: The finding.
-        asset_key: Of the table.
         more: Metadata of the result beside the finding's facts.
     """
     metadata: dict[str, Any] = {key: _plain(value) for key, value in finding.facts.items()}
@@ -101,10 +99,7 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
     """Return what describes a table, and the dead letters of a report.
 
     Args:
-        report: What was done.
         table: The table as it is now; None if there is none.
-        catalog: Where it is.
-        spec: The topic.
     """
     lags = report.lags()
     metadata: dict[str, Any] = {

@@ -12,7 +12,6 @@ def keep_names(state: Path, names: Sequence[str]) -> None:
     """Write the names to a file.
 
     Args:
-        state: The file.
         names: Those of all topics of the cluster: which of them are meant is for the document to say.
     """
     write_whole(state, json.dumps({"topics": list(names)}))

@@ -22,8 +22,6 @@ def missing_keys(known: Iterable[str], partitions: Iterable[int], key: Callable[
     """Return the keys that Dagster lacks, in numeric order, in which it is to get them.
 
     Args:
-        known: Those that it has.
-        partitions: Kafka partitions.
         key: Returns the key of each.
 
     >>> missing_keys(["0", "2"], [10, 2, 1])
@@ -39,9 +37,7 @@ def register_partitions(
     """Make a topic's partitions known to Dagster.
 
     Args:
-        instance: Dagster's.
         topic: The topic's full name, or the name of what it shares a table with.
-        partitions: Its Kafka partitions.
         key: Returns the key of each.
 
     Returns:

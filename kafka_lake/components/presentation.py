@@ -12,9 +12,6 @@ class Presentation:
     """What a document says for people. Nothing of it changes what a run does.
 
     Args:
-        group: Dagster's asset group.
-        owners: As Dagster shows them.
-        description: What the records are.
         tags: Of each asset, so that Dagster can select by them.
     """
 
@@ -27,8 +24,6 @@ class Presentation:
         """Return one of the topic's assets.
 
         Args:
-            key: Its key.
-            description: What it is.
             kinds: The systems that Dagster shows beside its name.
             more: Dagster's own arguments, as dependencies and metadata.
         """

@@ -19,8 +19,6 @@ def register_topics(specs: Iterable[TopicTable], cluster: KafkaCluster, tell_use
     """Register the partitions that topics have now; topics that can't be asked are left out.
 
     Args:
-        specs: Topics of one cluster.
-        cluster: That one.
         tell_user: Called with a line for the user if that fails.
     """
     by_topic = {spec.topic: spec for spec in specs}

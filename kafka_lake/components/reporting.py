@@ -62,13 +62,10 @@ class Reporter:
     """Tells Dagster of one run.
 
     Args:
-        context: Of the run.
-        spec: The table.
         connections: The catalog is asked for the table.
         keys: What Dagster calls the partitions that the run is for; None for all that the topic has.
         chosen: The topics among them, each with its Kafka partitions.
         so_far: What has been told already.
-        progress: How far it is.
         is_side: Whether it tells of the table of a route.
         sides: Tell of the tables of the topic's routes.
     """
@@ -104,11 +101,7 @@ class Reporter:
         return self.chosen[0][1]
 
     def committed(self, plan: Plan) -> str:
-        """Take note of a published commit, and return how far the run is; empty where nothing is left.
-
-        Args:
-            plan: Of the commit.
-        """
+        """Take note of a published commit, and return how far the run is; empty where nothing is left."""
         self.progress = self.progress.plus(plan, time.monotonic())
         return self.progress.told()
 
@@ -185,11 +178,7 @@ class Reporter:
         yield from self._tell_again(report)
 
     def refused(self, error: Exception) -> list[dg.AssetCheckResult]:
-        """Return the results of the checks that refused commits.
-
-        Args:
-            error: Why a run failed.
-        """
+        """Return the results of the checks that refused commits."""
         errors = error.errors.values() if isinstance(error, LeftBehindError) else (error,)
         every = {each.spec.identifier: each for each in (self, *self.sides)}
         found: dict[tuple[str, str], list[Finding]] = {}
@@ -210,12 +199,7 @@ class Reporter:
         return [check_result(each, table_key(self.spec)) for each in every if each.check in checks]
 
     def _take(self, report: RunReport, patiently: bool) -> Table | None:
-        """Take a report for told, and return the table as it is now; None if it can't be had.
-
-        Args:
-            report: What is to be told.
-            patiently: Whether to try again what fails; a later report makes up for it else.
-        """
+        """Take a report for told, and return the table as it is now; None if it can't be had."""
         self.so_far = self.so_far.plus(report)
         spec, catalog = self.spec, self.connections.catalog
         if not self.is_side:
@@ -338,12 +322,7 @@ def _last_result(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.Asse
 
 
 def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any]:
-    """Return what a run did to the tables of a topic's routes, for the page of the topic's own table.
-
-    Args:
-        report: Of the run.
-        tables: Those that are assets.
-    """
+    """Return what a run did to the tables of a topic's routes, for the page of the topic's own table."""
     known = [each.identifier for each in tables]
     made = sorted(table for table, its in report.others.items() if its.commits and table not in known)
     found = {each: report.of(each) for each in (*known, *made)}

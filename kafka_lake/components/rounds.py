@@ -28,7 +28,6 @@ class TopicsOfARun:
     """What the steps of a run over several topics share. They run in one process, one after the other.
 
     Args:
-        connections: Of all topics.
         done: The topics whose steps have done what the run was asked for, and what they did.
     """
 
@@ -43,7 +42,6 @@ def topics_of_run(run_id: str, connect: Callable[[], Connections]) -> TopicsOfAR
     """Return what the steps of a run share.
 
     Args:
-        run_id: Dagster's.
         connect: Makes the connections, for the first step.
     """
     if run_id not in _runs:

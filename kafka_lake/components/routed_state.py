@@ -15,7 +15,6 @@ def keep(state: Path, properties: Mapping[str, str]) -> None:
     """Write to a file what a topic's own table tells of tables that values have.
 
     Args:
-        state: The file.
         properties: Of the table; others than those are left out.
     """
     told = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
@@ -44,8 +43,6 @@ def state_of_document(project_root: Path, document: Path, topic: str) -> Path:
     """Return where Dagster keeps that, for the topic of a document.
 
     Args:
-        project_root: Of the project.
-        document: Where the document is.
         topic: The topic's name among those of all clusters.
     """
     # The same on each machine.

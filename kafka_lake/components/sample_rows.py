@@ -59,7 +59,6 @@ def newest_rows(table: Table, columns: Sequence[str], most: int) -> list[dict[st
 
     Args:
         table: A table that is appended to.
-        columns: What to read.
         most: How many rows at most.
     """
     rows: list[dict[str, Any]] = []

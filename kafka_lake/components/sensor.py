@@ -105,14 +105,7 @@ def _continuous(repository: dg.RepositoryDefinition | None) -> frozenset[dg.Asse
 def _with(
     found: dg.SensorResult | dg.SkipReason, events: Sequence[dg.AssetCheckEvaluation], cursor: str | None, new: str
 ) -> dg.SensorResult | dg.SkipReason:
-    """Return what a tick asks for, with what it tells beside that.
-
-    Args:
-        found: What it asks for, or why it asks for nothing.
-        events: Results of checks.
-        cursor: What has been told of them.
-        new: What to do about new topics, if there are any.
-    """
+    """Return what a tick asks for, with what it tells beside that."""
     if isinstance(found, dg.SkipReason):
         reason = f"{new} {found.skip_message}".strip()
         if not events:
@@ -204,10 +197,7 @@ def evaluate(
     A topic that can't be polled is logged and skipped; the others are served.
 
     Args:
-        context: Of the tick.
-        specs: The topics.
         answers: What the brokers said of each.
-        catalog: Where the tables are.
         pace: How the runs go on.
         sharing: Which topics share runs, and how many such runs there may be.
 
@@ -308,11 +298,7 @@ def _topics(instance: dg.DagsterInstance, told: Sequence[tuple[Work, Watermarks]
 
 
 def _reached(spec: TopicTable, positions: Mapping[tuple[str, str], Positions | Exception]) -> Position | None:
-    """Return how far all tables of a topic are; None if one of them hasn't begun.
-
-    Raises:
-        Exception: If a table couldn't be asked.
-    """
+    """Return how far all tables of a topic are; None if one of them hasn't begun."""
     found = []
     for each in spec.tables:
         its = positions[each.identifier]

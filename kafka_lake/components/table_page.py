@@ -24,8 +24,6 @@ def about_table(table: Table, catalog: LakeCatalog, identifier: tuple[str, str])
 
     Args:
         table: The table as it is now.
-        catalog: Where it is.
-        identifier: Its namespace and name.
     """
     newest = table.current_snapshot()
     if newest is None:

@@ -31,7 +31,6 @@ class Told:
 
         Args:
             end: The end offset now. Offsets without a record count, too: of transactions and of compaction.
-            now: In seconds since 1970.
 
         >>> Told(100, 10.0).rate(400, 70.0), Told(100, 10.0).rate(40, 70.0), Told(100, 10.0).rate(400, 10.0)
         (5.0, None, None)
@@ -41,12 +40,7 @@ class Told:
 
 
 def told_before(instance: dg.DagsterInstance, specs: Collection[TopicTable]) -> dict[dg.AssetKey, Told]:
-    """Return what Dagster was told of topics last, of those that it was told of: one query for all.
-
-    Args:
-        instance: Dagster's.
-        specs: The topics.
-    """
+    """Return what Dagster was told of topics last, of those that it was told of: one query for all."""
     found = {}
     for record in instance.get_asset_records([topic_key(each) for each in specs]) if specs else ():
         event = record.asset_entry.last_materialization
@@ -65,8 +59,6 @@ def topic_materialization(
     It is others who fill the topic. Dagster's page of what is only ever observed says that it is never materialized.
 
     Args:
-        spec: The topic.
-        now: Its watermarks.
         behind: Offsets still to consume by partition; those that are left out have none.
         rate: Records per second; None if nobody can tell.
     """

@@ -76,7 +76,6 @@ def in_flight(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) 
     """Return the runs in flight; ends runs that died with their process.
 
     Args:
-        context: Of the tick.
         specs: The topics, all of one cluster.
     """
     # By what a run makes, not by who asked for it: runs launched in the UI carry none of our tags.
@@ -113,9 +112,6 @@ def _cancel_stuck(instance: dg.DagsterInstance, runs: Sequence[dg.DagsterRun]) -
     """Cancel shared runs that wait for the pool of one of their topics, which would keep the others waiting.
 
     A run for that topic was launched after the sensor had looked. The topics are due again at once.
-
-    Returns:
-        The ids of the canceled runs.
     """
     queued = dg.DagsterRunStatus.QUEUED
     taken = {pool for run in runs if run.status != queued for pool in _pools(run)}

@@ -13,7 +13,6 @@ class Place:
 
     Args:
         cluster: The cluster's name; None if it says none.
-        path: The document.
         topic: The topic that it is about; empty for a cluster's document.
     """
 
@@ -75,7 +74,6 @@ def shared(setting: str, given: Sequence[tuple[Path, Mapping[str, str]]]) -> dic
     """Return a setting that all clusters of a project have in common.
 
     Args:
-        setting: Its name.
         given: Per document what it says; empty where it leaves the setting to the others.
 
     Raises:

@@ -26,7 +26,6 @@ class Work:
     """What one topic asks for at one tick.
 
     Args:
-        spec: The topic.
         partitions: Of the topic as it is now.
         new_partitions: Keys that Dagster doesn't know yet, in numeric order.
         behind: Offsets to consume per partition.
@@ -55,7 +54,6 @@ class Pace:
     """How often topics are polled, by the sensor and by the runs that it asks for. Times are in seconds.
 
     Args:
-        interval: Between two polls.
         catch_up: For how long a run continues while records come; 0 for runs that end where the topic ended at first.
     """
 
@@ -71,9 +69,6 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
     """Return what a topic asks for. Pure.
 
     Args:
-        spec: The topic.
-        position: Its table's position.
-        now: The topic's watermarks.
         known: Partition keys that Dagster has already.
     """
     state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
@@ -137,7 +132,6 @@ def request(tables: Sequence[Table], pace: Pace, asked: str, attempt: int, share
     Args:
         tables: At least one. A run of one table is for a range of its partitions, a run of several for all of theirs.
         pace: How the run goes on.
-        asked: By `fingerprint`.
         attempt: How many runs have been asked for the same.
         shared: Whether the run takes one of the places for topics that share runs.
     """

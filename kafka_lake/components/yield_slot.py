@@ -24,9 +24,7 @@ def yields_slot(instance: dg.DagsterInstance, run_id: str, clock: Callable[[], f
     enough, but may not be able to go yet.
 
     Args:
-        instance: Dagster's.
         run_id: Of the run that stays.
-        clock: Seconds since the epoch.
     """
     try:
         return _yields_slot(instance, run_id, clock)

@@ -15,11 +15,7 @@ _OF_HISTORIES = ("valid_from", "valid_to", "_event", "_is_deleted")
 
 
 def table_problems(spec: TopicTable) -> Iterator[Problem]:
-    """Give what is wrong with a table of a topic, and where in its settings.
-
-    Args:
-        spec: Its settings.
-    """
+    """Give what is wrong with a table of a topic, and where in its settings."""
     try:
         for text in spec.partition_by:
             parse_partition_field(text)
@@ -162,7 +158,6 @@ def routing_problems(spec: TopicTable, match: str) -> Iterator[Problem]:
     """Give what of a topic's tables can't be together.
 
     Args:
-        spec: The topic's.
         match: Whether a record goes to the tables of ``all`` conditions that it meets, or of the ``first``.
     """
     by = spec.route_by

@@ -35,7 +35,6 @@ def rule_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[
     """Give what is wrong with the rules of a table that are right one by one.
 
     Args:
-        spec: The table's settings.
         declared: Names of the declared columns; None without them.
     """
     if spec.write != "append":

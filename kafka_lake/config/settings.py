@@ -166,7 +166,6 @@ def one_of(key: str, groups: Mapping[str, type[Settings]], default: str | None =
     """Return what chooses a group by one of its settings, and takes that setting's text alone for the whole group.
 
     Args:
-        key: The setting.
         groups: What it may be, and the group that has it.
         default: What it is where it is left out; None if it is needed.
     """
@@ -189,11 +188,7 @@ def one_of(key: str, groups: Mapping[str, type[Settings]], default: str | None =
 
 
 class ShortFor:
-    """What takes the value of one setting for a whole group.
-
-    Args:
-        key: The setting.
-    """
+    """What takes the value of one setting for a whole group."""
 
     def __init__(self, key: str) -> None:
         self._key = key

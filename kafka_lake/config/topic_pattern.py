@@ -17,7 +17,6 @@ class FoundTopic:
     """A topic that a pattern is about.
 
     Args:
-        name: Its name.
         parts: What templates may have: ``topic``, and the groups of the expression that it matches, by name and number.
     """
 
@@ -83,11 +82,6 @@ def compiled(setting: str, pattern: str) -> re.Pattern[str]:
 def check_template(setting: str, template: str, pattern: TopicPattern) -> None:
     """Make sure that each topic's name has the parts that a template names.
 
-    Args:
-        setting: The template's setting.
-        template: As `filled` takes it.
-        pattern: Says which topics.
-
     Raises:
         ConfigurationError: If one of the expressions lacks a part.
     """
@@ -111,6 +105,7 @@ def filled(template: str, topic: FoundTopic) -> str:
 
     >>> filled("{topic}", TopicPattern([".*"]).matching(["shop.Orders"])[0])
     'shop_orders'
+
     >>> filled("raw_{1}", TopicPattern(["shop[.](.*)"]).matching(["shop.orders-eu"])[0])
     'raw_orders_eu'
     """
@@ -126,6 +121,7 @@ def sentence(found: Mapping[str, Sequence[str]], tables: Mapping[str, str] = _NO
 
     >>> sentence({"defs/shop/defs.yaml": ["shop.a", "shop.b"]})[:70]
     'defs/shop/defs.yaml: 2 new topics match and have no table yet: shop.a,'
+
     >>> sentence({"shop/defs.yaml": ["shop.a"]}, {"shop/defs.yaml": "lake.all"})[:67]
     "shop/defs.yaml: 1 new topic matches and isn't in lake.all yet: shop"
     """

@@ -55,9 +55,6 @@ class Captured:
     def await_tables(self, watch: Watch) -> None:
         """Let work go on until both tables have had the rows of the beginning and changes, end it, and await the rest.
 
-        Args:
-            watch: Of Dagster's runs.
-
         Raises:
             KafkaLakeError: If a run fails, a server ends, or time is up.
         """
@@ -70,9 +67,6 @@ class Captured:
 
     def print_comparison(self, console: Console) -> None:
         """Compare database and tables, and print what came of it, and the versions of a customer.
-
-        Args:
-            console: Gets the tables.
 
         Raises:
             KafkaLakeError: If a row isn't the same in both.
@@ -98,8 +92,6 @@ def captured(stack: Stack, bootstrap: str, console: Console) -> Iterator[Capture
 
     Args:
         stack: Starts the servers, and stops them.
-        bootstrap: The brokers, ``host:port``.
-        console: Gets the progress.
 
     Raises:
         PostgresStartError: If there is no PostgreSQL on this machine, or it doesn't start.
@@ -131,7 +123,6 @@ def compare_all(shop: Shop, catalog: LakeCatalog) -> dict[str, Comparison]:
 
     Args:
         shop: Nobody may change it meanwhile.
-        catalog: Has the tables.
 
     Returns:
         What the tables have, by their names.

@@ -39,7 +39,6 @@ def compare(key: Sequence[str], wanted: Iterable[Row], found: Iterable[Row]) -> 
 
     Args:
         key: The columns of the key.
-        wanted: The database's rows.
         found: The table's rows, in any order, with any more columns.
 
     >>> compare(["id"], [{"id": 1, "n": 2}], [{"id": 1, "n": 3}, {"id": 4, "n": 5}]).different

@@ -81,8 +81,6 @@ def generate_delivery(rng: random.Random, order_id: int, delivered: datetime) ->
     """Return one delivery; the same generator state, id and time give the same delivery.
 
     Args:
-        rng: Source of every choice.
-        order_id: The order's unique number.
         delivered: When it was handed over, in UTC; cut to milliseconds, which is what the schema holds.
     """
     courier = rng.choice(list(COURIERS))
@@ -131,14 +129,11 @@ class DeliveryProducer(TopicProducer):
     """A producer of deliveries in Confluent's Avro format, keyed by order id as text.
 
     Args:
-        bootstrap: The brokers, ``host:port``.
-        topic: An existing topic.
         registry_url: The schema registry, which gets the schemas under ``<topic>-value``.
         version: The version to begin with; registered at once.
 
     Attributes:
         subject: The registry's name for the values' schemas.
-        version: The version in use.
 
     Raises:
         KafkaLakeError: The registry doesn't take the schema.
@@ -196,12 +191,9 @@ def trickle(
 
     Args:
         producer: Of version 1, or of version 2 if the topic has come that far.
-        first_id: The first order's number.
-        rate: Deliveries per second.
         upgrade_after: Seconds after which version 1 gives way to version 2.
         stop: Ends the trickle; what is queued is delivered first.
         tell_user: Called with a line for the user when version 2 comes.
-        seed: Makes the deliveries repeatable.
 
     Raises:
         KafkaLakeError: A delivery failed, or the registry doesn't take version 2.

@@ -63,8 +63,6 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
 
     Args:
         records: How many orders to produce.
-        extras: What it shows besides.
-        ports: Where the servers listen.
         console: Gets the progress and the tables.
 
     Raises:

@@ -38,12 +38,7 @@ _NO_AMOUNT = 0.02
 
 @dataclass(frozen=True)
 class Sent:
-    """A record of the web shop's.
-
-    Args:
-        key: Of the record.
-        value: Of the record.
-    """
+    """A record of the web shop's."""
 
     key: str
     value: bytes
@@ -141,10 +136,8 @@ def many(bootstrap: str, count: int, seed: int, console: Console) -> Many:
     """Fill the topics, and have this deployment have their tables.
 
     Args:
-        bootstrap: The brokers, ``host:port``.
         count: How many events to produce in the web shop's topic.
         seed: Makes them repeatable, but for their numbers, which go on where the topic ends, and their times.
-        console: Gets the progress.
 
     Raises:
         KafkaLakeError: If a topic can't be made or filled.

@@ -42,8 +42,6 @@ def generate_order(rng: random.Random, order_id: int, ordered: datetime) -> Orde
     """Return one order; the same generator state, id and time give the same order.
 
     Args:
-        rng: Source of every choice.
-        order_id: The order's unique number.
         ordered: When it was ordered, in UTC.
     """
     return Order(
@@ -95,9 +93,6 @@ def produce_orders(
     """Produce ``count`` orders of the last day and wait until all are delivered.
 
     Args:
-        bootstrap: The brokers, ``host:port``.
-        topic: An existing topic.
-        count: How many orders.
         seed: Makes the orders repeatable, but for their ids, which go on where the topic ends, and their times.
         progress: Called with the number of orders queued so far.
 
@@ -123,11 +118,7 @@ def trickle(bootstrap: str, topic: str, rate: float, stop: Event, seed: int | No
     """Produce live orders until ``stop`` is set.
 
     Args:
-        bootstrap: The brokers, ``host:port``.
-        topic: An existing topic.
-        rate: Orders per second.
         stop: Ends the trickle; what is queued is delivered first.
-        seed: Makes the orders repeatable.
 
     Raises:
         KafkaLakeError: A delivery failed.

@@ -45,7 +45,6 @@ class Shop:
     """The shop's database, and those who work with it.
 
     Args:
-        url: Of the database.
         seed: Of what happens; the times are the clock's.
 
     Attributes:
@@ -90,7 +89,6 @@ class Shop:
         """Do business until told to stop.
 
         Args:
-            rate: Transactions per second.
             stop: Ends it after the transaction at hand.
         """
         kinds: dict[str, tuple[int, Callable[[Any], None]]] = {

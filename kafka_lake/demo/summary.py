@@ -56,7 +56,6 @@ def print_orders(
         top_stores: Namespace and name of the table below it.
         loads: Reports of the runs that filled the topic's table, by run id, oldest first.
         seconds: How long all of it took.
-        console: Gets the tables.
 
     Raises:
         KafkaLakeError: If brokers or catalog can't be asked.
@@ -81,7 +80,6 @@ def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: 
     Args:
         spec: The topic and its table.
         loads: Reports of the runs that filled the topic's table, by run id, oldest first.
-        console: Gets the tables.
 
     Raises:
         KafkaLakeError: If brokers or catalog can't be asked.
@@ -115,9 +113,7 @@ def print_how_to_go_on(ports: Ports, avro: TopicTable | None, console: Console) 
     """Print what to do next.
 
     Args:
-        ports: The local stack's ports.
         avro: The topic in Avro and its table, if the demo had one.
-        console: Gets the text.
     """
     lines = [
         ("make dev", f"everything stays up, with live records; the UI is http://{ports.ui.address}"),

@@ -31,11 +31,6 @@ def next_id(bootstrap: str, topic: str, id_of: Callable[[Message], int]) -> int:
     Ids rise within a partition, so the last record of each partition tells, also after a producer that was
     interrupted and left holes.
 
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        topic: An existing topic.
-        id_of: Reads a record's id.
-
     Raises:
         KafkaLakeError: A partition's last record could not be read in 30 s.
     """
@@ -103,12 +98,7 @@ def _last_offsets(consumer: Consumer, topic: str) -> list[TopicPartition]:
 
 
 class TopicProducer(RecordProducer):
-    """A producer for one topic of a broker without security.
-
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        topic: An existing topic.
-    """
+    """A producer for one topic of a broker without security."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(KafkaCluster({"bootstrap.servers": bootstrap}, TIMEOUT_S), topic, TIMEOUT_S)

@@ -46,7 +46,6 @@ def demo_trickles(stack: Stack, rate: float, tell_user: Callable[[str], None]) -
     """Start broker and registry, make the topics, and return what fills them until told to stop.
 
     Args:
-        stack: Starts the servers.
         rate: Orders per second; a fifth as many deliveries.
         tell_user: Called with lines for the user. If the registry can't be retrieved, one says why there are no
             deliveries.

@@ -15,7 +15,6 @@ class Watch:
     """The runs of one stack.
 
     Args:
-        runs: Where to ask.
         began: Runs that ended before count not; seconds since the epoch.
         check: Raises if a server has ended.
         tell_user: Called with what is being waited for.
@@ -32,7 +31,6 @@ class Watch:
         """Wait until the runs are as they should be, and return them, newest first.
 
         Args:
-            done: Whether they are.
             what: What is waited for while no run is under way.
 
         Raises:
@@ -69,7 +67,6 @@ def made(runs: list[Run], asset: tuple[str, str], after: float, by_sensor: bool 
     Args:
         runs: The runs to choose from.
         asset: Namespace and name of its table.
-        after: Seconds since the epoch.
         by_sensor: Count those only that a sensor asked for.
     """
     found = [run for run in runs if run.status == "SUCCESS" and "/".join(asset) in run.assets and run.ended > after]

@@ -29,8 +29,6 @@ class Computed:
     """The rows of one commit.
 
     Args:
-        rows: The rows that come.
-        kind: Kind of the commit.
         keys: The keys whose rows go; None if rows aren't replaced by key, or those of ``rows`` are meant.
         again: Offsets before the position that are derived again.
         candidates: Whether a row comes only if the table has no newer one of its key.

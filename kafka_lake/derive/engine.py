@@ -28,7 +28,6 @@ class DeriveReport:
     Args:
         snapshot: The one that was published; None if there was nothing to do.
         full: Why everything was computed; empty if only what is new was.
-        rows: Rows that came.
         keys: Keys that were computed again; None if rows aren't written by key.
         verified: Keys or records that were also computed from all upstream rows, and compared.
         rederived: Offsets whose rows were derived again.
@@ -58,7 +57,6 @@ class Engine:
         spark: Returns the session; called only when there is work.
         run_id: Goes into branch names and snapshot summaries.
         commit_slots: Limit commits at a time; None for no limit.
-        clock: Seconds since 1970.
         sleep: Pauses between attempts, for that many seconds.
         published: Called after each commit with its report.
     """

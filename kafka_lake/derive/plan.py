@@ -93,8 +93,6 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
     """Return the next commit; None if the table is up to date. Pure.
 
     Args:
-        spec: The derived table.
-        state: The tables.
         rebuild: Whether to compute everything again, whatever there is.
         zone: Spark's session time zone; empty if Spark hasn't been asked.
 

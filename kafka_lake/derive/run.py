@@ -48,7 +48,6 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Wi
     """Bring a derived table up to the upstream tables as they are now, in one commit.
 
     Args:
-        spec: The derived table.
         engine: Catalog and Spark; Spark isn't touched if there is nothing to do.
         rebuild: Compute everything again, whatever there is.
         window: Partitions that are computed again, in a commit of their own, once the table is up to date. A table

@@ -28,7 +28,6 @@ class Discovered:
     """A topic, and what its records seem to be.
 
     Args:
-        topic: The topic's name.
         tables: ``namespace.table`` of those that it has here already.
         partitions: How many Kafka partitions it has.
         offsets: Offsets from the log's start to its end, over all partitions. There may be fewer records: compaction,
@@ -66,7 +65,6 @@ def topics_of(cluster: KafkaCluster, internal: bool) -> tuple[list[str], int]:
     """Return the names of the cluster's topics, sorted, and how many are left out.
 
     Args:
-        cluster: Whose topics.
         internal: Those of the cluster's own software as well: names that begin with an underscore.
 
     Raises:
@@ -87,7 +85,6 @@ def discover(
     """Look at topics: what the brokers tell of them, and their newest records.
 
     Args:
-        topics: Their names.
         specs: The tables that there are.
         connections: The cluster, and the registry if there is one.
         count: How many records of each topic to look at.
@@ -126,9 +123,6 @@ def described(known: Discovered, now: Watermarks, sample: Sample, schemas: Schem
     """Return a topic with what a sample of it says.
 
     Args:
-        known: The topic.
-        now: What it holds.
-        sample: Its newest records.
         schemas: Tells what schema ids mean.
     """
     offsets = sum(now.end[p] - now.low[p] for p in now.partitions)
@@ -165,8 +159,6 @@ class Document:
 
     Args:
         topic: The full name of the topic that it makes a table of.
-        table: That table, ``namespace.table``.
-        path: Where it goes.
         text: What will be in it.
     """
 
@@ -180,7 +172,6 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
     """Return the documents that make tables of topics.
 
     Args:
-        found: The topics.
         specs: The tables that there are.
         folder: Where the documents go, each in a folder that is called as its table.
 

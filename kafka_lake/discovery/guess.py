@@ -35,7 +35,6 @@ class Column:
     """A column that a table would have.
 
     Args:
-        name: The field's name.
         type: Its type in Spark's DDL.
         time: ``date``, ``timestamp`` or ``timestamp_ntz`` for text that is one in every object; else empty.
         maps: Paths of maps whose keys were names of fields, in it or the column itself.

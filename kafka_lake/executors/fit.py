@@ -56,7 +56,6 @@ class Fit:
 
     Args:
         have: The type of the records: a struct of the types that columns have.
-        columns: The target, see `kafka_lake.executors.json.columns`.
         label: What messages call the schema of the records.
     """
 
@@ -115,7 +114,6 @@ def fits(have: pa.DataType, want: Any) -> bool:
     """Return whether every value of a type is one of a column's, unchanged: Iceberg's promotions, at every depth.
 
     Args:
-        have: The type.
         want: The kind of the column.
 
     >>> fits(pa.int32(), ("long",)), fits(pa.int64(), ("int",))

@@ -17,10 +17,8 @@ class KeyDecoder:
     """Decodes value and key of records, each by a decoder of its own.
 
     Args:
-        values: Decodes values.
         keys: Decodes keys; None if the table has no column for them yet.
         names: The columns of a row, in their order.
-        column: The key's column.
         whole: Whether the key's column is a struct of all that the key has; else it is the one value of a key that is
             no record.
         of_tombstones: Whether the key of a record without a value is decoded too: it tells which row goes.

@@ -18,10 +18,6 @@ def unpacking(packed: bytes, told: bytes) -> Batches:
     """Return a function for ``mapInArrow`` that does what a task makes of what it is told.
 
     Spark Connect packs the functions of a plan whenever it sends it, some four times a batch: this one is small.
-
-    Args:
-        packed: The `Task`, by cloudpickle.
-        told: Plain data, pickled.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

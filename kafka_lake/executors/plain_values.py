@@ -26,11 +26,7 @@ class PlainValues:
         self._kind, self._max_bytes = kind, max_bytes
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode values.
-
-        Args:
-            values: Binary; nulls are tombstones.
-        """
+        """Decode values."""
         errors: dict[int, tuple[str, str]] = {}
         places = small_enough(values, self._max_bytes, errors)
         column = values.take(pa.array(places)) if len(places) < len(values) else values

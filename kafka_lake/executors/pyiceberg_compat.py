@@ -18,7 +18,6 @@ def partitions_of(metadata: TableMetadata, rows: pa.Table) -> Iterator[tuple[Par
     this raises ImportError, the task fails, and Spark writes the batch.
 
     Args:
-        metadata: The table's.
         rows: With all of its columns.
     """
     from pyiceberg.io.pyarrow import _determine_partitions
@@ -34,7 +33,6 @@ def use_dictionary(writer: ParquetFormatWriter, columns: list[str] | bool) -> No
     them, which takes somewhat more time and room.
 
     Args:
-        writer: Of the file.
         columns: Parquet's paths; true for all.
     """
     options = getattr(writer, "_parquet_writer_kwargs", None)

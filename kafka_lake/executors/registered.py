@@ -41,7 +41,6 @@ class RegisteredDecoder:
     tells the driver by `name_of` how many values each schema wrote, of the unknown ones the most frequent.
 
     Args:
-        columns: Those of the rows.
         decoders: What decodes the bytes behind the header.
         schemas: Which of the decoders a schema has, by its number.
         refused: Schemas whose values can't be decoded, and why.
@@ -67,11 +66,7 @@ class RegisteredDecoder:
                 self._prefixes[id_].append(prefix)
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode values.
-
-        Args:
-            values: Binary; nulls are tombstones.
-        """
+        """Decode values."""
         errors: Errors = {}
         heads = _Heads(values)
         places = small_enough(values, self._max_bytes, errors)
@@ -157,11 +152,7 @@ def _errors_of(decoded: Decoded, places: np.ndarray) -> Errors:
 
 
 class _Heads:
-    """What a batch's values begin with.
-
-    Args:
-        values: Binary.
-    """
+    """What a batch's values begin with."""
 
     def __init__(self, values: pa.BinaryArray) -> None:
         _, offsets, content = values.buffers()

@@ -63,7 +63,6 @@ def loaded(texts: Sequence[str], max_columns: int) -> Seen:
     """Return what batches had together, whatever order they come in: fields in that of the records.
 
     Args:
-        texts: What `dumped` said.
         max_columns: How many columns the table may have, which bounds it.
     """
     seen = NOTHING

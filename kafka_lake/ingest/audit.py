@@ -48,8 +48,6 @@ def audit(
     Args:
         context: Of the run; Spark reads three columns of the staged files where their writers couldn't tell, and
             nothing else.
-        plan: What should be there.
-        staged: What is there.
         earlier: Dead letters and records of the run's commits before this one; its limit is for the whole run.
 
     Returns:
@@ -202,7 +200,6 @@ def offset_continuity(
     """Check that the commit starts where the table's position ends, overlaps nothing and has every offset once.
 
     Args:
-        plan: The commit.
         before: The table's position in the topic.
         held: What the snapshot adds, by partition.
         carried: The positions that the snapshot carries.
@@ -249,7 +246,6 @@ def schema_evolution(
     Args:
         evolution: How the schema differs from the one before.
         spec: The topic's policy, for a staged commit.
-        staged: The commit.
     """
     problems = [
         f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in evolution if not c.safe

@@ -47,7 +47,6 @@ def estimated(within: OffsetRange, probes: Sequence[Probe]) -> float:
     """Return about how many bytes the records of a range have.
 
     Args:
-        within: The range.
         probes: At least one of its partition, in ascending order. Each counts up to the beginning of the next, the
             first from the beginning of the range.
 
@@ -97,11 +96,7 @@ _BY_CLIENT = 64 << 20
 
 
 class ByteLimit:
-    """The limit of bytes of a run's commits.
-
-    Args:
-        context: Of the run.
-    """
+    """The limit of bytes of a run's commits."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

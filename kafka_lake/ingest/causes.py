@@ -131,9 +131,6 @@ _OVERFLOW = re.compile(r"java\.lang\.ArithmeticException: long overflow")
 def is_transient(error: BaseException) -> bool:
     """Tell whether the same attempt may succeed a moment later, without anybody mending anything.
 
-    Args:
-        error: What an attempt raised.
-
     Returns:
         True for brokers, registry, catalogs and storage that don't answer or are overtaxed, for commits that lost a
         race, and for errors of Spark whose text names none of the causes that last. False for everything else.
@@ -303,14 +300,7 @@ _OF_SYSTEMS = {
 
 
 def sentence(error: BaseException) -> str | None:
-    """Return what a user is told of an error, without secrets.
-
-    Args:
-        error: What was raised.
-
-    Returns:
-        One line; None for an error of a program, whose trace is needed.
-    """
+    """Return what a user is told of an error, without secrets."""
     if isinstance(error, KafkaLakeError):
         return without_secret_values(str(error))
     if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _OF_SYSTEMS:

@@ -14,17 +14,9 @@ class Commit:
     """One published snapshot.
 
     Args:
-        snapshot: Its id.
         ranges: The offsets that it holds.
         after: The position that it carries.
-        records: Records read.
-        rows: Rows added.
-        dead_letters: Records that didn't decode.
-        tombstones: Records without a value.
-        files: Data files added.
-        size: Their size in bytes.
         rows_by_partition: Rows per Kafka partition; empty without metadata columns.
-        findings: What the gates found.
         kind: What the commit was for, as in `Plan.kind`.
         classes: The dead letters by class.
         waited: How long its records had waited when it was published; None if none has a time, or all were there

@@ -22,7 +22,6 @@ class Connections:
     Args:
         cluster: Tells what the topic holds.
         kafka_options: Connection and security as options of Spark's Kafka source.
-        catalog: Where the tables are.
         spark: Gives the session; the first call may start it, so it isn't called before there is work.
         retry: How often and how patiently transient errors of the three are met with another attempt.
         registry: Tells what a schema id means; None where no registry is configured.

@@ -24,7 +24,6 @@ class Context:
         spec: The topic and its table.
         connections: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
         run_id: Goes into branch names, snapshot summaries and dead letters.
-        observer: Is told what happens.
         sleep: Pauses between attempts, for that many seconds; what it raises ends the run.
         decoding: Makes columns, rows and dead letters of the records.
         effort: What the next commit has taken so far.

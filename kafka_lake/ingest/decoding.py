@@ -27,7 +27,6 @@ class SchemaPlan:
     """The columns to decode into, and how they differ from the table's.
 
     Args:
-        target: The columns.
         renamed: Columns of the table that get another name.
         ignored: Columns that the policy leaves out.
         refused: Changes that the policy forbids.
@@ -64,13 +63,7 @@ class Decoding(Protocol):
         """Return the decoder of a topic's records; `decoder_of` says more."""
 
     def unreadable(self, spec: TopicTable, message: str, error_class: str = UNDECODABLE) -> Decoder:
-        """Return the decoder that makes a dead letter of every record.
-
-        Args:
-            spec: The topic's settings.
-            message: Why.
-            error_class: Of these dead letters.
-        """
+        """Return the decoder that makes a dead letter of every record."""
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
         """Create the topic's table; `kafka_lake.ingest.stage.table_schema.create_table` says more."""
@@ -81,10 +74,7 @@ class Decoding(Protocol):
         """Give the table the columns that its rows need.
 
         Args:
-            spec: The topic's policy.
-            state: The table.
             decoder: Knows what the records look like.
-            records: Lazy.
 
         Returns:
             The columns to decode into; and what the policy leaves out of the table.
@@ -106,9 +96,7 @@ class Decoding(Protocol):
 
         Args:
             spec: Its metadata column, transform and limits count.
-            decoder: Of the topic.
             target: The columns to decode into.
-            records: Lazy.
             topic_id: The topic's id, for the metadata column.
             refused: Records that become no row although they decode.
         """
@@ -121,9 +109,7 @@ class Decoding(Protocol):
 
         Args:
             spec: Its transform counts, which sets rows apart too.
-            judged: As `decode` gives them.
             run_id: The run that found them.
-            topic_id: The topic's id.
         """
 
     def classes(self, dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:

@@ -10,9 +10,7 @@ class Step:
     """A step that was taken.
 
     Args:
-        name: Of the step.
         began: When, in nanoseconds since the epoch.
-        ended: Likewise.
     """
 
     name: str

@@ -68,9 +68,6 @@ class Published:
     """A commit that is visible.
 
     Args:
-        staged: What it has.
-        findings: Of its audit.
-        by_partition: Rows by Kafka partition.
         at: When it became visible, in seconds since the epoch.
     """
 
@@ -92,9 +89,7 @@ def audit_and_publish(
     """Publish what passes its audit.
 
     Args:
-        context: Of the run.
         found: The tables as the plan saw them.
-        todo: The plan.
         staged: What became of it. If it isn't published, it is removed.
         failed_so_far: Dead letters and records of the run's commits before this one.
         also: Other properties that the table gets with it.
@@ -130,7 +125,6 @@ def refused_if_main_moved(context: Context, state: TableState) -> Iterator[None]
     Who publishes takes the branches of those away who no longer can: that shows as any error.
 
     Args:
-        context: Of the run.
         state: The table as the plan saw it.
 
     Raises:
@@ -156,7 +150,6 @@ def audited(
 
     Args:
         context: Of the run, with the table's settings.
-        todo: The table's plan.
         staged: What became of it. It stays, whatever is found.
         failed_so_far: Dead letters and records of the run's commits before this one.
 

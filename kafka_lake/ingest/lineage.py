@@ -41,10 +41,8 @@ class Subject:
 
     Args:
         name: What the log calls it.
-        table: The table's name.
         job: The name of the job.
         asset: The asset whose run in Dagster it is a part of.
-        run_id: Of that run.
     """
 
     name: str
@@ -55,11 +53,7 @@ class Subject:
 
 
 class RunLineage(ABC):
-    """What is told of one run, during a block. Whatever goes wrong with it is logged, and no failure of the run.
-
-    Args:
-        subject: Whose run.
-    """
+    """What is told of one run, during a block. Whatever goes wrong with it is logged, and no failure of the run."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -117,11 +111,7 @@ class RunLineage(ABC):
 
 
 class Lineage(RunLineage):
-    """What is told of one run of a topic, during a block.
-
-    Args:
-        context: Of the run.
-    """
+    """What is told of one run of a topic, during a block."""
 
     def __init__(self, context: Context) -> None:
         topic, table = context.spec.topic, context.table_name
@@ -181,9 +171,7 @@ def table_facets(catalog: str, identifier: tuple[str, str], table: Table) -> dic
     """Return what is told of each table: its columns, and its name in the catalog.
 
     Args:
-        catalog: The catalog's name.
         identifier: Namespace and name of the table.
-        table: As it was loaded.
     """
     from openlineage.client.facet_v2 import schema_dataset, symlinks_dataset
 

@@ -44,9 +44,7 @@ class Attempt:
     """What an attempt at a commit works with.
 
     Args:
-        context: Of the run.
         job: Gives the plan and the records.
-        topic: What the topic holds.
         search: Cuts the plan while a record is sought that makes its batch fail.
         byte_limit: Cuts the plan where its records have too many bytes.
         too_large: Cuts the plan before a record that the engine has no room for.
@@ -71,7 +69,6 @@ class Done:
     """A commit that was made.
 
     Args:
-        commit: What it has.
         plan: What it was to have.
         left: The tables as it left them; None where only another look can tell.
     """
@@ -91,7 +88,6 @@ class Outcome:
         decoding: The plan whose records were being decoded and staged as it failed: one of them may be the reason.
         done: The commit; None if there was nothing to do, or the attempt failed.
         passed: The plan, if none of its records is for the table.
-        error: Why it failed.
     """
 
     position: Position | None
@@ -260,11 +256,7 @@ def _name_new_tables(attempt: Attempt, found: Tables, records: Records, held: Ex
 
 
 def _stage(context: Context, state: TableState, found: Tables, records: Records, held: ExitStack) -> Staged:
-    """Stage what the table gets.
-
-    Raises:
-        GateFailedError: If the schema of the records doesn't fit the table's, or isn't allowed. Nothing is staged.
-    """
+    """Stage what the table gets."""
     try:
         return stage(
             context,

@@ -42,7 +42,6 @@ class Preview:
     """What the newest records are, and what they would change.
 
     Args:
-        records: Records looked at.
         tombstones: Those without a value among them.
         classes: Those that would be dead letters, by class.
         schemas: How many were written with which schema of the registry.
@@ -62,7 +61,6 @@ def newest(now: Watermarks, records: int) -> tuple[OffsetRange, ...]:
     """Return the newest offsets of a topic, evenly from its partitions.
 
     Args:
-        now: What the topic holds.
         records: How many at most, but one of each partition.
 
     >>> from kafka_lake.common.offsets import TopicIdentity

@@ -12,7 +12,6 @@ class Progress:
 
     Args:
         began: When the run began, in seconds of some clock.
-        commits: How many.
         offsets: That they have consumed; those without a record count too.
         remaining: Offsets that the last of them left, as far as the run has looked.
         largest: Offsets of the largest of them: the first of a run may be a small one.
@@ -32,7 +31,6 @@ class Progress:
         """Return the progress after a commit.
 
         Args:
-            todo: Its plan.
             now: When it was done, by the same clock.
         """
         done = todo.records_at_most

@@ -22,7 +22,6 @@ def publish(context: Context, staged: Staged, done: Totals, also: Mapping[str, s
     """Make an audited commit visible.
 
     Args:
-        context: Of the run.
         staged: What to publish; its branches are gone afterwards.
         done: What it does, in numbers: the topic's table adds them up.
         also: Other properties that the primary gets with it.

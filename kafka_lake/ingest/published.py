@@ -135,14 +135,7 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
 
 
 def _duplicates(column: str, table: Table, positions: Sequence[Position], rows: BooleanExpression) -> list[str]:
-    """Return which offsets are there twice, or lie beyond the position of their topic.
-
-    Args:
-        column: The metadata column.
-        table: The table.
-        positions: Those of its topics. Rows of other topics, as of one that was recreated, aren't measured by them.
-        rows: Which rows are looked at.
-    """
+    """Return which offsets are there twice, or lie beyond the position of their topic."""
     problems = []
     for (topic_id, partition), found in _keys(column, table, rows).items():
         # Brokers without topic ids have one topic a table.
@@ -214,12 +207,7 @@ def windows(table: Table, offset: str, rows: int = _ROWS_AT_ONCE) -> list[tuple[
     Files tell where they begin and how many rows they have. Those that don't tell count as beginning at 0.
 
     Args:
-        table: The table.
         offset: Path of the column of offsets.
-        rows: How many.
-
-    Returns:
-        All offsets from 0 on, in order; the last end is None.
     """
     field = table.schema().find_field(offset)
     files = [task.file for task in table.scan(selected_fields=(offset,)).plan_files()]
@@ -245,7 +233,6 @@ def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Ru
     Args:
         spec: The topic and its table.
         connections: Catalog and Spark; all rows are read, but only the columns that rules are about.
-        rules: Those to be asked.
 
     Returns:
         One finding per rule. Rules that are about a commit pass: the table doesn't tell its commits apart.

@@ -21,7 +21,6 @@ class Records:
 
     Args:
         plan: The commit, with the table's share of its records.
-        frame: The table's records, lazy.
         others: Gives what names the records of the topic's other tables, lazy; None if all records are the table's.
         written: The table's rows, if they have been written together with those of other tables.
         new_tables: Values that get tables, as `Admission.new` has them: the table names them before it gets records.
@@ -60,7 +59,6 @@ def read(connections: Connections, plan: Plan, topic: str) -> DataFrame:
     Args:
         connections: Spark, where it will run, and how it reaches the brokers; nothing runs yet.
         plan: Its ranges are read, and nothing else.
-        topic: The topic's name.
 
     Returns:
         A lazy frame; timestamps outside of the years 1970 to 9999 are null. Evaluating it fails if an offset in the

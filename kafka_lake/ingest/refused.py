@@ -29,11 +29,6 @@ def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaL
 
     Args:
         error: What writing or reading the table raised, in this process or through Spark Connect.
-        table: The table's name.
-        catalog: The catalog's name.
-
-    Returns:
-        What to set; None if it is another error.
     """
     text, setting = java_text(error) or "", catalog_variable(catalog)
     if _NO_REGION in text:
@@ -62,10 +57,6 @@ def refused_by_kafka(error: BaseException, topic: str, cluster: KafkaCluster) ->
     Args:
         error: What evaluating a frame of `read` raised, in this process or through Spark Connect.
         topic: The topic that was read.
-        cluster: Where.
-
-    Returns:
-        What is missing or wrong; None if it is another error.
     """
     text = java_text(error)
     found = None if text is None else _refused(text, topic, cluster)

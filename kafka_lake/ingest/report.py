@@ -17,7 +17,6 @@ def waited(staged: Staged, visible_at: float) -> Waited | None:
     A record from the future, by a producer whose clock is ahead of ours, is of age 0.
 
     Args:
-        staged: The commit.
         visible_at: When it was published, in seconds since the epoch.
     """
     if staged.oldest_ms is None or staged.newest_ms is None:
@@ -30,15 +29,6 @@ class Figures:
     """What a run did, in numbers; those of two reports of a run make up those of both.
 
     Args:
-        commits: Snapshots published.
-        records: Records read.
-        rows: Rows added.
-        dead_letters: Records that didn't decode.
-        tombstones: Records without a value.
-        invisible: Offsets without a record.
-        files: Data files added.
-        size: Their size in bytes.
-        seconds: How long it took.
         waited: How old the records were when they were published.
         bytes_read: Of the keys, values and headers of the records.
         untimed: Records read whose Kafka timestamp is null in the table.
@@ -110,8 +100,6 @@ class RunReport:
     """All commits of one run.
 
     Args:
-        table: ``namespace.table``.
-        run_id: Of the run.
         reached: How far the run has come, by topic.
         commits: In order, none if there was nothing to do.
         seconds: How long the run took.
@@ -198,7 +186,6 @@ class RunSoFar:
     Dagster keeps one result of a check for each run, the latest: so each must tell of the whole run.
 
     Args:
-        figures: Of the whole run.
         findings: One for each check, over the whole run.
     """
 

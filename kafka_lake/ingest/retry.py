@@ -100,9 +100,5 @@ def call(
 
 
 def short_pauses(policy: RetryPolicy) -> tenacity.wait.wait_base:
-    """Return random pauses between attempts to be faster than others: who meets writers of a fixed pace must have none.
-
-    Args:
-        policy: How patiently.
-    """
+    """Return random pauses between attempts, so that two writers do not keep the same pace."""
     return tenacity.wait_random_exponential(policy.initial_seconds, min(policy.max_seconds, LONGEST_SHORT_PAUSE))

@@ -198,7 +198,6 @@ class Rule:
 
     Args:
         name: Its name, unique among the topic's.
-        kind: What kind of rule.
         columns: The columns that it is about; none for an expression and for a count of rows.
         entry: Where it comes from, with what the kind asks for.
         on_failure: What it does where it is broken.
@@ -258,7 +257,6 @@ def rules_of(entries: Iterable[RuleEntry], fail_above: int | str | None = None) 
     """Return the rules that entries stand for, in their order, with all defaults filled in.
 
     Args:
-        entries: Each of one kind.
         fail_above: What counts for rules that make dead letters and say nothing of it.
 
     >>> [rule.name for rule in rules_of([RuleEntry(not_null=("id", "store")), RuleEntry(expression="total >= tax")])]

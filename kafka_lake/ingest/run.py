@@ -40,7 +40,6 @@ def ingest(
         connections: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
         run_id: Goes into branch names, snapshot summaries and dead letters.
         partitions: Only these Kafka partitions; None for all.
-        observer: Is told what happens.
 
     Returns:
         What was done.
@@ -63,10 +62,8 @@ def replay(
 
     Args:
         spec: The topic and its table.
-        connections: Cluster, catalog and Spark.
         run_id: Goes into branch names, snapshot summaries and dead letters.
         extent: What to read again; more than ``max_records_per_commit`` becomes several commits.
-        observer: Is told what happens.
 
     Returns:
         What was done; the position is as it was.
@@ -97,7 +94,6 @@ def each_topic(
 
     Args:
         chosen: The topics, at least one.
-        run_id: Of the run.
         run: Runs over one of them.
         warn: Is called with a line about each that fails.
 
@@ -134,7 +130,6 @@ def plan_reset(
     Args:
         spec: The topic and its table.
         connections: Brokers and catalog are asked; Spark only if the position must be rebuilt.
-        to: As `plan.start.offsets_of` understands it.
         partitions: Only these Kafka partitions; None for all.
 
     Raises:
@@ -165,11 +160,8 @@ def reset(
 
     Args:
         spec: The topic and its table.
-        connections: Cluster, catalog and Spark.
         run_id: Goes into branch name and summary.
-        to: As `plan.start.offsets_of` understands it.
         partitions: Only these Kafka partitions; None for all.
-        observer: Is told what happens.
 
     Returns:
         What was done; no commit if the position is there already.
@@ -195,11 +187,8 @@ def adopt(
 
     Args:
         spec: The topic and its table.
-        connections: Cluster, catalog and Spark.
         run_id: Goes into branch name and summary.
-        agreed: What `plan_adoption` has found.
         source: Where its offsets come from; asked once more, just before the commit.
-        observer: Is told what happens.
 
     Returns:
         What was done.
@@ -222,7 +211,6 @@ def replay_dead_letters(
         connections: Catalog and Spark; Kafka is asked for the topic's identity only.
         run_id: Goes into branch names, snapshot summaries and the letters that stay.
         where: SQL condition on the columns of the dead-letter table; None for all.
-        observer: Is told what happens.
 
     Returns:
         What was done.
@@ -248,9 +236,7 @@ def logged_run(
 
     Args:
         spec: The topic and its table.
-        connections: Cluster, catalog and Spark.
         run_id: Goes into branch names, snapshot summaries and dead letters.
-        observer: Is told what happens.
     """
     run_log = RunLog(".".join(spec.identifier), run_id, spec.full_topic)
     try:

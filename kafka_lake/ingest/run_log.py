@@ -32,7 +32,6 @@ class RunLog:
 
     Args:
         table: What the run fills, as messages have it.
-        run_id: Of the run.
         topic: The Kafka topic; empty for a table that is made from tables.
         began: When the step in progress began, on the monotonic clock.
     """
@@ -70,11 +69,7 @@ class RunLog:
         return Observer(step_done, on_commit, warn)
 
     def failed(self, error: Exception) -> None:
-        """Log why the run has failed, what to do, and what stays: three lines, and a trace if nobody can mend it.
-
-        Args:
-            error: What ended it.
-        """
+        """Log why the run has failed, what to do, and what stays: three lines, and a trace if nobody can mend it."""
         told = sentence(error)
         what, remedy = told or headline(error), ""
         if isinstance(error, KafkaLakeError):

@@ -49,12 +49,10 @@ class Runner:
 
     Args:
         context: What the run works with.
-        job: What it is for.
         topic: What the topic holds, if somebody has looked already.
         share: What of the topic's records is for the table; None for all of them.
 
     Attributes:
-        topic: What the topic holds.
         position: The table's, as it was last found or made; None if it has none.
         commits: Those that no report has told of yet.
         lineage: Is told that the run begins and ends, by whoever asks for its commits.

@@ -50,7 +50,6 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
     Args:
         context: Of the run; Spark reads where the rows came from, and nothing else.
         state: The table, which has rows and no position.
-        now: The topic's watermarks.
 
     Raises:
         TableError: If it can't be certain: there is no metadata column, rows are of another topic, or the table began
@@ -194,8 +193,6 @@ def with_position(
     """Return a table's state, its position rebuilt if no snapshot carries it any more.
 
     Args:
-        context: Of the run.
-        topic: What the topic holds.
         state: The table as it was read.
         required: Whether a position that can't be told is an error; else the state has none.
         sought: Whether a position that no snapshot has is looked for in the rows; else the state has none.
@@ -301,7 +298,6 @@ def left_by(context: Context, found: Tables, staged: Staged) -> Tables | None:
     Args:
         context: Of the run, with the table's settings.
         found: The table and its dead-letter table, as the plan saw them.
-        staged: What was published.
     """
     table = staged.primary.branch.published
     dead_letters = found.dead_letters.table if found.dead_letters else None

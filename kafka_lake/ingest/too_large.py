@@ -28,8 +28,6 @@ class Large:
     """A large record.
 
     Args:
-        partition: Its Kafka partition.
-        offset: Its offset.
         size: Its bytes, uncompressed; None if Python's client doesn't expand so much.
     """
 
@@ -46,7 +44,6 @@ class TooLarge:
     """The records that a run must not read together with others, or not at all.
 
     Args:
-        context: Of the run.
         large: Returns the first record of a plan that has more bytes than `LARGE`; None if there is none.
     """
 
@@ -60,7 +57,6 @@ class TooLarge:
         """Return what of a plan can be read before a record that is too large, or is tried alone.
 
         Args:
-            todo: The plan.
             table: As the plan saw it; None if there is none.
 
         Raises:
@@ -88,7 +84,6 @@ class TooLarge:
 
         Args:
             todo: What it read; None if it read nothing.
-            error: Why the commit failed.
 
         Raises:
             RecordTooLargeError: If the engine died of a record. The table tells later runs, if there is one.
@@ -135,7 +130,6 @@ def refused_in(table: Table | None, identity: TopicIdentity) -> tuple[Large, ...
 
     Args:
         table: As it was loaded; None for no table.
-        identity: The topic.
     """
     found = _known(table).get(_key(identity), {}) if table else {}
     return tuple(Large(int(partition), offset, size) for partition, (offset, size) in found.items())

@@ -16,11 +16,7 @@ _WINDOWS = (2, 32, 512)
 
 
 class LastRecords:
-    """The last records of a topic's partitions, by one short consumer for most commits.
-
-    Args:
-        cluster: Where the topic is.
-    """
+    """The last records of a topic's partitions, by one short consumer for most commits."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
@@ -31,11 +27,6 @@ class LastRecords:
 
         Partitions without anything new aren't looked at. Nothing is compared where the record was compacted away or has
         expired.
-
-        Args:
-            position: The table's.
-            now: What the topic holds.
-            partitions: Which to look at.
 
         Raises:
             KafkaError: If the brokers don't answer.
@@ -58,7 +49,6 @@ class LastRecords:
 
         Args:
             position: What it has already of them stays.
-            now: What the topic holds.
 
         Raises:
             KafkaError: If the brokers don't answer.
@@ -85,11 +75,7 @@ def _window(partition: int, offset: int, now: Watermarks, size: int) -> OffsetRa
 
 
 class TopicEnds:
-    """The watermarks of a run's topic: asked for when they are first needed, and again by `poll`.
-
-    Args:
-        context: Of the run.
-    """
+    """The watermarks of a run's topic: asked for when they are first needed, and again by `poll`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -146,9 +132,6 @@ class TopicEnds:
         """Return a plan whose position has the last records, which the next run will look for.
 
         A part that is read again, and dead letters, leave the position as it is.
-
-        Args:
-            todo: The commit.
 
         Raises:
             KafkaError: If the brokers don't answer.

@@ -176,9 +176,6 @@ class TopicRunner:
     def raise_errors(self, report: RunReport) -> None:
         """Raise why tables were left where they are, if any were.
 
-        Args:
-            report: What the run did.
-
         Raises:
             LeftBehindError: If any were.
         """

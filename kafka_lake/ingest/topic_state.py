@@ -9,10 +9,6 @@ from kafka_lake.lake.positions import TableState, read_state
 def state_of(spec: TopicTable, table: Table) -> TableState:
     """Return head and position of a table, by what one load of its metadata says.
 
-    Args:
-        spec: The topic.
-        table: One of its tables.
-
     Raises:
         TableError: If a position is there but can't be read.
     """

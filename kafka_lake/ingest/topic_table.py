@@ -44,11 +44,7 @@ _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 @dataclass(frozen=True)
 class InDocuments:
-    """Which texts a YAML document may have for a setting. Tables that others made may have more.
-
-    Args:
-        pattern: A regular expression.
-    """
+    """Which texts a YAML document may have for a setting. Tables that others made may have more."""
 
     pattern: str
 
@@ -260,7 +256,6 @@ class Route:
     """Records of a topic that go to a table of their own.
 
     Args:
-        when: Which records.
         to: The table's settings; topic and cluster are the topic's.
     """
 
@@ -273,11 +268,8 @@ class RouteBy:
     """Tables that a topic gets as values appear in its records.
 
     Args:
-        kind: What has the values.
         name: Of the field or header; of a source's table, the envelope.
         to: The settings of all these tables, but for their names; topic and cluster are the topic's.
-        table: Template of their names.
-        namespace: Template of their namespaces.
         namespaces: Which namespaces a template may give.
         max_tables: How many values may have a table.
         known: Those that have one: value, namespace, table.
@@ -328,7 +320,6 @@ def limit_of(text: int | str | None, setting: str) -> int | float | None:
 
     Args:
         text: It, as a setting has it.
-        setting: The setting's name.
 
     Raises:
         ConfigurationError: If it is neither.
@@ -351,7 +342,6 @@ def is_over(limit: int | float | None, count: int, of: int) -> bool:
 
     Args:
         limit: A count, a share, or None for no limit.
-        count: What is limited.
         of: What a share is one of.
 
     >>> is_over(0.29, 29, of=100), is_over(0.29, 30, of=100), is_over(5, 6, of=100), is_over(None, 6, of=6)

@@ -30,7 +30,6 @@ def trace_commit(context: Context, commit: Commit) -> None:
 
     Args:
         context: Of the run; its effort is asked for the steps.
-        commit: What it has.
     """
     steps = context.effort.take_steps()
     if (tracer := _tracer()) is None:

@@ -79,7 +79,6 @@ class KafkaClient:
         """Return a client of the cluster.
 
         Args:
-            client: Its class.
             settings: Of it alone, by librdkafka's names; they win over the cluster's.
 
         Raises:

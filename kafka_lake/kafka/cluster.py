@@ -89,9 +89,6 @@ class KafkaCluster(KafkaClient):
     def topics(self, internal: bool = False) -> list[str]:
         """Return the names of all topics but Kafka's own, sorted.
 
-        Args:
-            internal: Kafka's own as well.
-
         Raises:
             KafkaError: If the brokers don't answer; `AuthenticationError` within seconds if they refuse this client.
         """
@@ -117,12 +114,6 @@ class KafkaCluster(KafkaClient):
 
     def watermarks(self, topics: Iterable[str]) -> dict[str, Watermarks | KafkaLakeError]:
         """Return what each topic holds, with a constant number of requests to each broker.
-
-        Args:
-            topics: Names to ask for.
-
-        Returns:
-            Per topic its watermarks, or the error that concerns this topic alone.
 
         Raises:
             KafkaError: If the cluster as a whole doesn't answer.
@@ -174,13 +165,8 @@ class KafkaCluster(KafkaClient):
         """Return the first offset per partition at or after a time.
 
         Args:
-            topic: The topic's name.
-            partitions: Partition numbers.
             timestamp_ms: Milliseconds since the epoch, compared with the records' timestamps; 0 if it is less, since
                 Kafka's protocol means something else by negative ones.
-
-        Returns:
-            Offsets; None where every record is older.
 
         Raises:
             KafkaError: If the brokers don't answer.
@@ -277,7 +263,6 @@ class KafkaCluster(KafkaClient):
         """Return what is remembered of the records of short ranges; to read the topic is right enough.
 
         Args:
-            topic: The topic's name.
             ranges: Which offsets to look at; none is empty. Several ranges of a partition are read one after the other.
 
         Returns:
@@ -365,7 +350,6 @@ class KafkaCluster(KafkaClient):
 
         Args:
             group: The consumer group's id; it must have no live members.
-            position: What to write.
 
         Raises:
             KafkaError: If the brokers refuse; the table is not concerned.

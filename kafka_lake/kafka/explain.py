@@ -40,8 +40,6 @@ class Right:
     """What a principal must be allowed.
 
     Args:
-        operation: As ``kafka-acls.sh`` names it.
-        kind: topic, group or cluster.
         name: Of the topic or group.
     """
 
@@ -64,8 +62,6 @@ class Failure:
     Args:
         what: What was asked for, as a sentence begins.
         code: librdkafka's code; None if there was no answer and no report.
-        text: librdkafka's words, without secrets.
-        waited: Seconds.
         right: What the principal needs for the question.
     """
 
@@ -85,7 +81,6 @@ def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError
     """Return the error for the user.
 
     Args:
-        failure: What happened.
         properties: The client's. A broker is looked at once more where librdkafka doesn't tell the reason.
     """
     where = f"{failure.what}: the cluster at {properties['bootstrap.servers']}"
@@ -118,8 +113,6 @@ def missing_right(where: str, right: Right, properties: Mapping[str, str], text:
 
     Args:
         where: What was asked for and of whom, as a sentence begins.
-        right: What is missing.
-        properties: The client's.
         text: What the brokers said, if anything.
     """
     named = f"{right.kind} {right.name}".strip()
@@ -136,12 +129,7 @@ def missing_right(where: str, right: Right, properties: Mapping[str, str], text:
 
 
 def not_made(text: str, properties: Mapping[str, str]) -> ConfigurationError:
-    """Return the error for properties that make no client.
-
-    Args:
-        text: librdkafka's words, without secrets.
-        properties: The client's.
-    """
+    """Return the error for properties that make no client."""
     remedy = "Correct the property among the Kafka resource's properties or KAFKA_LAKE_KAFKA_*."
     if "No provider for SASL mechanism GSSAPI" in text:
         remedy = (

@@ -19,11 +19,7 @@ _PASSING = {
 
 
 class ConsumerGroups(KafkaClient):
-    """The consumer groups of a cluster. To ask takes the right DESCRIBE on a group.
-
-    Args:
-        cluster: Whose properties count.
-    """
+    """The consumer groups of a cluster. To ask takes the right DESCRIBE on a group."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         super().__init__(cluster.properties, cluster.timeout)

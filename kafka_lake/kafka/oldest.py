@@ -46,7 +46,6 @@ def unread(now: Watermarks, position: Position | None) -> dict[int, Place]:
     """Return where the oldest unread record of each partition is that has any.
 
     Args:
-        now: The topic.
         position: The table's, in this topic or in an older one of that name; None if it has none.
     """
     ours = in_topic(position, now)
@@ -63,7 +62,6 @@ def arrival_times(cluster: KafkaCluster, places: Collection[Place], seconds: flo
 
     Args:
         cluster: Where the topics are. To read them is right enough.
-        places: One for each partition.
         seconds: Most that this may take. What has not been found by then is left out, and so is a partition that the
             brokers refuse to give, or whose record has no time.
 

@@ -49,7 +49,6 @@ def read_ranges(cluster: KafkaCluster, topic: str, ranges: Sequence[OffsetRange]
 
     Args:
         cluster: Where the topic is. Aborted records are left out if it reads committed ones only.
-        topic: Its name.
         ranges: One of a partition at most. All their records are in memory at once.
 
     Raises:

@@ -43,7 +43,6 @@ def record_sizes(
 
     Args:
         cluster: Where the topic is. To read it is right enough.
-        topic: Its name.
         ranges: The offsets that matter; one range of a partition at most.
         places: How many parts of each range.
         seconds: Most that this may take. What has not been found by then is left out.
@@ -78,8 +77,6 @@ def first_large_record(
     All records are read, one batch of each partition at a time: this process holds a batch of the largest twice.
 
     Args:
-        cluster: Where the topic is.
-        topic: Its name.
         ranges: The offsets; one range of a partition at most.
         limit: Bytes of key, value and headers that are not large yet.
 

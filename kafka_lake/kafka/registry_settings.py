@@ -32,9 +32,6 @@ def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str |
     Args:
         environ: Variables to look at; the process's own by default.
         cluster: The cluster's name; None if it has none.
-
-    Returns:
-        Properties in the names of confluent-kafka's ``SchemaRegistryClient``; without ``url`` if there is no registry.
     """
     variables = os.environ if environ is None else environ
     given = {name: each for name, each in variables.items() if each and name != environment.REGISTRY_PORT.name}

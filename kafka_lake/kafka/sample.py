@@ -37,7 +37,6 @@ class Record:
     """A record as the broker has it.
 
     Args:
-        partition: Number of its partition.
         offset: Where it is in it.
         timestamp_ms: Milliseconds since the epoch, whatever its producer gave; -1 if it has no time.
         key: Its key, None for none.
@@ -89,7 +88,6 @@ class Sampler:
     """Reads the newest records of one topic after the other; a context manager, since it holds a connection.
 
     Args:
-        cluster: Where the topics are.
         seconds: Most that one topic may take.
         max_bytes: After so many bytes of a topic's records no more are read.
         farthest: Offsets before a partition's end beyond which no value is looked for.

@@ -28,8 +28,6 @@ def create_topic(cluster: KafkaCluster, topic: str, partitions: int) -> bool:
     """Create a topic, with the brokers' default replication, and wait until it is there; one that exists is left alone.
 
     Args:
-        cluster: Where.
-        topic: Its name.
         partitions: How many partitions it gets.
 
     Returns:
@@ -80,8 +78,6 @@ class RecordProducer:
     topic.
 
     Args:
-        cluster: Where the topic is.
-        topic: An existing topic.
         seconds: How long a record may take until the brokers have it.
     """
 
@@ -165,8 +161,6 @@ def produce(cluster: KafkaCluster, topic: str, records: Iterable[tuple[bytes | N
     """Produce records, in their order within each partition, and wait until all are in the topic.
 
     Args:
-        cluster: Where the topic is.
-        topic: An existing topic.
         records: Keys, None for none, and values.
 
     Returns:

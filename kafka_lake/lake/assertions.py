@@ -27,9 +27,6 @@ def keeps_assertions(table: Table) -> bool:
 
     One that doesn't refuse has set ``kafka-lake.assertions``, and nothing else has changed.
 
-    Args:
-        table: Any of its tables.
-
     Raises:
         Exception: What PyIceberg raises if the catalog doesn't answer.
     """
@@ -49,10 +46,6 @@ def require_assertions(catalog: LakeCatalog, table: Table) -> None:
     """Try whether a REST catalog or a Hive Metastore refuses commits that are overtaken.
 
     With databases and Glue, PyIceberg asks for the comparison in a way that no server ignores.
-
-    Args:
-        catalog: Of the table.
-        table: Any of its tables.
 
     Raises:
         CatalogRefusedError: If it doesn't.
@@ -75,9 +68,6 @@ def require_assertions(catalog: LakeCatalog, table: Table) -> None:
 @contextmanager
 def probe_table(catalog: LakeCatalog) -> Iterator[Table]:
     """Yield a new table in a namespace of its own; both are dropped when the block ends.
-
-    Args:
-        catalog: Where they are made.
 
     Raises:
         CatalogRefusedError: If they can't be dropped; the message names them.

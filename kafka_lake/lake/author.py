@@ -39,7 +39,6 @@ def author_summary(run_id: str, kind: str, ranges: Iterable[OffsetRange] = ()) -
     """Return what a snapshot's summary tells of who makes it: run, host and user, and what the commit is for.
 
     Args:
-        run_id: Of the run.
         kind: What the commit is for, as `Plan.kind` has it.
         ranges: The offsets that it replaces; none where the position tells them.
     """

@@ -79,9 +79,7 @@ def branch_name(run_id: str, head: int, purpose: str = "stage") -> str:
     """Return a name that no other attempt has: it tells when the branch was made, from which head, and by which run.
 
     Args:
-        run_id: Of the run.
         head: The snapshot of ``main`` that the branch starts at.
-        purpose: Its last word.
     """
     run = re.sub(r"\W", "_", run_id)[:40]
     return f"{PREFIX}{int(time.time())}_{head}_{run}_{uuid4().hex[:8]}_{purpose}"
@@ -98,7 +96,6 @@ class StagingBranch:
 
     Args:
         spark: Runs Iceberg's SQL extensions and procedures.
-        catalog: Where the table is.
         identifier: Namespace and name of the table.
         name: The branch's name, unique to this run and commit.
         head: The snapshot of ``main`` that the position was read from.
@@ -177,7 +174,6 @@ class StagingBranch:
 
         Args:
             files: Written for this table's current schema and partition spec; none makes a snapshot without rows.
-            summary: Properties of the snapshot.
 
         Raises:
             PublishRefusedError: If the table or the branch is gone.
@@ -207,7 +203,6 @@ class StagingBranch:
         Args:
             gone: Of the branch's tip; they aren't read. There must be no delete files: they would stay.
             new: Of the table's current partition spec.
-            summary: Properties of the snapshot.
 
         Raises:
             PublishRefusedError: If the table or the branch is gone.

@@ -51,7 +51,6 @@ def quoted_path(column: str, names: Collection[str]) -> str:
 
     Args:
         column: A name, or names with dots between them.
-        names: Of the table's columns.
 
     >>> quoted_path("who.id", ["who"]), quoted_path("who.id", ["who.id"])
     ('`who`.`id`', '`who.id`')
@@ -100,7 +99,6 @@ class LakeCatalog:
 
     Args:
         name: The catalog's name; tables are ``name.namespace.table`` in Spark.
-        properties: Iceberg's standard catalog properties.
 
     Raises:
         ConfigurationError: If the type is none of sql, rest, glue and hive, or a needed property is missing.
@@ -276,7 +274,6 @@ class LakeCatalog:
         the catalog (https://iceberg.apache.org/docs/latest/spark-procedures/).
 
         Args:
-            procedure: Its name, as ``fast_forward``.
             identifier: Namespace and name of the table.
             arguments: Its other arguments, as SQL: `literal` makes one of a text.
         """

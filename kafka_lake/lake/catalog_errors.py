@@ -67,14 +67,8 @@ def explained(
     """Return the error for the user that an error of PyIceberg, or of what it uses, stands for.
 
     Args:
-        catalog: The catalog's name.
-        kind: Its type.
         properties: Its properties, secrets among them.
         what: What was asked for, as a sentence begins.
-        error: What was raised.
-
-    Returns:
-        The error; None if the catalog's address and server are not what is wrong.
     """
     setting = catalog_variable(catalog)
     place = without_secrets(properties.get("uri", ""))

@@ -24,12 +24,8 @@ def properties_from_environment(name: str, given: Mapping[str, str] = MappingPro
     (https://py.iceberg.apache.org/configuration/).
 
     Args:
-        name: The catalog's name.
         given: Properties that are known already. They win; and where they say what catalog it is, nothing of the
             embedded one goes with them.
-
-    Returns:
-        Properties in Iceberg's standard names.
 
     Raises:
         ConfigurationError: If PyIceberg's configuration can't be read, or the embedded catalog can't be in its folder.

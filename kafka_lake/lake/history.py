@@ -40,9 +40,6 @@ class SchemaVersion:
 def schema_history(table: Table) -> list[SchemaVersion]:
     """Return the versions of a table's schema along ``main``, oldest first.
 
-    Args:
-        table: The table, freshly loaded.
-
     Returns:
         The first known schema and every change of it since, in so far as `changes` tells them apart. What was never
         on ``main`` is left out; what no snapshot has yet is the last entry.

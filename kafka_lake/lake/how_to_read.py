@@ -31,7 +31,6 @@ def how_to_read(
     """Return code that shows the first rows of a table, by the name of the tool.
 
     Args:
-        catalog: The catalog's name.
         identifier: Namespace and name of the table.
         properties: The catalog's properties, in Iceberg's standard names; those that are secret are left out. None for
             code that finds all of them in the environment, as `kafka-lake env` sets it.
@@ -72,7 +71,6 @@ def how_to_read_page(catalog: str, identifier: tuple[str, str], properties: Mapp
     """Return the code for all tools as a page in Markdown, with what to do before it runs.
 
     Args:
-        catalog: The catalog's name.
         identifier: Namespace and name of the table.
         properties: The catalog's properties; those that are secret are named, and their values left out.
     """

@@ -139,9 +139,6 @@ def files_class(scheme: str) -> str | None:
 def needed_classes(java: Mapping[str, str]) -> dict[str, str]:
     """Return the Java classes that a catalog needs beside Iceberg's own, and by whose jar each comes.
 
-    Args:
-        java: What `java_properties` returns.
-
     >>> needed_classes({"type": "rest", "io-impl": S3_FILES})
     {'software.amazon.awssdk.services.s3.S3Client': 'iceberg-aws-bundle'}
     """

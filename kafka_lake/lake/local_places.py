@@ -41,7 +41,6 @@ def on_this_machine(name: str, kind: str, properties: Mapping[str, str]) -> dict
     Args:
         name: The catalog's name, for messages.
         kind: Its type. Of a relative warehouse only an SQL catalog means a folder of this machine.
-        properties: Its properties.
 
     Raises:
         ConfigurationError: If the warehouse is a folder that PyIceberg can't have.

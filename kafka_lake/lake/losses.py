@@ -27,7 +27,6 @@ def keep_losses(table: Table, until_ms: int) -> None:
     """Take down in a property what snapshots tell of losses that are about to expire.
 
     Args:
-        table: As it was loaded.
         until_ms: The newest of them, in milliseconds since 1970.
 
     Raises:

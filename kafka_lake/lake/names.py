@@ -81,7 +81,6 @@ def shortened(name: str, ending: str = "") -> str:
     """Return a table's name with an ending, within what file systems and catalogs take.
 
     Args:
-        name: The name.
         ending: What it shall end in; never cut.
 
     Returns:
@@ -102,7 +101,6 @@ def versioned_name(column: str, taken: Iterable[str]) -> str:
     """Return the name of a column beside another one, for values of a type that the other can't take.
 
     Args:
-        column: Name of the other.
         taken: Names that it can't have, in any case.
 
     >>> versioned_name("price", {"price"}), versioned_name("price", {"price", "price__v2"})

@@ -178,8 +178,6 @@ def position_in(found: Positions, topic: str, topics: Collection[str]) -> Positi
     """Return a topic's position among those of a table.
 
     Args:
-        found: As `positions_in` gave them.
-        topic: The topic's name.
         topics: The topics that the table is meant for. If it has positions of none of them, the position is one of
             another topic, which a plan refuses: the table must not be taken for an empty one.
     """
@@ -211,7 +209,6 @@ def read_state(table: Table, topic: str | None = None, topics: Collection[str] =
     """Return head and positions of ``main``, from one and the same load of the metadata.
 
     Args:
-        table: As it was loaded.
         topic: The topic whose position is meant; None for that of the table's only topic.
         topics: The topics that the table is meant for, as for `position_in`.
 

@@ -43,7 +43,6 @@ class Change:
     Args:
         column: Dotted path, of a renamed one the path that it had; ``element``, ``key`` and ``value`` step into lists
             and maps.
-        kind: What happened to it.
         before: Its type before, empty if it is new; of a renamed one its name.
         after: Its type now, empty if it is gone; of a renamed one its name.
     """
@@ -95,9 +94,6 @@ def changes(before: Schema, after: Schema) -> list[Change]:
     Args:
         before: The schema that readers know.
         after: The schema that a commit would give them.
-
-    Returns:
-        Differences; an empty list for schemas that differ in order and docs alone.
     """
     return list(_struct_changes("", before.as_struct(), after.as_struct()))
 
@@ -169,11 +165,7 @@ def needed_changes(current: Schema, target: Schema) -> list[Change]:
     own type can hold already.
 
     Args:
-        current: The table's schema.
         target: The schema of the rows, any field ids.
-
-    Returns:
-        Safe and unsafe changes; `Change.safe` tells which.
     """
     matched = StructType(*_ids_like(current.as_struct(), target.as_struct()))
     found = _struct_changes("", current.as_struct(), matched)
@@ -221,7 +213,6 @@ class Rule:
         table: An example: the table's columns.
         records: The fields that records bring.
         kind: The change of the table that this comes to: made by default if it is safe, and never if not.
-        outcome: What happens by default.
         renames: The topic's setting of that name, for the example.
     """
 

@@ -45,7 +45,6 @@ class Consumed:
     """Offsets of one Kafka partition that a commit is about.
 
     Args:
-        partition: Its number.
         start: The first; None if no older snapshot tells.
         end: Exclusive end. Before ``start`` where a reset went back.
     """
@@ -60,19 +59,15 @@ class LoggedCommit:
     """One snapshot of ``main``.
 
     Args:
-        snapshot_id: Its id.
         committed_at: When, by the clock of who committed it.
         what: What it is for: append, replay, reset, dead-letter replay, dead letters reconciled, adopt, table created,
             compaction, rewrite; or the operation, as Iceberg has it, if others have written it.
         ours: Whether a run of kafka_lake has written it; None for maintenance, and for the first snapshot of a table,
             which tell nobody.
         run_id: Of the run; empty if it tells none.
-        host: Where that ran.
-        user: As whom.
         engine: What engine and application wrote it, as the snapshot has it.
         offsets: What it is about, by Kafka partition.
         rows_added: As the snapshot counts them; 0 where rows were only rewritten.
-        rows_deleted: Likewise.
         schema_changes: What columns have become since the snapshot before.
         losses: What it gave up for lost.
         note: What one should know about this entry, empty for most.
@@ -111,11 +106,7 @@ class _Entry:
 
 
 def snapshot_log(table: Table) -> list[LoggedCommit]:
-    """Return the commits of a table's ``main`` that its metadata still have, newest first.
-
-    Args:
-        table: The table, freshly loaded.
-    """
+    """Return the commits of a table's ``main`` that its metadata still have, newest first."""
     history = [_entry(each) for each in ancestors(table, head_of(table))]
     columns = {each.snapshot_id: each.changes for each in schema_history(table)[1:]}
     parts = _parts(history)

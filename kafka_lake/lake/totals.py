@@ -19,7 +19,6 @@ class Totals:
     """What runs did to a table, or one commit of them.
 
     Args:
-        commits: Published by runs.
         refused: Publications that another writer's commit refused, and that a run did again.
         records: Read from Kafka, those that a replay read again included.
         rows: Rows that they became; in a keyed table, changes.
@@ -63,7 +62,6 @@ def added(table: Table, done: Totals) -> Mapping[str, str]:
 
     Args:
         table: As it is before the commit.
-        done: What the commit does.
     """
     return {TOTALS: (totals_of(table) or Totals()).plus(done).to_json()}
 

@@ -35,7 +35,6 @@ def broker_at_hand(
     """Run the block with the embedded broker up, if that is the configured cluster.
 
     Args:
-        ports: The local stack's ports.
         tell_user: Called with a line for the user when the broker is started.
         servers: Brokers of the configured cluster; by default what the environment says.
         starts: Start the broker if it isn't up; it is stopped after the block.

@@ -65,10 +65,8 @@ class Run:
     """A run of Dagster.
 
     Args:
-        run_id: Its id.
         status: Dagster's name of it, as in ``SUCCESS``.
         sensor: Name of the sensor that asked for it; empty if none did.
-        job: Name of its job.
         assets: Keys of the assets it makes, parts joined by ``/``.
         ended: Seconds since the epoch; 0 while it isn't over.
     """
@@ -124,11 +122,7 @@ class RunReport:
 
 
 class DagsterRuns:
-    """Questions about runs to a running webserver.
-
-    Args:
-        url: The webserver's address.
-    """
+    """Questions about runs to a running webserver."""
 
     def __init__(self, url: str) -> None:
         self._url = f"{url}/graphql"
@@ -175,9 +169,6 @@ class DagsterRuns:
 
 def reload_definitions(url: str) -> list[str]:
     """Have Dagster load its code locations again, as the button Reload definitions does.
-
-    Args:
-        url: The webserver's address.
 
     Returns:
         The names of the code locations.

@@ -39,11 +39,9 @@ class Program(Server):
     """A server that is a command; a context manager.
 
     Args:
-        command: Program and arguments.
         log: The file that it logs to; each start appends.
         ready: Whether it can be used.
         timeout: Seconds that it may take until it is ready.
-        env: Environment variables to add.
         cwd: Folder to run in; this process's by default.
         keeps_children: Whether its children go on when it is killed and started again; they end when it is stopped.
     """
@@ -122,10 +120,8 @@ def code_server(location: CodeLocation, socket_file: Path, log: Path, env: Mappi
     """Return the server of a code location's definitions, not started. Runs go on when it is killed.
 
     Args:
-        location: The code location.
         socket_file: Where it listens; only who may use the file's folder reaches it.
         log: The file that it logs to.
-        env: Environment variables to add.
         cwd: The project's folder, whose ``.env`` it reads.
     """
     command = [location.python or sys.executable, "-m", "dagster", "code-server", "start", *location.options]
@@ -148,10 +144,6 @@ def web_server(
     Args:
         workspace: The file that names its code servers.
         log: The file that it logs to.
-        env: Environment variables to add.
-        cwd: The project's folder.
-        address: ``host:port`` of the UI.
-        ready: Whether the UI answers.
     """
     host, _, port = address.partition(":")
     command = [sys.executable, "-m", "dagster_webserver", "-w", str(workspace), "-h", host, "-p", port]

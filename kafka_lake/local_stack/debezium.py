@@ -43,8 +43,6 @@ class Debezium(Server):
 
     Args:
         folder: Its properties, offsets and log; made on first use.
-        bootstrap: The brokers, ``host:port``.
-        database: What it captures.
         settings: More of the connector's, or others.
         jars: The configuration of its jars in `IVY_FILE`.
         start_timeout: Seconds it may take until the connector runs, its download not counted.

@@ -16,12 +16,7 @@ from kafka_lake.common.home import dagster_home
 
 
 def use_broker(address: str, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make a broker without security the cluster, whatever was configured.
-
-    Args:
-        address: Its address, ``host:port``.
-        environment: The variables to change.
-    """
+    """Make a broker without security the cluster, whatever was configured."""
     _remove(environment, KAFKA.name)
     environment[BOOTSTRAP_SERVERS.name] = address
 
@@ -31,7 +26,6 @@ def use_registry(url: str, environment: MutableMapping[str, str] = os.environ) -
 
     Args:
         url: Its address, without credentials; empty for none.
-        environment: The variables to change.
     """
     _remove(environment, REGISTRY.name)
     environment[SCHEMA_REGISTRY_URL.name] = url
@@ -39,11 +33,6 @@ def use_registry(url: str, environment: MutableMapping[str, str] = os.environ) -
 
 def use_catalog(name: str, properties: Mapping[str, str], environment: MutableMapping[str, str] = os.environ) -> None:
     """Make a catalog the one to use, whatever was configured of one by that name.
-
-    Args:
-        name: The catalog's.
-        properties: In PyIceberg's names.
-        environment: The variables to change.
 
     >>> found = {}
     >>> use_catalog("lake", {"s3.access-key-id": "a"}, found)
@@ -67,7 +56,6 @@ def name_servers(bootstrap_servers: str, registry_url: str, environment: Mutable
     Args:
         bootstrap_servers: The brokers; empty to leave what is configured.
         registry_url: The registry; empty to leave what is configured.
-        environment: The variables to change.
     """
     for variable, value in ((BOOTSTRAP_SERVERS, bootstrap_servers), (SCHEMA_REGISTRY_URL, registry_url)):
         if value:

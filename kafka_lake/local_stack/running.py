@@ -31,10 +31,6 @@ class Running:
     """The servers of a local stack that are up; an address is empty where the stack has not started that server.
 
     Args:
-        bootstrap_servers: The embedded broker.
-        registry_url: The embedded schema registry.
-        spark_remote: The Spark Connect server.
-        ui_url: Dagster's UI.
         pids: Process ids by what they run.
         catalog: Properties of the embedded object store's catalog, its secret among them.
     """

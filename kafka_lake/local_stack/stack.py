@@ -164,7 +164,6 @@ class Stack:
         """Start a server that changes come from.
 
         Args:
-            name: What users call it.
             server: Is stopped before those that were started earlier; raises what its ``start`` does.
         """
         self._tell_user(f"Starting {name}")
@@ -173,9 +172,6 @@ class Stack:
 
     def start_connect(self, catalog: LakeCatalog) -> None:
         """Start a Spark Connect server, keep it at hand, and make it the engine of this process and of its children.
-
-        Args:
-            catalog: Which it shall know.
 
         Raises:
             ConfigurationError: If one of ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT``, ``_METASPACE`` and ``_IDLE`` is
@@ -197,7 +193,6 @@ class Stack:
         """Start Dagster's code servers, daemon and web server, and wait until the UI answers.
 
         Args:
-            locations: The project's code locations.
             folder: Where they are started; has the project's ``.env``.
             others: Entries of the project's workspace file for code locations that aren't started here.
 

@@ -58,7 +58,6 @@ class Board:
         """Yield what holds at a time.
 
         Args:
-            now: Seconds since the epoch.
             clusters: How many clusters there are: the time of the last collection is that of the slowest.
         """
         with self._lock:

@@ -95,10 +95,6 @@ class Workers:
 def topic_tables(spec: TopicTable, catalog: LakeCatalog) -> TopicTables:
     """Return what is known of a topic's tables.
 
-    Args:
-        spec: The topic's settings.
-        catalog: Where they are.
-
     Raises:
         KafkaLakeError: If the catalog doesn't answer, or a table's position can't be read.
     """
@@ -156,12 +152,9 @@ class ClusterCollector:
     """Collects the values of the topics of one cluster.
 
     Args:
-        specs: Its topics.
         cluster: Connects to it; may fail.
         catalog: Connects to the catalog; may fail.
-        board: Where the values go.
         tell_user: Called with a line when a part fails in another way than before.
-        workers: Ask for tables.
     """
 
     specs: Sequence[TopicTable]
@@ -262,7 +255,6 @@ def keep_collecting(collectors: Mapping[str, ClusterCollector], board: Board, in
     """Begin to collect, a thread for each cluster, until the process ends.
 
     Args:
-        collectors: By the clusters' names.
         board: Is told of each collection.
         interval: Seconds between the end of a collection and the beginning of the next.
     """

@@ -15,9 +15,6 @@ class Metric:
 
     Args:
         name: With its unit; of a counter, with ``_total``.
-        kind: Its type.
-        labels: Their names.
-        help: What it is.
     """
 
     name: str

@@ -27,7 +27,6 @@ class Sample:
     """A value of a metric.
 
     Args:
-        metric: Which.
         labels: Values of its labels, in their order.
         value: Of it; with ``since``, of no meaning.
         since: Of an age, when it began, in seconds since the epoch: it grows until it is asked for.
@@ -48,9 +47,6 @@ class TableFacts:
     """One of a topic's tables.
 
     Args:
-        name: ``namespace.table``.
-        health: How it fares.
-        overdue: Whether maintenance is.
         committed_at: When anybody last committed, in seconds since the epoch; None for a table without a snapshot.
         compacted_at: When it was last compacted; None if no snapshot tells.
     """
@@ -88,7 +84,6 @@ def table_samples(key: Key, found: TopicTables) -> Iterator[Sample]:
 
     Args:
         key: The topic and its table.
-        found: The tables.
     """
     yield from topic_samples(key, found)
     yield Sample(m.WAITING, key, found.dead_letters)
@@ -161,7 +156,6 @@ def broker_samples(key: Key, now: Watermarks) -> Iterator[Sample]:
 
     Args:
         key: The topic and its table.
-        now: What it holds.
     """
     yield Sample(m.PARTITIONS, key, len(now.partitions))
     yield from _by_partition(m.LOG_START, key, now.low)
@@ -173,7 +167,6 @@ def lag_samples(key: Key, now: Watermarks, position: Position | None) -> Iterato
 
     Args:
         key: The topic and its table.
-        now: What it holds.
         position: Of the table; None if there is none. That of another topic of the same name doesn't count.
     """
     ours = in_topic(position, now)

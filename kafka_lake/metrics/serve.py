@@ -46,11 +46,6 @@ class Exposed(Collector):
 def start_server(samples: Samples, host: str, port: int) -> Callable[[], None]:
     """Serve metrics in threads of their own.
 
-    Args:
-        samples: As for `Exposed`.
-        host: Address to listen at.
-        port: Of it.
-
     Returns:
         What ends the server.
 

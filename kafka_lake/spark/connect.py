@@ -93,7 +93,6 @@ class ConnectServer(Server):
             them may be the server's token, `TOKEN`.
         driver_memory: Heap of the server's JVM, which does the work itself with the master ``local[*]``.
         direct_memory: Its memory outside the heap, for the buffers of network, Arrow and files.
-        metaspace: Its memory for classes.
         start_timeout: Seconds it may take until it accepts connections.
     """
 
@@ -219,10 +218,6 @@ def on_driver(conf: Mapping[str, str], jars: str) -> dict[str, str]:
     They are on the JVM's own class path, and not in ``spark.jars``: Spark would copy them at each start, load them by
     a loader of its own, and Java's archive of classes couldn't have them. Python workers come from a daemon of ours,
     unless they are of another Python than this process.
-
-    Args:
-        conf: Spark settings.
-        jars: Comma-separated paths.
 
     Raises:
         JavaNotFoundError: If there is no Java.

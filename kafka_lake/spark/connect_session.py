@@ -59,9 +59,7 @@ def refuse_other_file(session: Any, remote: str, name: str, sqlite: str) -> None
     well be one, reached by different protocols.
 
     Args:
-        session: Of the server.
         remote: The server's address, as in ``SPARK_REMOTE``.
-        name: The catalog's name.
         sqlite: The address of its SQLite database there, as Python has it; empty if it has none.
 
     Raises:

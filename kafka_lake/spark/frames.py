@@ -82,10 +82,8 @@ class Frames(Protocol):
         """Return which rows of a time and later lie before an offset: ``first`` and ``last`` for each ``partition``.
 
         Args:
-            rows: Of a table.
             offsets: By partition; rows of others don't count.
             since_ms: Kafka timestamp of a record, milliseconds since the epoch.
-            column: The metadata column.
         """
 
 

@@ -72,9 +72,6 @@ def ensure_jars(conf: JarConf, tell_user: Callable[[str], None] = silent) -> lis
             others.
         tell_user: Called with a line of progress, only while retrieving.
 
-    Returns:
-        The jars' absolute paths, sorted by name.
-
     Raises:
         JarsError: If Ivy can't retrieve them. What it has downloaded stays in its cache, so a retry resumes.
         JavaNotFoundError: If there is no Java to run Ivy with.
@@ -87,11 +84,7 @@ def retrieve_jars(ivy_file: Path, conf: str, tell_user: Callable[[str], None] = 
 
     Args:
         ivy_file: Names the jars; another version of it has others.
-        conf: The configuration in it.
         tell_user: Called with a line of progress, only while retrieving.
-
-    Returns:
-        The jars' absolute paths, sorted by name.
 
     Raises:
         JarsError: If Ivy can't retrieve them. What it has downloaded stays in its cache, so a retry resumes.
@@ -152,7 +145,6 @@ def lacks(class_name: str, jars: Iterable[str]) -> bool:
     """Return whether a class is in none of some jars, nor in those of PySpark; false where that can't be told.
 
     Args:
-        class_name: Its full name.
         jars: Paths. What is no file here, as an address or a folder, may have the class.
     """
     entry = f"{class_name.replace('.', '/')}.class"

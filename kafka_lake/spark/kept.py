@@ -23,9 +23,7 @@ def kept(frame: DataFrame, held: ExitStack, level: StorageLevel = StorageLevel.M
     the frame gets a name first, by which its plan stays what it was.
 
     Args:
-        frame: The frame.
         held: Of the block. Leaving it never raises because of the frame: a server that is gone has forgotten it.
-        level: Where Spark keeps it.
 
     Returns:
         The frame that is kept; the one that was given would be computed again.
@@ -50,7 +48,6 @@ def forget_all(spark: Any, tag: str) -> None:
     Nothing is raised if they can't be found: they take memory, and nothing else.
 
     Args:
-        spark: The session.
         tag: Of the process, in which it had opened the session.
     """
     # Those of the session itself are listed with global ones, and no catalog is asked: see

@@ -25,7 +25,6 @@ def foreign_account(sockets: Iterable[Owner], account: int) -> int | None:
     """Return the number of an account that has one of these sockets on this machine; None if no other one has. Pure.
 
     Args:
-        sockets: Of one port.
         account: The number of the account that may have them, as root may.
     """
     return next((owner for address, owner in sockets if address in _HERE and owner not in (account, _ROOT)), None)
@@ -51,7 +50,6 @@ class OwnServerChannel(DefaultChannelBuilder):  # type: ignore[misc]
 
     Args:
         url: The server's address, as in ``SPARK_REMOTE``.
-        options: Of the channel.
         sockets: Returns the sockets at a port.
     """
 

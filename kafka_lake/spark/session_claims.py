@@ -42,7 +42,6 @@ def claim_session(folder: Path, session_id: str) -> SessionClaim | None:
 
     Args:
         folder: On this machine, the same for all who may want the session; made if it isn't there.
-        session_id: The session's.
 
     Returns:
         The claim; None if another one has it, in this process or in another.

@@ -83,12 +83,8 @@ def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str
 
     Args:
         catalog: The Iceberg catalog that Spark shall know.
-        master: Spark master URL.
         jars: Comma-separated paths of the jars to load; what the catalog needs besides is added.
         extra: Settings that win over ours.
-
-    Returns:
-        Spark settings by their standard names.
 
     Raises:
         ConfigurationError: If the file of the certificates that the catalog is trusted by can't be read.

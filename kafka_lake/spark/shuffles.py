@@ -14,7 +14,6 @@ def shuffles(spark: Any, partitions: int, settings: Mapping[str, str] = MappingP
 
     Args:
         spark: The session; it has its own settings again after the block.
-        partitions: How many.
         settings: Others of Spark's SQL settings that hold for the block.
     """
     values = {_PARTITIONS: str(partitions), **settings}

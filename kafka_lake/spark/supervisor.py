@@ -48,7 +48,6 @@ class ConnectSettings:
     Args:
         heap: Of its JVM, by Java's notation, as ``1g``.
         direct: Memory outside the heap for buffers: network, Arrow, files.
-        metaspace: Memory for classes.
         idle_seconds: It is stopped after that time without any client; None for never.
     """
 

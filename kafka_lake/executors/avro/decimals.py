@@ -21,7 +21,6 @@ def decimal_of(node: Mapping[str, Any], size: int | None) -> Reader | None:
     """Return what reads a decimal; None if it is declared as the specification doesn't allow.
 
     Args:
-        node: The declaration.
         size: The bytes of a fixed type; None for bytes.
     """
     precision, scale = node.get("precision"), node.get("scale", 0)

@@ -39,11 +39,7 @@ class AvroDecoder:
         self._max_bytes = max_bytes
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode values.
-
-        Args:
-            values: Binary; nulls are tombstones.
-        """
+        """Decode values."""
         errors: Errors = {}
         places = small_enough(values, self._max_bytes, errors)
         found, good = read(self._reader, values if len(places) == len(values) else values.take(pa.array(places)))
@@ -59,7 +55,6 @@ def read(reader: Reader, values: pa.Array) -> tuple[pa.StructArray, np.ndarray]:
 
     Args:
         reader: What reads values of their schema.
-        values: Binary, without nulls.
     """
     scan = Scan(values)
     found, ends = reader.read(scan, scan.begins, np.arange(len(values)))

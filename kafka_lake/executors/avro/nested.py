@@ -40,11 +40,7 @@ def _struct_type(members: Sequence[Member]) -> pa.StructType:
 
 
 class Record(Reader):
-    """Reads records as structs; fields of type null are left out.
-
-    Args:
-        members: The fields.
-    """
+    """Reads records as structs; fields of type null are left out."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
@@ -95,11 +91,7 @@ class Record(Reader):
 
 
 class _Branches(Reader):
-    """Reads the number of a union's branch, and then the value.
-
-    Args:
-        branches: Those of the union.
-    """
+    """Reads the number of a union's branch, and then the value."""
 
     def __init__(self, branches: Sequence[Reader]) -> None:
         self._branches = branches
@@ -145,11 +137,7 @@ class _Branches(Reader):
 
 
 class Optional(_Branches):
-    """Reads a union of one type, with null or without it, as that type.
-
-    Args:
-        branches: Those of the union.
-    """
+    """Reads a union of one type, with null or without it, as that type."""
 
     def __init__(self, branches: Sequence[Reader]) -> None:
         super().__init__(branches)
@@ -185,7 +173,6 @@ class Several(_Branches):
     """Reads a union of several types as a struct with a field for each, one of which is set.
 
     Args:
-        branches: Those of the union.
         names: Of the branches that are not null, in their order.
     """
 

@@ -33,7 +33,6 @@ class Within(Reader):
 
     Args:
         node: The type, as the schema has it.
-        namespace: What it is in.
         resolve: Finds types by their names.
     """
 

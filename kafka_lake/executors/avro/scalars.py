@@ -57,8 +57,6 @@ class Wholes(Reader):
     """Reads ints or longs, and the times that are counted by them.
 
     Args:
-        kind: ``int`` or ``long``.
-        type_: What they become.
         unit: By how much a number is multiplied.
         bounds: The first and the last number that isn't malformed; None for all.
     """
@@ -189,12 +187,7 @@ PRIMITIVES = tuple(_PRIMITIVES)
 
 
 def primitive(kind: str, node: Mapping[str, Any]) -> Reader:
-    """Return what reads a primitive type, or the logical type that it is declared as.
-
-    Args:
-        kind: The primitive type.
-        node: Its declaration.
-    """
+    """Return what reads a primitive type, or the logical type that it is declared as."""
     logical = node.get("logicalType")
     found = _logical(kind, logical, node) if isinstance(logical, str) else None
     if found is None:

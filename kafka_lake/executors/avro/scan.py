@@ -28,16 +28,7 @@ _INT = np.uint64(0xFFFFFFFF)
 
 
 class Scan:
-    """The bytes of a batch's values.
-
-    Args:
-        values: Binary, without nulls.
-
-    Attributes:
-        begins: Where each value begins.
-        ends: Where each value ends.
-        bad: Which values are malformed.
-    """
+    """The bytes of a batch's values."""
 
     def __init__(self, values: pa.BinaryArray) -> None:
         _, offsets, content = values.buffers()
@@ -62,12 +53,7 @@ class Scan:
         return self._content
 
     def fail(self, row: Rows, wrong: np.ndarray) -> None:
-        """Mark values as malformed.
-
-        Args:
-            row: Numbers of values.
-            wrong: Which of them.
-        """
+        """Mark values as malformed."""
         self.bad[row[wrong]] = True
 
     def byte(self, at: Places) -> np.ndarray:
@@ -132,7 +118,6 @@ class Scan:
 
         Args:
             begin: Where they begin, ascending and none within those before.
-            length: How many they are.
             kind: The type; strings are not validated.
         """
         kind = kind or pa.binary()
@@ -176,8 +161,6 @@ def integer(content: bytes, at: int, most: int = _LONG_BYTES) -> tuple[int, int]
     """Return the int or long at a place, and where it ends.
 
     Args:
-        content: The bytes.
-        at: The place.
         most: How many bytes it may have: ten for a long, five for an int.
 
     Raises:

@@ -27,7 +27,6 @@ class SchemaReader:
 
     Args:
         label: What messages call the schema.
-        text: The schema, as JSON.
         references: Schemas that it refers to, by their names in the registry.
 
     Raises:

@@ -72,7 +72,6 @@ class IsoTexts(Strings):
     Digits beyond microseconds are cut.
 
     Args:
-        type_: What it becomes.
         form: The regular expression of the whole text.
         plain: That of what `as_times` takes; None for text that stays text.
         zoned: Whether a Z at the end means something: a type that has no zone is written with it all the same.

@@ -23,7 +23,6 @@ class Field:
     """A field of a record.
 
     Args:
-        name: Its name.
         kind: Its type, as the schema has it.
         skip: Returns where its value ends.
         read: Returns its value, if that is a text, a whole number or a boolean; of anything else None.

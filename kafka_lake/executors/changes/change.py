@@ -20,7 +20,6 @@ class Change:
     """What a record says of a row.
 
     Args:
-        does: One of the five.
         row: The row as JSON text in UTF-8; of a delete, its key columns at least. None if the record doesn't tell.
         order: Where the change is in its source's order; None if only Kafka's offset tells.
         error_class: Why the record is no change; empty if it is one.

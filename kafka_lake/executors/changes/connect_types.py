@@ -29,7 +29,6 @@ def converted(row: Mapping[str, str], converts: Mapping[str, Convert]) -> dict[s
 
     Args:
         row: Its members as JSON text.
-        converts: What `ConnectTypes` gave.
     """
     if not converts:
         return dict(row)

@@ -36,12 +36,7 @@ _NUMBER = re.compile(r"(\d+)$")
 
 @dataclass(frozen=True)
 class RecordKey:
-    """What a record's key tells.
-
-    Args:
-        columns: Names of its columns.
-        row: It, as a row.
-    """
+    """What a record's key tells."""
 
     columns: Collection[str]
     row: bytes
@@ -52,7 +47,6 @@ class Envelope:
     """An envelope, opened.
 
     Args:
-        operation: Its ``op``.
         source: Its ``source``, each member as JSON text.
         before: The row before; None if it isn't told.
         after: The row after; None if it isn't told.
@@ -275,7 +269,6 @@ def key_row(key: bytes | None, types: ConnectTypes | None = None) -> dict[str, s
     """Return the columns that a record's key tells, each as JSON text; None if it tells none.
 
     Args:
-        key: The record's key.
         types: Know the schemas that have been seen; without them values are as they stand.
 
     >>> key_row(b'{"id": 1}'), key_row(b'{"schema": {}, "payload": {"id": 1}}'), key_row(b"1")
@@ -298,11 +291,7 @@ def _text(row: Mapping[str, str]) -> bytes:
 
 
 def no_operation(names: Collection[str]) -> str:
-    """Return what to say of a value that has no operation.
-
-    Args:
-        names: Those of its members.
-    """
+    """Return what to say of a value that has no operation."""
     return f"The value has no operation: {_what_else(names)}."
 
 

@@ -72,7 +72,6 @@ class AvroEnvelopes:
         A value whose schema isn't known is handed on as it stands, for the decoder of rows to say so.
 
         Args:
-            key: The record's key.
             value: Its value; null for the tombstones that follow deletes.
             columns: Those of the row's key.
             of_record: Whether they are those of the record's key. If not, deletes must tell the row before.
@@ -137,12 +136,7 @@ class _Reader:
     """The fields of rows, each with what its value begins with if it wasn't sent."""
 
     def opened(self, value: bytes) -> Envelope:
-        """Return the envelope.
-
-        Raises:
-            ValueError: If the bytes aren't one, or go on after it.
-            IndexError: Likewise.
-        """
+        """Return the envelope."""
         at = _HEADER
         found: dict[str, Any] = {}
         for field in self.fields:

@@ -202,12 +202,7 @@ class _Told:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, tell: Callable[[bytes | None, bytes | None], Change] | None) -> "_Told":
-        """Return what records say.
-
-        Args:
-            batch: The records.
-            tell: Opens the envelope; None if there is none to be opened.
-        """
+        """Return what records say."""
         values = batch.column("value")
         if tell is None:
             return cls(values, pc.if_else(pc.is_null(values), DELETE, UPSERT), None)
@@ -242,12 +237,7 @@ class _Told:
         return found
 
     def change(self, old: Decoded | None, kept: list[list[str]] | None) -> pa.StructArray:
-        """Return the column that says what is done to each row.
-
-        Args:
-            old: The keys before updates; None if no record may tell another.
-            kept: The columns that a change leaves as they are; None if it leaves none.
-        """
+        """Return the column that says what is done to each row."""
         changes = self._changes or ()
         parts: dict[str, pa.Array] = {"does": self._does}
         kinds = {"order": pa.list_(pa.int64()), "at": pa.int64(), "snapshot": pa.string(), "source": pa.string()}

@@ -19,7 +19,6 @@ def change_of(key: bytes | None, value: bytes | None, columns: Collection[str], 
     """Return what a record says.
 
     Args:
-        key: The record's key.
         value: Its value. One without a value says nothing new: the delete before it did.
         columns: Those of the row's key.
         of_record: Whether they are those that records tell.

@@ -12,7 +12,6 @@ def change_of(key: bytes | None, value: bytes | None, columns: Sequence[str]) ->
 
     Args:
         key: The record's key; counts for records without a value.
-        value: Its value.
         columns: The key's columns. Where there is one, a key that is no JSON object is its value.
     """
     if value is not None:

@@ -47,7 +47,6 @@ def change_by(told: ToldRow, columns: Collection[str], of_record: bool) -> Chang
     """Return what a record says that tells a row.
 
     Args:
-        told: The row.
         columns: Those of the table's key.
         of_record: Whether they are those that records tell.
     """

@@ -70,7 +70,6 @@ def time_ms(text: str | None, unit: int = 1) -> int | None:
     Nor is 0 a time: tools write it that know none.
 
     Args:
-        text: The number.
         unit: How many milliseconds one of it is.
 
     >>> time_ms("17"), time_ms("17", unit=1000), time_ms("0"), time_ms("-1"), time_ms("253402300800", unit=1000)

@@ -31,9 +31,6 @@ _SHAPES = tuple(
 class Placeholders:
     """Knows values that weren't sent.
 
-    Args:
-        setting: The connector's ``unavailable.value.placeholder``.
-
     Raises:
         ValueError: If it begins with ``hex:`` and no bytes of UTF-8 follow.
     """
@@ -66,12 +63,7 @@ class Placeholders:
         return value in self._in_json
 
     def in_avro(self, types: Types, kind: Any) -> tuple[bytes, ...]:
-        """Return what a column's value begins with if it is a placeholder.
-
-        Args:
-            types: Of its schema.
-            kind: The column's.
-        """
+        """Return what a column's value begins with if it is a placeholder."""
         return tuple(self._encoded(types, kind))
 
     def _encoded(self, types: Types, kind: Any) -> Iterator[bytes]:

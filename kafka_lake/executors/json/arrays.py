@@ -79,9 +79,7 @@ def from_epoch(numbers: pa.Array, kind: Any, unit: float) -> tuple[pa.Array, np.
     """Return numbers since 1970 as times, and which of them a column holds; None for all.
 
     Args:
-        numbers: 64 bits each.
         kind: The type of the times.
-        unit: Microseconds that one is.
     """
     count = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
     if unit < 1:

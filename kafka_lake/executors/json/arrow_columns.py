@@ -48,7 +48,6 @@ class ArrowColumns:
 
     Args:
         columns: Those to read; `arrow_can` holds for them.
-        rules: The topic's.
         path: The struct that they are in.
     """
 
@@ -65,7 +64,6 @@ class ArrowColumns:
         Args:
             texts: Each begins and ends as an object does.
             at: The record of each, by number.
-            marks: Gets what doesn't fit.
 
         Returns:
             None if a value has another type than its column, a field has no column, or a text isn't JSON.

@@ -59,7 +59,6 @@ def spelled(columns: Sequence[Column], names: Mapping[tuple[str, ...], str], pat
     """Return columns that are fed by other fields.
 
     Args:
-        columns: The columns.
         names: The path of a column → the field that feeds it.
         path: What the columns are below.
     """

@@ -85,10 +85,6 @@ class Takers:
 class Converter:
     """Turns JSON objects into rows.
 
-    Args:
-        columns: Those of the rows.
-        rules: The topic's.
-
     Attributes:
         notes: What was seen and is in no column, until somebody takes it away.
     """

@@ -129,7 +129,6 @@ class Decoded:
         made: A struct of the columns for each value that is not null and did not fail.
         places: Which values those are, ascending.
         error_class: Null where it did not fail.
-        error_message: Likewise.
         seen: What is in no column.
         change: What each record does to a row, if records are changes.
     """
@@ -195,8 +194,6 @@ class JsonDecoder:
     """Decodes batches of JSON records.
 
     Args:
-        columns: Those of the rows.
-        rules: The topic's.
         max_bytes: Longer values are ``too_large`` and not parsed; None for no limit.
         plain: Whether the fast path takes what it can; without it every record is decoded alone.
     """
@@ -214,11 +211,7 @@ class JsonDecoder:
         self._spelled: dict[tuple[str, ...], str] = {}
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode values.
-
-        Args:
-            values: Binary; nulls are tombstones.
-        """
+        """Decode values."""
         open_ = pc.is_valid(values).to_numpy(zero_copy_only=False)
         large = too_large(values, self._max_bytes)
         if large:
@@ -244,12 +237,7 @@ class JsonDecoder:
         return Decoded(made, at, *failed_at(errors, len(values)), self._seen(misfits, fast))
 
     def _seen(self, misfits: Kind, fast: Fast | None) -> Seen:
-        """Return what was in no column, of all values.
-
-        Args:
-            misfits: What didn't fit.
-            fast: What the fast path found.
-        """
+        """Return what was in no column, of all values."""
         notes = self._exact.notes
         aside, rounded = (dict(fast.aside), dict(fast.rounded)) if fast else ({}, {})
         aside = _added(aside, Counter(".".join((*path, name)) for path, name, _ in notes.found))
@@ -263,11 +251,7 @@ class JsonDecoder:
         return Seen(news, misfits, cut, empty, aside=aside, rounded=rounded, alone=alone).within(self._most)
 
     def _inferred(self, kinds: dict[tuple[Path, str], Kind]) -> tuple[dict[str, Any], frozenset[str]]:
-        """Return the types of fields without a column, and the paths of those that are empty.
-
-        Args:
-            kinds: Those that the fast path found.
-        """
+        """Return the types of fields without a column, and the paths of those that are empty."""
         news: dict[str, Any] = {}
         empty: frozenset[str] = frozenset()
         for path, name, value in self._exact.notes.found:
@@ -373,7 +357,6 @@ def small_enough(values: pa.Array, max_bytes: int | None, errors: dict[int, tupl
     """Return the numbers of the values that are not null and not over the limit.
 
     Args:
-        values: Binary.
         max_bytes: The limit; None for none.
         errors: Gets an error for each value over it.
     """

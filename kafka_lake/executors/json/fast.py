@@ -48,8 +48,6 @@ class FastReader:
     """Reads batches of JSON records.
 
     Args:
-        columns: Those of the rows.
-        rules: The topic's.
         texts: DuckDB, if one has begun.
     """
 

@@ -34,11 +34,7 @@ class JsonTexts:
         """Return the JSON text of fields, null where one is null or missing, and all names of each object.
 
         Args:
-            texts: JSON objects.
             names: The fields; none is empty.
-
-        Returns:
-            None if one of the texts isn't JSON.
         """
         groups = _distinct_in_any_case(names)
         shapes = [_literal(json.dumps(dict.fromkeys(group, "JSON"))) for group in groups]

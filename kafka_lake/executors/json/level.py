@@ -29,10 +29,7 @@ class Level:
     """Reads the columns of one struct, or those of the records.
 
     Args:
-        columns: The columns.
-        rules: The topic's.
         path: The struct that they are in, by columns' names.
-        texts: DuckDB.
     """
 
     def __init__(self, columns: Sequence[Column], rules: Rules, path: Path, texts: JsonTexts) -> None:

@@ -14,7 +14,6 @@ class Beside:
 
     Args:
         path: The struct that the field is in, by columns' names.
-        name: The field.
         texts: The values as JSON, none of them null.
         at: The record of each value, by number.
     """
@@ -35,7 +34,6 @@ class Marks:
     Attributes:
         bad: The records that the fast path leaves to the strict one.
         written: The records in which a number became a part of a text, which must keep it as it was written.
-        beside: Values without a column.
         rounded: The path of a column, and the records of its numbers that were rounded.
         lenient: Whether a parser read the records that takes a comma before a closing bracket.
     """

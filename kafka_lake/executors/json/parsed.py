@@ -13,11 +13,7 @@ from kafka_lake.executors.json.marks import Marks, Path
 
 
 class Parsed:
-    """Turns texts and numbers into values of columns; what surely fits is taken, all else refused.
-
-    Args:
-        rules: The topic's.
-    """
+    """Turns texts and numbers into values of columns; what surely fits is taken, all else refused."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules

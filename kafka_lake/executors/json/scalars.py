@@ -28,7 +28,6 @@ def since_epoch(value: int | Real, unit: Decimal) -> tuple[int, bool]:
     """Return a time that is a number since 1970 in whole microseconds, and whether there was more.
 
     Args:
-        value: The number.
         unit: How many microseconds its unit is.
 
     Raises:

@@ -28,11 +28,7 @@ class Real(str):
 
 
 class Twice(dict[str, Any]):
-    """An object in which fields are there twice; the last of each is kept.
-
-    Attributes:
-        names: Those fields.
-    """
+    """An object in which fields are there twice; the last of each is kept."""
 
     names: frozenset[str] = frozenset()
 

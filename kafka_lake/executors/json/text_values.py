@@ -67,12 +67,7 @@ def surely_unlike(texts: pa.Array, kind: Any, rules: Rules) -> np.ndarray:
 
 
 class TextValues:
-    """Makes the values of columns of JSON texts, or refuses them.
-
-    Args:
-        rules: The topic's.
-        texts: DuckDB.
-    """
+    """Makes the values of columns of JSON texts, or refuses them."""
 
     def __init__(self, rules: Rules, texts: JsonTexts) -> None:
         self._rules, self._texts, self._parsed = rules, texts, Parsed(rules)
@@ -85,7 +80,6 @@ class TextValues:
             kind: Any that isn't made of others.
             at: The record of each, by number.
             marks: Gets what doesn't fit, or not surely.
-            path: The column.
         """
         name = kind[0]
         if name in ("string", "variant"):

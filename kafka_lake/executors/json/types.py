@@ -170,7 +170,6 @@ def settled(kind: Kind, times: bool) -> Kind:
     """Return a type without fields of which nothing is known; None if nothing is left.
 
     Args:
-        kind: The type.
         times: Whether text that is a time everywhere stays one; else it is text.
     """
     if isinstance(kind, list) and kind[0] == "struct":

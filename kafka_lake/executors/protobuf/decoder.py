@@ -20,7 +20,6 @@ class ProtobufDecoder:
 
     Args:
         files: A serialized FileDescriptorSet, each file after those that it imports.
-        name: The message's full name.
         columns: Those of the rows, see `kafka_lake.executors.json.columns`.
         label: What messages call the schema.
         max_bytes: Longer values are ``too_large`` and not decoded; None for no limit.
@@ -37,11 +36,7 @@ class ProtobufDecoder:
         self._max_bytes = max_bytes
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode values.
-
-        Args:
-            values: Binary; nulls are tombstones.
-        """
+        """Decode values."""
         errors: Errors = {}
         places = small_enough(values, self._max_bytes, errors)
         payloads = values if len(places) == len(values) else values.take(pa.array(places))

@@ -30,7 +30,6 @@ def struct_of(files: Files, descriptor: Descriptor, path: str, above: tuple[str,
 
     Args:
         files: The messages of the schema.
-        descriptor: The message.
         path: Where it is in the record, empty for the record itself.
         above: Full names of the messages that it is in.
 

@@ -20,7 +20,6 @@ def message_text(files: Files, message: Any, path: str) -> str:
 
     Args:
         files: The messages of the schema.
-        message: The message.
         path: Where it is in the record.
 
     Raises:

@@ -38,9 +38,7 @@ class WireField:
     """A field of a message as ptars reads it.
 
     Args:
-        number: The field's.
         wire: How its values are read.
-        repeated: Whether it has many.
         optional: Whether null tells that it is unset.
     """
 
@@ -83,7 +81,6 @@ class Files:
     """The messages of a schema; enum fields are int32 in them, and have their values' names here, by number.
 
     Args:
-        pool: The messages.
         enums: Full name of a field → its values' names.
         parts: Paths of the messages that have been looked at; it grows.
         declined: Paths of the fields that ptars can't read; it grows.
@@ -127,7 +124,6 @@ def refuse_outside(what: str, numbers: pa.Array, low: int, high: int) -> None:
 
     Args:
         what: The beginning of the message, which the number ends.
-        numbers: Integers or nulls.
         low: The least that is allowed.
         high: The greatest that is allowed.
 

@@ -12,13 +12,7 @@ _DEFAULTS = {pa.string(): "", pa.bool_(): False}
 
 
 def wire_of_struct(descriptor: Descriptor, columns: list[Columns], fields: list[pa.Field]) -> Wire:
-    """Return how ptars reads a message that becomes a struct.
-
-    Args:
-        descriptor: The message.
-        columns: Its fields.
-        fields: Those of the struct.
-    """
+    """Return how ptars reads a message that becomes a struct."""
     by_number = sorted(column.wire.number for column in columns)
     places = [by_number.index(column.wire.number) for column in columns]
     required = [by_number.index(field.number) for field in descriptor.fields if field.is_required]

@@ -22,7 +22,6 @@ def each_as(descriptor: Descriptor, kind: pa.DataType, convert: Callable[[Any], 
     Parsers refuse messages more than 100 deep. Of messages that ptars leaves as bytes, the depth counts from here.
 
     Args:
-        descriptor: The message.
         kind: The type of the result.
         convert: From a message to its value; raises ValueError if it has none.
     """
@@ -54,12 +53,7 @@ def _array(values: Sequence[Any], kind: pa.DataType, convert: Callable[[Any], An
 
 
 def presence_as(value: Any, kind: pa.DataType) -> Values:
-    """Return values of messages without fields, which say nothing but that they are set.
-
-    Args:
-        value: What a message becomes.
-        kind: The value's type.
-    """
+    """Return values of messages without fields, which say nothing but that they are set."""
 
     def wired(payloads: pa.Array) -> tuple[list[pa.Array], Doubts]:
         # Bytes in it are unknown fields.

@@ -43,11 +43,7 @@ class QuickReader:
         self._struct = struct
 
     def read(self, payloads: pa.Array) -> tuple[pa.StructArray, np.ndarray]:
-        """Return the messages that it is certain of, in their order, and which of the payloads those are.
-
-        Args:
-            payloads: Binary, without nulls.
-        """
+        """Return the messages that it is certain of, in their order, and which of the payloads those are."""
         batch = self._parsed(payloads)
         if batch is None:
             return self._apart(payloads)

@@ -24,7 +24,6 @@ def arrow_type(files: bytes, name: str) -> pa.StructType:
 
     Args:
         files: A serialized FileDescriptorSet, each file after those that it imports.
-        name: The message's full name.
 
     Raises:
         UnsupportedTypeError: If there is no such type: the message contains itself, has no fields, or isn't valid.
@@ -41,8 +40,6 @@ class MessageReader:
     """Reads messages of one type.
 
     Args:
-        files: As for `arrow_type`.
-        name: The message's full name.
         quick: Whether ptars reads what it can; without it the protobuf package reads each message.
     """
 
@@ -56,11 +53,7 @@ class MessageReader:
         self._quick = QuickReader(struct) if quick and not loaded.declined else None
 
     def read(self, payloads: pa.Array) -> tuple[pa.StructArray, np.ndarray, dict[int, str]]:
-        """Return the messages as structs, the numbers of their payloads, ascending, and why others are none.
-
-        Args:
-            payloads: Binary, without nulls.
-        """
+        """Return the messages as structs, the numbers of their payloads, ascending, and why others are none."""
         collects = gc.isenabled()
         # Reading one by one makes many objects and no cycles; looking for some would take a third of the time.
         gc.disable()

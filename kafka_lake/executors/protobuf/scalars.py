@@ -75,9 +75,7 @@ def decimals(low: np.ndarray, high: np.ndarray, nulls: pa.Array, kind: pa.DataTy
 
     Args:
         low: The lower halves of the unscaled numbers.
-        high: The upper ones.
         nulls: An array that is null where the result is.
-        kind: The type.
     """
     words = pa.py_buffer(np.column_stack([low, high]).astype("<i8"))
     valid = pc.is_valid(nulls).buffers()[1] if nulls.null_count else None

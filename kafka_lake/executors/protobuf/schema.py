@@ -53,7 +53,6 @@ def has_required(descriptor: Descriptor, seen: set[str]) -> bool:
     """Return whether a message, or one within it, has a field that must be set.
 
     Args:
-        descriptor: The message.
         seen: Full names of messages that were looked at; it grows.
     """
     if descriptor.full_name in seen:

@@ -24,7 +24,6 @@ def strict_reader(descriptor: Descriptor, struct: Values) -> Callable[[pa.Array]
     """Return a function that reads messages' bytes one by one.
 
     Args:
-        descriptor: The message.
         struct: How it becomes a struct.
     """
     parse = message_factory.GetMessageClass(descriptor).FromString

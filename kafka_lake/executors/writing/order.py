@@ -11,7 +11,6 @@ def in_order(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
 
     Args:
         rows: With all columns of the table.
-        order: The table's sort order.
         schema: The table's, for the columns that the order names by id.
     """
     if order.is_unsorted or len(rows) < 2:

@@ -17,11 +17,7 @@ _KINDS = (IntegerType, LongType, TimestamptzType)
 
 
 class OriginBounds:
-    """Bounds of the numbers and times in the metadata column; of nothing, where a table has none.
-
-    Args:
-        schema: The table's.
-    """
+    """Bounds of the numbers and times in the metadata column; of nothing, where a table has none."""
 
     def __init__(self, schema: Schema) -> None:
         self._fields: list[tuple[str, NestedField, PrimitiveType]] = [

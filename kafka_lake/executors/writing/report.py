@@ -22,8 +22,6 @@ class Failure:
     """Records that became no row for one kind of reason, and the first of them.
 
     Args:
-        name: The error class.
-        count: How many records.
         partition: Kafka partition of the first one, the lowest of all.
         offset: Its offset, the lowest in that partition.
         message: What is wrong with it.
@@ -54,9 +52,7 @@ class Report:
         tombstones: Records without a value among them.
         failed: Records among them that became no row.
         untimed: Records among them whose Kafka timestamp no table holds.
-        failures: Those by class.
         oldest_ms: The least Kafka timestamp of its rows and tombstones, None if none has any.
-        newest_ms: The greatest likewise.
         spans: Its rows by Kafka partition, in any order.
         seen: What its batches had that no column takes, as `dumped` says it.
         bytes_read: Of the records' keys, values and headers.

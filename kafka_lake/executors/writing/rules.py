@@ -52,7 +52,6 @@ def answers(
     """Give for each rule whether each row keeps it: null where a null leaves that open.
 
     Args:
-        tests: The rules.
         column: Returns the values of a column, whose path is not empty.
         count: How many rows there are.
         left_out: For each row, the columns that it says nothing of; None if each row has all columns.
@@ -106,7 +105,6 @@ class Asked:
     """Asks rows while they are written, and counts the answers.
 
     Args:
-        tests: The rules.
         columns: The table's columns, whose types the rules are asked in.
     """
 

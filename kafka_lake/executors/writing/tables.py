@@ -28,7 +28,9 @@ def decode_and_write_tables(told: Mapping[str, Any]) -> Batches:
             counted, and no more; ``withheld``, whether large records come without what makes them large.
 
     Its input has the columns of `decode_and_write`, and ``table``, by which it is sorted. Its output has them too, and
+
     also ``error_class``, ``error_message`` and ``report``. Records of tables that aren't written are given back without
+
     an error. For each table, there is a row with nothing but a `Report`.
     """
 

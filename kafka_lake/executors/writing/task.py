@@ -31,8 +31,11 @@ def decode_and_write(told: Mapping[str, Any]) -> Batches:
         told: The fields of a `Work`.
 
     Its input has the columns key, value, partition, offset, timestamp, timestampType, headers and large, and perhaps
+
     topic_id, its output
+
     also ``error_class`` and ``error_message``, and ``report``, which is null where there is a record and the only one
+
     that isn't null in its last row.
     """
 
@@ -51,11 +54,7 @@ def decode_and_write(told: Mapping[str, Any]) -> Batches:
 
 
 class Writer:
-    """Makes data files of a table of the records that it is given, and counts what becomes of each.
-
-    Args:
-        work: What to do.
-    """
+    """Makes data files of a table of the records that it is given, and counts what becomes of each."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -142,7 +141,6 @@ def decode(
     Args:
         batch: Records as `decode_and_write` gets them.
         work: The metadata column, and what is in it.
-        decoder: Of the values.
 
     Returns:
         Rows with the table's columns by name; the records that they were; the records that failed, with

@@ -21,7 +21,6 @@ def control_offsets(table: Table, groups: Iterable[str]) -> tuple[str, str, dict
     counts, and of each partition what is farthest.
 
     Args:
-        table: The table.
         groups: Consumer groups that the connector may have.
 
     Returns:
@@ -92,7 +91,6 @@ def first_uncommitted(events: Iterable[Record], table: str, uuid: UUID) -> Recor
     Args:
         events: What the control topic holds beyond what the table's snapshots name.
         table: The table's name without its namespace.
-        uuid: The table's id.
     """
     return next((event for event in events if _may_announce(event.value or b"", table.encode(), uuid.bytes)), None)
 

@@ -45,9 +45,7 @@ class PartitionStart:
     """Where one Kafka partition resumes.
 
     Args:
-        partition: Its number.
         offset: Next offset that the table takes.
-        why: Where that comes from.
         low: The oldest offset that Kafka has.
         end: Exclusive end of what Kafka has.
     """
@@ -64,12 +62,9 @@ class Adoption:
     """What taking over a table would write.
 
     Args:
-        topic: The topic's name.
-        table: ``namespace.table``.
         source: Who says where it resumes.
         head: The snapshot of ``main`` that this is true of.
         rows: Rows that the table has; they stay.
-        position: The position to write.
         partitions: The same, with reasons, ascending by number.
         notes: What else a person must know before agreeing.
     """
@@ -93,7 +88,6 @@ def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionSt
     Args:
         table: The table's name, for messages.
         evidence: What the other writer has left behind.
-        now: What the topic holds.
 
     Raises:
         AdoptionRefusedError: If a partition has no offset, or one that Kafka no longer has, or hasn't yet.

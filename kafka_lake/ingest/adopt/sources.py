@@ -23,11 +23,6 @@ class Source(Protocol):
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
         """Return what it knows.
 
-        Args:
-            table: The table, freshly loaded.
-            cluster: Where the topic is.
-            now: What the topic holds.
-
         Raises:
             AdoptionRefusedError: If that can't be told with certainty.
             KafkaLakeError: If Kafka can't be read.
@@ -36,11 +31,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class FromOffsets:
-    """Offsets that a person names.
-
-    Args:
-        text: As `plan.start.offsets_of` understands it.
-    """
+    """Offsets that a person names."""
 
     text: str
 
@@ -52,11 +43,7 @@ class FromOffsets:
 
 @dataclass(frozen=True)
 class FromGroup:
-    """What a consumer group has committed. Nobody may be in it.
-
-    Args:
-        group: Its name.
-    """
+    """What a consumer group has committed. Nobody may be in it."""
 
     group: str
 
@@ -80,11 +67,7 @@ class FromGroup:
 
 @dataclass(frozen=True)
 class FromKafkaConnect:
-    """What the Iceberg sink of Kafka Connect has committed to the table. It must be stopped, and have finished.
-
-    Args:
-        connector: Its name.
-    """
+    """What the Iceberg sink of Kafka Connect has committed to the table. It must be stopped, and have finished."""
 
     connector: str
 
@@ -117,14 +100,7 @@ class FromKafkaConnect:
     def _refuse_unfinished(
         self, table: Table, cluster: KafkaCluster, control: str, committed: Mapping[int, int]
     ) -> None:
-        """Refuse a sink that may have announced files of the table which the table doesn't have.
-
-        Args:
-            table: The table.
-            cluster: Where the control topic is.
-            control: The control topic.
-            committed: Up to which of its offsets the table has the announced files, by partition.
-        """
+        """Refuse a sink that may have announced files of the table which the table doesn't have."""
         name = ".".join(table.name())
         # Whatever the topic's records are, events that were aborted never count.
         events = KafkaCluster(cluster.properties, cluster.timeout)

@@ -33,7 +33,6 @@ class Round(Generic[K]):
         runners: Make the commits, by a name of each topic; their pauses end with the wish to stop.
         settings: When a round begins, and when what was done is reported.
         watermarks: Asks the brokers for all topics at once.
-        stop: The wish to stop.
         others_wait: Tells whether others wait for the run's place; it ends then.
         clock: Seconds that only go up.
         ended: Why the run ended, once it has.

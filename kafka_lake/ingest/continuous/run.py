@@ -87,10 +87,8 @@ class ContinuousRun:
 
     Args:
         runner: Makes the commits; its pauses end with the wish to stop.
-        settings: When it makes them.
         partitions: The Kafka partitions that it reads. A topic that has others too is brought up to its present end
             and left at that, so that a run over all partitions can follow.
-        stop: The wish to stop.
         target: What the topic held at some time: before the table has it the run ends for no other reason than the
             wish to stop; after that, each commit stands for a run of its own. None for a run without a target.
         others_wait: Tells whether others wait for the run's place; it ends then.
@@ -155,13 +153,7 @@ class ContinuousRun:
         self.runner.raise_errors(report)
 
     def _wait_out(self, error: Exception) -> None:
-        """Wait for what passes, and go on then: a run that goes on has time, and its commits are done.
-
-        Raises:
-            Exception: The error, if it doesn't pass, or hasn't when the run's time is over, or if the run has not
-                reached its target: it has been tried as often as any run tries it.
-            StoppedError: As soon as the wish is there.
-        """
+        """Wait for what passes, and go on then: a run that goes on has time, and its commits are done."""
         passes = is_transient(error) or isinstance(error, PublishRefusedError)
         left = self._at.began + self.settings.time_limit - self.clock()
         if not passes or self._has_target_left() or left <= 0:
@@ -209,11 +201,7 @@ class ContinuousRun:
             self.ended = None if self._has_news() else ending(self.settings, self._at, self.clock(), news=False)
 
     def _pause(self) -> bool:
-        """Wait until it is time for a poll, and no longer than others wait for the run's place; tell whether they do.
-
-        Raises:
-            StoppedError: As soon as the wish is there.
-        """
+        """Wait for the next poll, or until another run wants this place; return whether one does."""
         self.stop.sleep(0)
         due = next_poll(self.settings, self._at)
         while not (waited_for := self.others_wait is not None and not self._has_target_left() and self.others_wait()):
@@ -274,7 +262,6 @@ def continuous_run(
 
     Args:
         context: What it works with; its pauses are the run's own.
-        settings: When it commits.
         partitions: The Kafka partitions that it reads; None for all that the topic has now.
         catch_up: Whether its target is what the topic holds now.
         others_wait: Tells whether others wait for the run's place.

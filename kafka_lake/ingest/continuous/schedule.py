@@ -51,7 +51,6 @@ class Times:
     """When a run did what last, in seconds of one clock; minus infinity for never.
 
     Args:
-        began: When the run began.
         fed: When it last was done with something new, or began.
         polled: When it last looked at the topic.
         planned: When it last looked at the table.
@@ -89,7 +88,6 @@ def reached(position: Position | None, target: Watermarks, partitions: Collectio
     Args:
         position: The table's; None if it has none.
         target: The topic's watermarks at that time.
-        partitions: Only these Kafka partitions.
     """
     if position is None:
         return False
@@ -110,8 +108,6 @@ def has_news(position: Position | None, now: Watermarks, partitions: Collection[
 
     Args:
         position: The table's; None if it has none.
-        now: The topic's watermarks.
-        partitions: Only these Kafka partitions.
     """
     offsets = position.offsets if position else {}
     if (position and not position.identity.same_as(now.identity)) or not offsets.keys() <= now.end.keys():

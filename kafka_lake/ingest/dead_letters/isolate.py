@@ -31,8 +31,6 @@ class Undecodable:
     """A record that fails alone.
 
     Args:
-        partition: Its Kafka partition.
-        offset: Its offset.
         message: The first line of the error.
     """
 
@@ -121,7 +119,6 @@ class Search:
         """Return the search after a commit.
 
         Args:
-            plan: What was committed.
             rows: How many rows it added.
         """
         if self.limit is None or plan.undecodable is not None:

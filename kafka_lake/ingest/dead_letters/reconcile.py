@@ -42,8 +42,6 @@ def added_keys(context: Context, identifier: tuple[str, str], table: Table, snap
     Args:
         context: Of the run; Spark reads the files that the snapshot added, and nothing else.
         identifier: The topic's table, or its dead-letter table.
-        table: The same, loaded.
-        snapshot: The snapshot.
     """
     spec, connections = context.spec, context.connections
     known = table.metadata.snapshot_by_id(snapshot)
@@ -64,7 +62,6 @@ def joined(places: Iterable[list[OffsetRange] | None], apart: int) -> list[Offse
     """Return ranges as few enough for a condition, by partition and offset; None if one of them can't be told.
 
     Args:
-        places: Ranges in any order.
         apart: Ranges that are less than so many offsets apart become one.
     """
     known: list[OffsetRange] = []
@@ -175,9 +172,6 @@ class _Case:
     """What is to be reconciled, and where. The last four are `reconcile`'s arguments.
 
     Args:
-        context: Of the run.
-        table: The topic's table.
-        dead_letters: Its dead-letter table.
         found: What metadata say is to be reconciled.
     """
 
@@ -311,7 +305,6 @@ def published_keys(context: Context, snapshot: int, ranges: Sequence[OffsetRange
     Args:
         context: Of the run; the table's metadata column is read, and nothing else of it.
         snapshot: The table's snapshot to look at.
-        ranges: Where the offsets are.
     """
     spec, connections = context.spec, context.connections
     frames, column = connections.frames, spec.metadata_column

@@ -45,12 +45,7 @@ class Unreconciled:
 
 
 def unreconciled(table: TableState, dead_letters: TableState) -> Unreconciled | None:
-    """Return what is to be reconciled, by metadata alone; None if nothing is.
-
-    Args:
-        table: The topic's table.
-        dead_letters: Its dead-letter table.
-    """
+    """Return what is to be reconciled, by metadata alone; None if nothing is."""
     history = list(ancestors(table.table, table.head))
     numbers = _numbers(history)
     marks = {f"{mark}@{_text(numbers[s.snapshot_id])}": s for s in history if (mark := summary_of(s).get(UNRECONCILED))}
@@ -92,9 +87,6 @@ def _numbers(history: Sequence[Snapshot]) -> dict[int, tuple[int, int]]:
 
     It is the sequence number and 0. Snapshots of format v1 have no sequence number: theirs is 0 and the time. A table
     that was made one of format v2 goes on with greater ones.
-
-    Args:
-        history: Snapshots, the newest first, each the child of the next.
     """
     found: dict[int, tuple[int, int]] = {}
     latest = 0

@@ -43,7 +43,6 @@ class Changes:
     """Decodes records that are changes, see `kafka_lake.executors.changes.decoder`.
 
     Args:
-        rows: Decodes rows.
         envelope: What they are wrapped in.
         key: Columns of the row's key; empty if it is the record's bytes, or not known before records are looked at.
         order_by: Columns that tell the order of changes.
@@ -142,11 +141,7 @@ class Changes:
         return _relaxed(replace(target, columns=columns))
 
     def key_in(self, target: Target) -> tuple[str, ...]:
-        """Return the key's columns of a table: what a record's key calls them may be no column's name, or an old one.
-
-        Args:
-            target: The table's columns.
-        """
+        """Return the key's columns of a table, by the names that the table has today."""
         if not self.of_record:
             return self.key
         return tuple(_column_of(name, target) for name in self.key)
@@ -187,11 +182,7 @@ class Changes:
         return self.rows.unkept()
 
     def _key_shown(self, records: DataFrame) -> tuple[str, ...]:
-        """Return the columns of the key that records tell.
-
-        Raises:
-            TableError: If they don't.
-        """
+        """Return the columns of the key that records tell."""
         if (module := ROWS_TOLD.get(self.envelope)) is not None:
             first = records.filter(F.col("value").isNotNull()).select("key", "value").head(_LOOKED_AT)
             shown = (module.key_columns(row["key"] and bytes(row["key"]), bytes(row["value"])) for row in first)
@@ -221,11 +212,7 @@ class Changes:
         return looked_at.mapInArrow(told(rows_told, self._teller(None)), looked_at.schema)
 
     def _teller(self, target: Target | None) -> dict[str, Any]:
-        """Return what `change_teller` takes.
-
-        Args:
-            target: Knows which fields feed the key's columns; None if there is no table yet.
-        """
+        """Return what `change_teller` takes."""
         fields = [target.feeds(name, name)[0] for name in self.key] if target and not self.of_record else self.key
         work = {"envelope": self.envelope, "columns": list(fields), "of_record": self.of_record}
         work["placeholder"] = self.placeholder

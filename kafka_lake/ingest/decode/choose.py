@@ -30,7 +30,6 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
     """Return the decoder of a topic's records.
 
     Args:
-        spec: Formats, schemas and files.
         connections: The registry, if a format needs it.
         state: The table; its snapshots remember which schema ids have been seen. None if there is none yet.
 

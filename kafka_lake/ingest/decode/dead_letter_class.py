@@ -13,8 +13,6 @@ class DeadLetterClass:
     """The records of one commit that didn't decode for one kind of reason.
 
     Args:
-        name: The error class.
-        count: How many records.
         partition: Kafka partition of the sample.
         offset: Offset of the sample, the first of its class in that partition.
         message: What was wrong with it, which may quote its value; empty where samples are not to be shown.

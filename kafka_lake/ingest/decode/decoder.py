@@ -108,8 +108,6 @@ def decoded(records: DataFrame, decoder: Decoder, target: Target, max_record_byt
     """Return records with the columns that `decoded_in_tasks` adds.
 
     Args:
-        records: What `read` gave.
-        decoder: Of the topic.
         target: The columns that ``decoded`` shall have.
         max_record_bytes: Longer values are ``too_large``, and not parsed; None for no limit.
     """

@@ -15,7 +15,6 @@ def without_excepted(fields: T.StructType, spec: TopicTable) -> T.StructType:
 
     Args:
         fields: Of records, or columns of their own names.
-        spec: The settings.
     """
     if not spec.except_columns:
         return fields

@@ -23,12 +23,8 @@ def decoded_in_tasks(
 
     Args:
         records: What `read` gave; null values (tombstones) get all of them as null.
-        columns: Those of ``decoded``.
         work: What `record_decoder` makes a decoder of.
         change: The type of what each record does to a row, in a column `CHANGE`; None if records are no changes.
-
-    Returns:
-        The records with more columns, one row for each, none lost.
     """
     text = T.StringType()
     fields = [

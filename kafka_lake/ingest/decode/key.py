@@ -21,9 +21,6 @@ class Keyed:
     """Decodes value and key; the key is one column: a struct, or the value of a key that is no record.
 
     Args:
-        value: Decodes values.
-        key: Decodes keys.
-        column: The key's column.
         of_tombstones: Whether the key of a record without a value is decoded too: it tells which row goes.
     """
 

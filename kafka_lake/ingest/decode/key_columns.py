@@ -18,7 +18,6 @@ def key_columns(spec: TopicTable, table: Table | None) -> tuple[str, ...]:
     """Return the columns that tell a topic's rows apart.
 
     Args:
-        spec: Its settings.
         table: Knows what the records' keys have shown; None if there is none yet.
 
     Returns:

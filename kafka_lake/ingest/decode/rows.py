@@ -60,12 +60,7 @@ def rows_of(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -
 
 
 def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
-    """Return what `rows_of` gives for a topic without a transform.
-
-    Args:
-        columns: Those of ``decoded``.
-        spec: Its metadata column counts.
-    """
+    """Return what `rows_of` gives for a topic without a transform."""
     metadata = [T.StructField(spec.metadata_column, METADATA)] if spec.metadata_column else []
     return T.StructType([*without_excepted(columns, spec), *metadata, *change_columns(spec, columns)])
 
@@ -74,7 +69,6 @@ def change_columns(spec: TopicTable, columns: T.StructType | None = None) -> lis
     """Return the columns by which a keyed table tells of changes.
 
     Args:
-        spec: Its settings.
         columns: Those of its rows, which tell the type of a history's intervals: without the column of the order there
             are none yet. Leave them out where names are all that counts.
     """
@@ -209,7 +203,6 @@ def with_transform_errors(decoded: DataFrame, errors: DataFrame) -> DataFrame:
     they were written: compare the number of letters with the number of marked rows.
 
     Args:
-        decoded: What `transformed` was given.
         errors: What `transform_errors` found in its result.
     """
     named = errors.select(

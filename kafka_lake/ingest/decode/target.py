@@ -40,7 +40,6 @@ class Target:
         """Return the names of the fields that feed a column, the first that is there counts.
 
         Args:
-            path: The column's path.
             column: Its name, the last part of the path.
         """
         return [self.sources.get(path, column), *self.also.get(path, ())]
@@ -80,7 +79,6 @@ def documented(arrow: pa.Schema, columns: T.StructType) -> pa.Schema:
     """Return an Arrow schema whose fields have the comments of Spark columns as docs, by name, at every depth.
 
     Args:
-        arrow: The schema.
         columns: Some or all of its columns.
     """
     return pa.schema([_documented(field, columns) for field in arrow])

@@ -15,8 +15,6 @@ class Unreadable(Nothing):
     """Makes a dead letter of every value, whatever it is.
 
     Args:
-        message: Why.
-        error_class: Of these dead letters.
         also_none: Whether a record without a value becomes one, too: in a keyed table it deletes a row.
     """
 

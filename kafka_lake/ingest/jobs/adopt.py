@@ -26,8 +26,6 @@ class Adopt(Job):
     """Writes the position of a table that another writer has filled, if nothing has changed since it was planned.
 
     Args:
-        context: Of the run.
-        agreed: What was planned.
         source: Where its offsets come from: asked once more, just before the commit.
     """
 
@@ -86,8 +84,6 @@ def prepare_table(spec: TopicTable, connections: Connections, position: Position
 
     Args:
         spec: The topic and its table.
-        connections: The catalog.
-        position: Where the table resumes.
 
     Raises:
         TableError: If the table is gone.

@@ -18,7 +18,6 @@ class Append(Job):
     """Brings a table up to what the run last saw of its topic.
 
     Args:
-        context: Of the run.
         partitions: Only these Kafka partitions; None for all.
     """
 

@@ -47,7 +47,6 @@ class DeadLetterReplay(Job):
     table after that, by this run or, if it dies, by the next run of whatever kind (see `reconcile`).
 
     Args:
-        context: Of the run.
         where: SQL condition on the columns of the dead-letter table; None for all.
 
     Raises:

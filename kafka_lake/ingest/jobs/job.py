@@ -15,11 +15,7 @@ from kafka_lake.lake.positions import TableState
 
 
 class Job(ABC):
-    """Asks for one commit after the other until it asks for nothing more.
-
-    Args:
-        context: Of the run.
-    """
+    """Asks for one commit after the other until it asks for nothing more."""
 
     position_required = True
     """Whether a position that can't be told is an obstacle; not for who is there to set it."""
@@ -38,7 +34,6 @@ class Job(ABC):
         """Return the next commit; None if there is nothing more to do.
 
         Args:
-            topic: What the topic holds.
             state: The table as it is at this moment; None if there is none.
         """
 
@@ -50,7 +45,6 @@ class Job(ABC):
         """Return the records of a plan that are for the table; None if there are none, and it is to be passed over.
 
         Args:
-            todo: The commit.
             share: What of the topic's records is for the table; None for all of them.
         """
         return Records(todo, self.read(todo)) if share is None else share.of(todo)

@@ -39,7 +39,6 @@ class Replay(Job):
     """Reads a part of the topic again and swaps the table's rows of it for what today's schema and transform give.
 
     Args:
-        context: Of the run.
         extent: What to read again; more than ``max_records_per_commit`` becomes several commits.
 
     Raises:
@@ -139,8 +138,6 @@ class Reset(Job):
     position and a target beyond it are recorded as skipped.
 
     Args:
-        context: Of the run.
-        to: As `plan.start.offsets_of` understands it.
         partitions: Only these Kafka partitions; None for all.
     """
 

@@ -47,9 +47,6 @@ def bounds(changes: DataFrame, keys: Keys, *others: Column, few: bool = False) -
     """Look at changes once: at the least and the greatest of their keys, and at what else is asked.
 
     Args:
-        changes: One for each key.
-        keys: Tell rows apart.
-        others: Aggregates, by their aliases.
         few: Whether the keys are listed, as `are_few` says.
 
     Returns:

@@ -29,7 +29,6 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
 
     Args:
         decoded: Records with ``decoded``, ``change`` and ``error_class``.
-        spec: Its settings.
         topic_id: The topic's id, for the metadata column.
 
     Returns:
@@ -84,13 +83,6 @@ def _with_moved(
     """Return changes, and behind each that changes the row's key the one that deletes the row of the key before.
 
     Both have the place and the order of their record.
-
-    Args:
-        rows: The decoded columns, and what records tell of changes.
-        made: The columns of changes.
-        key: Those of the key.
-        spec: The settings.
-        values: The decoded columns that the table may have.
     """
     old = F.col(TOLD)["old"]
     kinds = rows.select(*_named(made)).schema

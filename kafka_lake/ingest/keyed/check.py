@@ -14,9 +14,6 @@ class Merged:
     """What a merge did, as Spark and the writers of its files have counted it.
 
     Args:
-        inserted: Rows that came.
-        updated: Rows that were changed.
-        deleted: Rows that went.
         added: Rows of the data files that the snapshot adds, without those that were only copied.
         gone: Rows that the snapshot's delete files take away; None where data files were rewritten instead.
     """
@@ -68,8 +65,6 @@ class NotSent:
 
     Args:
         partition: Kafka partition of the record.
-        offset: Its offset.
-        columns: Names of the columns.
     """
 
     partition: int
@@ -84,10 +79,8 @@ class KeyedBatch:
     Args:
         changes: How many records were changes that could be applied.
         keys: How many keys they were of.
-        deletes: Deletes among the changes.
         late: Keys whose change was older than a delete that is remembered.
         brings: Keys that were merged and have a change that brings a row.
-        merged: What the merge did.
         not_sent: The changes that couldn't be applied, in the order of partition and offset.
         emptied: The truncate before which nothing counts; None if there is none.
         verdict: What the topic's rules found of the changes that bring rows.

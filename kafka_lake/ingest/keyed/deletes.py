@@ -45,9 +45,7 @@ def deletes_by_snapshot(rows: DataFrame, at: Truncate, keys: Keys) -> DataFrame:
     Their order is that of the snapshot, as of one of its rows: a row of it that is read again brings its key back.
 
     Args:
-        rows: The topic's table's.
         at: A row of the snapshot.
-        keys: Name the columns.
     """
     kinds = rows.schema[keys.metadata].dataType
     assert isinstance(kinds, T.StructType)
@@ -69,8 +67,6 @@ def without_late(context: Context, changes: DataFrame, keys: Keys) -> DataFrame 
     """Return the changes without those that a remembered delete of their key is newer than; None if none is remembered.
 
     Args:
-        context: Of the run.
-        changes: What `folded` gave.
         keys: Tell rows apart, and changes older from newer.
     """
     table = context.connections.catalog.table(context.spec.deletes_table)
@@ -121,7 +117,6 @@ def forget_old(context: Context, branch: StagingBranch, table: Table) -> None:
     Args:
         context: Of the run; its settings say how long deletes are kept.
         branch: Of the table, at its head.
-        table: The table.
     """
     past = int((time.time() - seconds_of(context.spec.keep_deletes)) // _DAY)
     if all(day >= past for day in _days(table)):

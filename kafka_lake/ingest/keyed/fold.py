@@ -103,9 +103,6 @@ def without_value(changes: DataFrame, of: DataFrame, keys: Keys) -> DataFrame:
         changes: What `changes_of` gave, in the table's types.
         of: The keys, as changes; `KEPT` and `UNKNOWN` name the columns.
         keys: Tell rows apart, and changes older from newer.
-
-    Returns:
-        The Kafka partition and the offset of each, and the names of the columns.
     """
     names = F.array_join(F.when(F.size(UNKNOWN) > 0, F.col(UNKNOWN)).otherwise(F.col(KEPT)), ", ")
     key = [F.expr(each).alias(f"__kafka_lake_key_{number}") for number, each in enumerate(keys.key("o"))]
@@ -191,8 +188,6 @@ def with_order_of_rows(changes: DataFrame, rows: DataFrame, keys: Keys, within: 
     from another Kafka partition, the query fails: nothing tells which of the two is newer.
 
     Args:
-        changes: What `tombstones_ordered` gave.
-        rows: The table's.
         keys: Tell rows apart, and changes older from newer.
         within: Between which values the keys of the changes lie that need a row.
 
@@ -218,9 +213,7 @@ def with_order(alias: str, names: Sequence[str], keys: Keys, order: Sequence[Col
 
     Args:
         alias: Of the changes, or the struct column that has theirs.
-        names: Of the columns.
         keys: Tell where the order is.
-        order: Its parts.
     """
     replaced = dict(zip(keys.order_by, order, strict=False))
     if keys.has_envelope:

@@ -21,7 +21,6 @@ class FoldedBatch:
     """The changes of a batch, and what is left of them.
 
     Args:
-        changes: All of them.
         one_each: One for each key, as `folded` gives them.
         within: Between which values their keys lie.
         count: How many keys they have.
@@ -43,7 +42,6 @@ def fold_batch(
     """Fold changes to one for each key, and look at those: at their bounds, their count, and how many lack a value.
 
     Args:
-        spec: The topic's settings.
         changes: What `changes_of` gave, in the table's types; deletes have an order, if the key's changes have.
         keys: Tell rows apart, and changes older from newer.
         may_lack: Columns that a change may leave as they are.

@@ -34,7 +34,6 @@ class Keys:
     Args:
         metadata: The metadata column, which tells a change's place in Kafka.
         columns: Those of the key; empty if it is the record's own.
-        order_by: Those of the order.
         has_envelope: Whether an envelope tells the order.
         topic_id: Changes of the topic with another id are older, whatever their offset.
         is_soft: Whether rows that are deleted stay, marked.
@@ -54,10 +53,8 @@ class Keys:
         """Return those of a topic.
 
         Args:
-            spec: Its settings.
             columns: Of the key, as settings or table have them.
             topic_id: The topic's id; empty if the brokers have none.
-            table: The table's columns.
         """
         texts = frozenset(f.name for f in table if isinstance(f.dataType, T.StringType) and f.name in spec.order_by)
         assert spec.metadata_column is not None, "a keyed table is refused at load without one"

@@ -43,11 +43,8 @@ def merge(
     """Merge changes into a branch; `StagingBranch.written` tells whether they went where they should.
 
     Args:
-        spark: The session.
-        branch: Of the table.
         changes: What `folded` gave, without late ones.
         how: Which rows they change, and in what.
-        summary: Of the snapshot.
     """
     run_merge(spark, changes, summary, lambda view: statement(branch.write_name, view, changes.columns, how))
 
@@ -56,9 +53,6 @@ def run_merge(spark: Any, rows: DataFrame, summary: Mapping[str, str], statement
     """Run a MERGE of a frame.
 
     Args:
-        spark: The session.
-        rows: What is merged.
-        summary: Of the snapshot.
         statement_of: Gives the statement, by the name of a view of the rows.
     """
     view = f"kafka_lake_{uuid4().hex}"

@@ -25,8 +25,6 @@ def find_not_sent(context: Context, batch: FoldedBatch, rows: DataFrame, keys: K
     """Return the changes whose source left a value out that no change of the batch tells, and no row has.
 
     Args:
-        context: Of the run.
-        batch: The changes.
         rows: The table's, before the batch.
         keys: Tell rows apart, and changes older from newer.
 
@@ -57,7 +55,6 @@ def with_not_sent(judged: DataFrame, spark: Any, not_sent: Sequence[NotSent]) ->
 
     Args:
         judged: The records of the batch.
-        spark: The session.
         not_sent: Those of them that lack a value.
     """
     if not not_sent:

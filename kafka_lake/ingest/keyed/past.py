@@ -45,9 +45,7 @@ class Told:
     """A batch of changes, and what is known of it.
 
     Args:
-        changes: All of them.
         figures: How many ``truncates`` they have, and ``reads``: rows of snapshots; which ``sources`` they are about.
-        summary: Of the snapshot.
         failed: Tells how many records of the batch became dead letters.
     """
 
@@ -81,10 +79,7 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
     """Return what doesn't count any more, by a batch and by what the table remembers.
 
     Args:
-        context: Of the run.
         state: The table as the plan saw it.
-        batch: The batch.
-        keys: Tell the order.
 
     Raises:
         ChangeRefusedError: If nothing tells which changes are older, or when a snapshot has arrived as a whole; or if
@@ -153,8 +148,6 @@ def refuse_to_remove(spec: TopicTable, ended: Ended, rows: int, older: int) -> N
     """Stop before rows go that a snapshot may merely seem to lack.
 
     Args:
-        spec: The settings.
-        ended: The snapshot.
         rows: How many rows there are.
         older: How many of them it lacks.
 

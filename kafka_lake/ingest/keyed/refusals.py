@@ -30,9 +30,6 @@ def refuse_by_settings(spec: TopicTable, keys: Keys, told: DataFrame, figures: A
     """Stop at deletes, or at an emptied source, where the settings say so.
 
     Args:
-        spec: The settings.
-        keys: Name the metadata column.
-        told: The changes.
         figures: How many ``deletes`` and ``truncates`` they have.
 
     Raises:
@@ -60,8 +57,6 @@ def refuse_several_partitions(spec: TopicTable, at: Truncate, position: Position
     """Stop at a truncate if only offsets tell which changes are older, and the topic has several partitions.
 
     Args:
-        spec: The settings.
-        at: The truncate.
         position: What the batch goes up to, in every partition.
 
     Raises:
@@ -80,7 +75,6 @@ def refuse_several_sources(spec: TopicTable, sources: Sequence[str], at: Truncat
     """Stop before rows go that one of the source's tables lacks, if they may be those of another.
 
     Args:
-        spec: The settings.
         sources: The tables of the source that changes have been about.
         at: The truncate, or a row of the snapshot that has ended.
 

@@ -48,7 +48,6 @@ class Ended:
     """A snapshot that has ended, and was read as a whole.
 
     Args:
-        at: One of its rows.
         dead_letters: How many records became dead letters in the commits since it began.
         until: The offset up to which the topic is read before rows go: in a compacted topic, a newer change may stand
             for a row of the snapshot. 0 if nothing is to be waited for.
@@ -99,7 +98,6 @@ class Mark:
 
     Args:
         kind: What the envelope calls it.
-        at: Where it is.
     """
 
     kind: str
@@ -145,7 +143,6 @@ def walk(before: Reading, marks: Sequence[Mark], between: Sequence[Between]) -> 
     Args:
         before: How far one had been read before.
         marks: In the order of Kafka.
-        between: One more of them.
     """
     found = Walk(before)
     for mark, passed in zip((*marks, None), between, strict=True):
@@ -199,8 +196,6 @@ def due(ended: Ended | None, waiting: Ended | None, position: int, end: int) -> 
     """Return the snapshot whose missing rows go now, and the one that waits. Pure.
 
     Args:
-        ended: Of the batch.
-        waiting: Of a batch before.
         position: The offset up to which the batch goes.
         end: Where the topic ends now; of interest only if there is one of the batch.
     """
@@ -215,7 +210,6 @@ def remembered(state: TableState, summary: Mapping[str, str]) -> Remembered:
     """Return what the table knows of the snapshots of its source before a batch.
 
     Args:
-        state: The table.
         summary: Of the batch's snapshot; if records were passed over, nothing is known.
     """
     if LOSSES in summary or RESET in summary:
@@ -230,7 +224,6 @@ def marks_of(changes: DataFrame, keys: Keys) -> tuple[list[Mark], list[Between]]
 
     Args:
         changes: What `changes_of` gave, in the table's types.
-        keys: Name the metadata column.
     """
     place, reads = F.col(quoted(keys.metadata)), F.col(READS)
     order = F.col(f"{CHANGE}.order")

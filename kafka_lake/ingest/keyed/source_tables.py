@@ -25,7 +25,6 @@ def sources_of(spec: TopicTable, state: TableState, told: Collection[str]) -> li
     Args:
         spec: The settings. Where no rows go by them, what was known is forgotten.
         state: The table as the plan saw it.
-        told: Those of the batch.
     """
     return sorted({*_remembered(state), *told})[:2] if tells_sources(spec) else []
 

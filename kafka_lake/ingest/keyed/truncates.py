@@ -30,8 +30,6 @@ class Truncate:
     Args:
         order: In its source's; empty if only Kafka's offset tells.
         topic_id: The id of its topic, None if the brokers have none.
-        partition: Of the record.
-        offset: Of the record.
         is_read: Whether it is a row of a snapshot of the source, which has all that was made before its position. What
             has that very position is of the snapshot itself.
     """
@@ -66,7 +64,6 @@ class Truncate:
         Deletes without an order aren't: what they delete is older than they are anyway.
 
         Args:
-            keys: Tell the order.
             alias: Of the frame or table, which has the metadata column.
         """
         topic, partition, offset = keys.place(alias)
@@ -124,7 +121,6 @@ def newest_truncate(changes: DataFrame, keys: Keys) -> Truncate:
 
     Args:
         changes: What `changes_of` gave, in the table's types.
-        keys: Tell the order.
     """
     order = F.col(f"c.{CHANGE}.order") if keys.has_envelope else F.array().cast("array<bigint>")
     newest = changes.filter(F.col(DOES) == TRUNCATE).alias("c").orderBy(F.expr(keys.order("c")).desc()).limit(1)
@@ -152,9 +148,7 @@ def newer_of(new: Truncate | None, known: Truncate | None, keys: Keys) -> Emptie
     """Return the newer of two truncates; None if there is none.
 
     Args:
-        new: Of the batch.
         known: The one that the table remembers.
-        keys: Tell the order.
     """
     if new is None or known is None:
         at = new or known
@@ -184,12 +178,8 @@ def empty(
     """Delete from a branch the rows that are older than a truncate, and look at what is left.
 
     Args:
-        spark: The session.
         branch: Of the table, with the batch's changes merged.
         base: The snapshot that it points to.
-        emptied: The truncate.
-        keys: Tell the order.
-        counted: What `rows_behind` gave.
 
     Returns:
         The snapshot that it points to then, and the truncate with the rows that went, and those that should not have,

@@ -80,7 +80,6 @@ def sweep(
         spec: The settings of a topic, or of a derived table.
         connections: Spark is touched only if there is something to drop.
         older_than_seconds: Drop others too if they are older than this; None spares them.
-        dry_run: Drop nothing.
 
     Returns:
         What was dropped, or would be, as ``namespace.table.branch``.
@@ -118,7 +117,6 @@ def clean(
     """Remove branches and files that dead runs left in the topic's tables, and nothing that another table refers to.
 
     Args:
-        spec: The topic's settings.
         connections: The storage is listed through the catalog's own file access.
         older_than_seconds: Spare younger branches that could still be published, and younger files. Writers of
             others, a compaction for instance, have files too that no snapshot knows yet: less than what their longest
@@ -149,7 +147,6 @@ def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) 
     """Return the paths of the files in a table's folders that no snapshot, of whatever branch or table, refers to.
 
     Args:
-        table: The table.
         catalog: Its other tables are asked, too, as far as there is need to.
         older_than_seconds: Younger files aren't looked at, nor those that a run may be writing.
 
@@ -234,12 +231,7 @@ def _listed(table: Table) -> Iterator[Any]:
 
 
 def _referenced(table: Table, seen: set[str]) -> Iterator[str]:
-    """Yield every file that any snapshot, old metadata or statistics refer to; of what was seen before, nothing more.
-
-    Args:
-        table: The table.
-        seen: Manifests and their lists that have been read; those read now are added.
-    """
+    """Yield every file that a snapshot, old metadata or statistics refer to, each once."""
     yield table.metadata_location
     yield from (entry.metadata_file for entry in table.metadata.metadata_log)
     yield from (each.statistics_path for each in table.metadata.statistics)

@@ -25,15 +25,10 @@ class Maintained:
     """What was done to a table.
 
     Args:
-        identifier: Namespace and name.
-        before: How it fared before.
-        after: How it fares now.
         compacted: What its compaction did; None if there was none.
-        expired: How many snapshots expired.
         seconds: How long all of it took.
         rows: The rows that expired; None if none were asked to.
         planning_before: What it took to plan a query before.
-        planning_after: What it takes now.
     """
 
     identifier: tuple[str, str]

@@ -41,7 +41,6 @@ class Tables:
     """A catalog, and a Spark for what must be rewritten.
 
     Args:
-        catalog: Where the tables are.
         spark: Returns the session; called only if something is rewritten.
         run_id: Of the run, for what it commits; empty if it has none.
     """
@@ -60,8 +59,6 @@ class Due:
     """A table of a topic, and what it needs.
 
     Args:
-        identifier: Namespace and name.
-        needs: What it needs now.
         left_alone: Whether the settings leave it alone, since kafka_lake has not created it.
     """
 
@@ -129,7 +126,6 @@ def old_rows(spec: HasTables, identifier: tuple[str, str], now_ms: int) -> OldRo
     """Return which rows of a topic's table expire; None if none do.
 
     Args:
-        spec: The topic's settings.
         identifier: Namespace and name of one of its tables.
         now_ms: The time, in milliseconds since 1970.
     """

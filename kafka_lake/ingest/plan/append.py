@@ -36,7 +36,6 @@ def backlog(
 
     Args:
         position: The table's, None if it has none yet.
-        now: The topic's watermarks.
         starts: First offset per partition for a table without a position.
         partitions: Only these are looked at for losses; None for all.
         accept_losses: Take losses for granted instead of raising.
@@ -132,11 +131,6 @@ def opening(spec: TopicTable, now: Watermarks, starts: Mapping[int, int]) -> Pla
     """Return the commit that holds a position and no rows, for a table that begins at the topic's latest offset.
 
     Without it every run would look anew where "latest" is, and what came in between would be in no table.
-
-    Args:
-        spec: Its ``start`` counts.
-        now: The topic's watermarks.
-        starts: First offset per partition.
 
     Returns:
         The plan, whose ranges are all empty; None for a table that begins where it can be told again at any time.

@@ -16,7 +16,6 @@ def refuse_adopted(adopted: Position | None, now: Watermarks, first: Mapping[int
 
     Args:
         adopted: Where the table was taken over; None if it wasn't.
-        now: The topic's watermarks.
         first: First offset to read, per partition.
 
     Raises:
@@ -43,7 +42,6 @@ def refuse_other_log(position: Position, now: Watermarks, partitions: Collection
     Their records are nowhere else, and their offsets mean other records now.
 
     Args:
-        position: The table's.
         now: The topic's watermarks, validated for the partitions.
         partitions: Which are to be read again.
 
@@ -70,7 +68,6 @@ def replacement(
 
     Args:
         position: The table's; what lies beyond it is none of a replacement's business.
-        now: The topic's watermarks.
         asked: What to read again, one range per partition.
         max_records: Offsets of one commit at most.
         keep_missing: Leave rows alone that Kafka no longer has, instead of refusing.
@@ -127,7 +124,6 @@ def resetting(
 
     Args:
         position: The table's, None if it has none.
-        now: The topic's watermarks.
         targets: Next offset to read per partition; partitions that are not named stay, or begin at the log's start.
         rows_name_records: Whether the table has a metadata column, by which rows can be removed.
 

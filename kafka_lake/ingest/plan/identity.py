@@ -28,7 +28,6 @@ def ways_on(topic: str, losses: Sequence[Loss]) -> str:
     """Return what to do about losses: of logs that were replaced, if there are any, since that is the larger one.
 
     Args:
-        topic: The topic's name.
         losses: What Kafka no longer has.
     """
     replaced = [loss for loss in losses if loss.reason == "replaced"]
@@ -46,7 +45,6 @@ def unsure(position: Position | None, now: Watermarks, partitions: Collection[in
 
     Args:
         position: The table's, None if it has none yet.
-        now: The topic's watermarks.
         partitions: Only these; None for all.
     """
     if position is None or not position.identity.same_as(now.identity):

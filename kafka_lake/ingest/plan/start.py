@@ -15,9 +15,7 @@ def start_offsets(spec: TopicTable, cluster: KafkaCluster, now: Watermarks) -> d
     """Return where each partition begins for a table that has no position yet.
 
     Args:
-        spec: Its ``start`` counts.
         cluster: Asked only for a start by time.
-        now: The topic's watermarks.
 
     Raises:
         KafkaError: If the brokers don't answer.
@@ -65,9 +63,6 @@ def offsets_of(text: str, topic: str, cluster: KafkaCluster, now: Watermarks) ->
 
     Args:
         text: ``earliest``, ``latest``, an offset, an ISO 8601 time, or offsets by partition as in ``0:17,1:4``.
-        topic: The topic's name.
-        cluster: Asked for times.
-        now: The topic's watermarks.
 
     Returns:
         Offsets, for the named partitions only in the last form. A time beyond the last record is the end.

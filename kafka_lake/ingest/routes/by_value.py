@@ -27,7 +27,6 @@ class Admission:
     Args:
         known: All that have one by now: value, namespace, table.
         new: Those among them that have come.
-        refused: The others, and why.
     """
 
     known: tuple[tuple[str, str, str], ...]
@@ -39,7 +38,6 @@ def knowing(spec: TopicTable, properties: Mapping[str, str]) -> TopicTable:
     """Return a topic's settings with the tables that its own table tells of.
 
     Args:
-        spec: The settings.
         properties: Of the topic's own table.
     """
     if spec.route_by is None:
@@ -61,7 +59,6 @@ def as_properties(by: RouteBy, new: Iterable[tuple[str, str, str]], begins: Mapp
     """Return the properties that tell of values with a table.
 
     Args:
-        by: What has the values.
         new: The values, as `RouteBy.known` has them.
         begins: From which offset on the tables have the records of their values, by partition.
     """
@@ -129,7 +126,6 @@ def place_of(by: RouteBy, value: str) -> tuple[str, str]:
 
     Args:
         by: The templates, and which namespaces they may give.
-        value: The value.
 
     Raises:
         ValueError: If it can make none, with the reason.
@@ -169,7 +165,6 @@ def template_problems(setting: str, template: str, needs_one: bool) -> Iterator[
     """Give what is wrong with a template.
 
     Args:
-        setting: The template's setting.
         template: Text in which ``{value}``, or a part of it, stands for the value.
         needs_one: Whether different values must give different names.
     """

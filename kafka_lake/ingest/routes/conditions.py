@@ -103,8 +103,6 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
 
     Args:
         records: As Kafka gives them; they are read only if a route goes by schemas.
-        spec: The topic's settings.
-        connections: The registry.
 
     Raises:
         RegistryError: If the registry doesn't answer.
@@ -125,8 +123,6 @@ def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> 
     """Return records with the number of the table that takes each, lazily; once for each table that does.
 
     Args:
-        records: As Kafka gives them.
-        spec: The topic's settings.
         names: Of the records' schemas, as `schema_names` gives them.
 
     Raises:
@@ -165,9 +161,6 @@ def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connect
     """Return the records of one of a topic's tables, lazily; all if the topic has no routes.
 
     Args:
-        records: Of the topic.
-        topic: Its settings.
-        table: One of its `tables`.
         connections: The registry; raises as `schema_names`.
     """
     if not topic.has_routes:
@@ -183,8 +176,6 @@ def values_of(routed_records: DataFrame, topic: TopicTable, names: SchemaNames) 
 
     Args:
         routed_records: The records, with the tables that take them.
-        topic: Its settings.
-        names: Of the records' schemas.
     """
     by = topic.route_by
     assert by is not None, "who asks has seen that it is there"

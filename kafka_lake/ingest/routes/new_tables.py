@@ -50,7 +50,6 @@ def with_known(context: Context, state: TableState | None) -> Context:
     """Return what a run works with, knowing the tables that values have.
 
     Args:
-        context: Of the run.
         state: The topic's own table, as the plan sees it; None if there is none yet.
     """
     if context.spec.route_by is None:
@@ -64,7 +63,6 @@ def new_values(context: Context, routed_records: DataFrame, names: SchemaNames) 
     Args:
         context: Of the run, with the tables that are known.
         routed_records: The records, with the routes that take them.
-        names: Of the records' schemas.
     """
     spec = context.spec
     if spec.route_by is None:
@@ -87,7 +85,6 @@ def telling(state: TableState, todo: Plan) -> Plan:
     """Return the commit to the topic's own table that tells of new tables: it moves nothing but the head.
 
     Args:
-        state: The table.
         todo: The commit whose records have shown the values.
     """
     starts = {r.partition: r.start for r in todo.ranges}

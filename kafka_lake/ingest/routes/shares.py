@@ -58,10 +58,6 @@ class Batch:
     """Records of a topic that Spark keeps, each with the number of the table that takes it.
 
     Args:
-        ranges: Their offsets.
-        routed: Gives them all, lazy.
-        names: Of their schemas.
-        total: How many there are.
         counts: How many each table takes, by number.
         together: The rows of tables that have been written already; None if none have.
     """
@@ -169,7 +165,6 @@ class TableShare:
     """What of a topic's records is for one table.
 
     Args:
-        topic: The topic's records.
         context: Of the run, with the table's settings.
 
     Attributes:
@@ -272,11 +267,7 @@ class TableShare:
         return replace(todo, ranges=tuple(ends[partition] for partition in sorted(ends)))
 
     def cut(self, todo: Plan) -> Plan | None:
-        """Return what of a plan belongs to the round; None if that is nothing.
-
-        Args:
-            todo: What the table lacks.
-        """
+        """Return what of a plan belongs to the round; None if that is nothing."""
         if todo.kind != "append" or not can_be_parted(todo):
             return todo
         lacking = tuple(r for r in todo.ranges if self.next(r.partition, r.start) < r.end)
@@ -319,9 +310,6 @@ class TableShare:
 
     def of(self, todo: Plan) -> Records | None:
         """Return the table's records of a plan; None if it has none of them, and passes the offsets.
-
-        Args:
-            todo: The commit.
 
         Raises:
             KafkaLakeError: As reading, routing and the registry do.
@@ -406,11 +394,7 @@ class TableShare:
         return bool(counts.get(self.number)) or (self.number == OWN and bool(counts.get(UNMATCHED)))
 
     def _unmatched(self, batch: Batch, within: Callable[[DataFrame], DataFrame], *, exact: bool) -> int:
-        """Return how many of the table's offsets have records that no table takes.
-
-        Raises:
-            UnmatchedRecordError: If the topic's settings forbid them.
-        """
+        """Return how many of the table's offsets have records that no table takes."""
         spec = self._topic.context.spec
         if not batch.counts.get(UNMATCHED):
             return 0

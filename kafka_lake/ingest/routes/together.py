@@ -46,8 +46,6 @@ def written_together(
     """Write the tables together that Arrow can write, and that get all of a plan's records that are theirs.
 
     Args:
-        context: Of the run.
-        plan: The commit.
         records: With their routes, those of other tables too.
         found: The topic's tables, by the numbers of their routes.
         again: Gives the records of a route once more, should they have to be written in another way.

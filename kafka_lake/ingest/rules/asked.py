@@ -22,7 +22,6 @@ class Asked:
     Args:
         topic: The topic's name, for errors; or what else the rows are of, as `what` says.
         rules: The rules, in the order of the settings.
-        rows: Rows of the table.
         column: The metadata column; None if rows don't tell records. Then no row can be named nor refused.
         declared: Whether the settings declare all columns.
         others: Rows that are in the table already, where each `unique` is to look at those too; None if it isn't.
@@ -58,7 +57,6 @@ class Verdict:
     """What became of it.
 
     Args:
-        results: One for each rule.
         refused: The records whose rows are to become dead letters; None if there are none, or if a rule fails anyway.
     """
 

@@ -80,7 +80,6 @@ def run_check(reference: str, rows: DataFrame, samples: bool, mask: tuple[str, .
     """Call a function with the rows of a commit.
 
     Args:
-        reference: ``module:function``.
         rows: What the commit is about to publish.
         samples: Whether messages may be shown.
         mask: Regular expressions; ``***`` takes the place of what they find in messages.

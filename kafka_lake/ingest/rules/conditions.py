@@ -27,7 +27,6 @@ class Condition:
     """A rule that can be asked.
 
     Args:
-        rule: The rule.
         kept: Whether a row keeps it; null where nothing can be said.
         keys: Of a `unique`: its columns.
         refers: Of a `foreign_key`: its columns. Whether a row keeps the rule, a join tells; `kept` is true where
@@ -48,7 +47,6 @@ class Rows:
 
     Args:
         subject: The topic or table, for errors.
-        frame: The rows.
         declared: Whether the settings declare all columns: then one that isn't there never comes.
         untold: The column that names those which a row doesn't tell; None if each row tells all of them.
         tables: Those that foreign keys refer to.

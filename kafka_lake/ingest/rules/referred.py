@@ -62,7 +62,6 @@ def referred(source: Source, rules: Iterable[Rule], subject: str) -> Mapping[str
     """Return the tables that rules refer to, by their names.
 
     Args:
-        source: Catalog and Spark.
         rules: Some of them foreign keys.
         subject: Whose rules they are, for errors.
 

@@ -25,7 +25,6 @@ class RuleResult:
     """What a rule found.
 
     Args:
-        rule: The rule.
         evaluated: Rows that it was asked of.
         failed: Rows that break it. Of a rule about commits: 1 if the commit breaks it.
         nulls: Rows for which the answer is neither yes nor no, since something is null; they pass. Of a `null_share`:
@@ -78,7 +77,6 @@ def exceeds(limit: int | str | None, failed: int, evaluated: int) -> bool:
     Args:
         limit: A count, a share, or None for no limit.
         failed: Rows that break the rule.
-        evaluated: All rows.
 
     >>> exceeds("5%", 11, 200), exceeds("5%", 10, 10), exceeds(10, 11, 1_000_000), exceeds(None, 5, 5)
     (True, False, True, False)
@@ -135,7 +133,6 @@ class Refused:
 
     Args:
         records: Columns ``topic_id``, ``partition``, ``offset`` and ``reason``: a place in `reasons`. Each record once.
-        reasons: Error class and message.
         by_rule: How many rows break each rule that makes dead letters, by its name.
     """
 
@@ -186,12 +183,7 @@ class Refused:
         )
 
     def left(self, rows: DataFrame, column: str) -> DataFrame:
-        """Return the rows of a table that are of other records.
-
-        Args:
-            rows: The rows.
-            column: Their metadata column.
-        """
+        """Return the rows of a table that are of other records."""
         told = rows.sparkSession.createDataFrame(self.records)
         told = told.select(*[F.col(name).alias(f"__kafka_lake_refused_{name}") for name in _PLACE])
         place = F.col(f"`{column}`")

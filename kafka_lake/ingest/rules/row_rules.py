@@ -22,7 +22,6 @@ class RowRules:
     """The rules of single rows of a table.
 
     Args:
-        rules: The rules.
         tests: Likewise, as tasks get them.
         unknown: Columns that they name and the table doesn't have, by the rule's name.
     """
@@ -45,7 +44,6 @@ def row_rules(subject: str, rules: Iterable[Rule], columns: T.StructType, declar
     Args:
         subject: Whose rules they are, for errors.
         rules: All rules of the table.
-        columns: The table's.
         declared: Whether the settings declare all columns: then one that isn't there never comes.
 
     Raises:
@@ -122,14 +120,7 @@ def _values(column: str, values: Iterable[Any], kind: T.DataType) -> Iterator[An
 
 
 def _value(column: str, value: Any, kind: T.DataType, rounding: str) -> Any:
-    """Return a value of the settings as one of a column's type.
-
-    Args:
-        column: Its name, for errors.
-        value: The value.
-        kind: The column's type.
-        rounding: Of numbers with more digits than the type has: into a range, which has the same members then.
-    """
+    """Return a value of the settings as one of a column's type."""
     found: Any = None
     if isinstance(kind, T.BooleanType):
         found = value if isinstance(value, bool) else None

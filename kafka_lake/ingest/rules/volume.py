@@ -25,10 +25,7 @@ class Band:
     """Between how many rows a period is expected to have, both allowed.
 
     Args:
-        low: The least.
-        high: The most.
         median: Of the periods before it.
-        periods: How many these are.
     """
 
     low: float
@@ -84,9 +81,7 @@ def starts_before(now: float, per: str, days: int) -> list[int]:
     """Return where the last period that is over begins, and then those that it is compared with, newest first.
 
     Args:
-        now: Seconds since the epoch.
         per: `hour`: the same hours of the days before; `day`: the days before. In UTC.
-        days: How many.
 
     >>> [datetime.fromtimestamp(each, UTC).strftime("%d %H:%M") for each in starts_before(1_700_000_000, "hour", 2)]
     ['14 21:00', '13 21:00', '12 21:00']

@@ -18,8 +18,6 @@ def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableStat
     """Return why a batch can't go by Arrow, empty if it can. Pure.
 
     Args:
-        spec: The topic's settings.
-        decoder: Its decoder.
         target: The columns to decode into.
         state: The table with the columns that it will be written with.
     """

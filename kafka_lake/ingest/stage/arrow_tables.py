@@ -43,9 +43,6 @@ class TableToWrite:
     """A table, and what its records are decoded into.
 
     Args:
-        spec: Its settings.
-        decoder: Of its values.
-        target: The columns.
         state: The table; its current columns are written.
         rules: Its rules of single rows.
     """
@@ -62,11 +59,9 @@ class Prewritten:
     """What was written for a table before it was staged.
 
     Args:
-        by: What Arrow did.
         target: The columns that were decoded into.
         layout: Schema, partition spec and properties of the table as it was written.
         again: Gives the records once more, should they have to be written in another way.
-        table: The table.
         taken: Has something in it once the files have been given to a snapshot.
     """
 
@@ -113,7 +108,6 @@ def table_to_write(context: Context, state: TableState | None, plan: Plan) -> Ta
     Args:
         context: Of the run, with the table's settings.
         state: The table; None if there is none yet.
-        plan: The batch.
     """
     spec = context.spec
     # Of other formats, a decoder may ask a registry, which a table without records needn't reach.
@@ -151,11 +145,9 @@ def write_tables(
     the tasks together, but for what is beyond the size of a file.
 
     Args:
-        spark: The session.
         records: What `read` gave, and each record's table; records of tables that aren't written are given back.
         column: The name of the column that has the table.
         tables: Those that are written, by what that column has.
-        plan: The batch.
         held: Gets what lets Spark forget the records that failed, and those that weren't written.
         unwanted: What that column has for records that no table gets; they are counted.
 

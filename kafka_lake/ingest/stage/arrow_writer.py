@@ -113,13 +113,8 @@ def by_arrow(
     """Decode and write a batch.
 
     Args:
-        spec: The topic's settings.
-        spark: The session.
-        records: What `read` gave.
-        decoder: Of the values.
         target: Columns, of which `why_not` had no doubt.
         state: The table; its current columns are written.
-        plan: The batch.
         tasks: How many tasks shall write.
         held: Gets what lets Spark forget the failed records.
         refused: Records that become no row although they decode.
@@ -175,8 +170,6 @@ def run_tasks(
     """Let tasks of Spark's write records.
 
     Args:
-        spark: The session.
-        records: What `read` gave.
         withhold: Whether large records are left out first, and read once more by themselves.
         write: Makes the frame of it, by the records as tasks get them, and whether large ones are withheld.
         held: Gets what lets Spark forget what the tasks gave back.
@@ -208,8 +201,6 @@ def outcome(
     """Return what became of a table's records.
 
     Args:
-        spec: The table's settings.
-        table: The table.
         reports: Of the tasks that wrote it.
         frames: What they gave back, with its records alone.
         records: Have the columns of the records.
@@ -291,7 +282,6 @@ def may_withhold(spark: Any, states: Iterable[TableState], plan: Plan) -> bool:
     Args:
         spark: The session; the bound of its batches is put right.
         states: The tables that are written, one of which may be known to get such records.
-        plan: The batch.
     """
     bound = spark.conf.get(_BOUND)
     if bound == _NO_BOUND:

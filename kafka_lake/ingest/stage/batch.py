@@ -50,7 +50,6 @@ class WrittenBatch:
 
     Args:
         primary: The table on its branch.
-        counts: The batch's metrics.
         judged: Gives the records with ``error_class`` and ``error_message``, or those alone that have them.
         verdict: What the topic's rules found, if they have been asked and what they refuse is left out already.
         release: Lets Spark forget what ``judged`` reads; never raises.
@@ -68,14 +67,11 @@ class Batch:
     """A batch on its way into the topic's table.
 
     Args:
-        context: Of the run.
         state: The table as the plan saw it, with the columns that the batch needs.
         plan: Its position goes into the snapshot's summary.
-        records: The planned records, lazy.
         decoder: Knows what they look like.
         target: The columns to decode into.
         branch: Name of the branch to write to.
-        marks: More of the summary.
         refused: Records that become no row although they decode; None if there are none.
         written: The rows, if Arrow has written them already.
     """
@@ -155,14 +151,7 @@ class Batch:
         return WrittenBatch(primary, decoded.counts(), decoded.judged)
 
     def _append_files(self, branch: StagingBranch, arrow: ByArrow, base: int, marks: Mapping[str, str]) -> WrittenBatch:
-        """Append what Arrow wrote as one snapshot.
-
-        Args:
-            branch: Where to.
-            arrow: What it wrote.
-            base: What the branch points to.
-            marks: More of the snapshot's summary.
-        """
+        """Append what Arrow wrote as one snapshot."""
         refused = {each.rule.name: each.failed for each in arrow.rules if each.refuses_rows}
         branch.append(arrow.files, self._summary({**marks, **arrow.marks}, refused))
         classes = most_frequent_first(DeadLetterClass(**vars(each)) for each in arrow.failures)
@@ -216,12 +205,7 @@ class Batch:
         )
 
     def _summary(self, marks: Mapping[str, str], refused: Mapping[str, int] = MappingProxyType({})) -> dict[str, str]:
-        """Return the snapshot's summary.
-
-        Args:
-            marks: More of it.
-            refused: How many rows the rules refused while they were written, by the rule's name.
-        """
+        """Return the snapshot's summary."""
         before = self.refused.by_rule if self.refused is not None else {}
         marks = {**marks, **refused_mark({**before, **refused})}
         again = self.plan.deletes if self.plan.kind == "replace" else ()

@@ -27,14 +27,9 @@ class ChangesToStage:
     """A batch's changes, and where they go.
 
     Args:
-        context: Of the run.
-        plan: The commit.
         state: The table as the plan saw it, with the columns that the batch needs.
         branch: Of the table, at its head.
-        changes: What `changes_of` gave.
         key: The table's columns that tell rows apart; empty if it is the record's key as it is.
-        topic_id: The topic's id.
-        summary: Of the snapshot.
         tasks: How many tasks write deleted keys.
         failed: Tells how many records became dead letters, once the changes have been read.
         emptied: What is older than that doesn't count; None if there is nothing of the kind.

@@ -66,7 +66,6 @@ def stage_dead_letters(
     """Write dead letters to a branch of their table.
 
     Args:
-        context: Of the run.
         plan: Its position goes into the snapshot's summary, unless the table has been further.
         dead_letters: The records that became no row, as rows of the table.
         primary: The rows that are staged with them.
@@ -146,7 +145,6 @@ def named(plan: Plan, records: DataFrame) -> DataFrame:
 
     Args:
         plan: Its position tells the topic.
-        records: As Kafka gives them.
     """
     topic_id = F.lit(plan.after.identity.topic_id or None).cast("string").alias("topic_id")
     return records.select(topic_id, "partition", "offset")

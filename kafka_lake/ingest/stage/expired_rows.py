@@ -19,8 +19,6 @@ def leave_out_expired(context: Context, plan: Plan, staged: StagedTable) -> Stag
     """Take the rows off a replay's branch, within what it read, that maintenance would delete.
 
     Args:
-        context: Of the run.
-        plan: What was read again.
         staged: The topic's table or its dead letters, staged.
 
     Returns:

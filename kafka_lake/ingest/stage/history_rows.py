@@ -30,9 +30,6 @@ from kafka_lake.spark.kept import kept
 def write_versions(batch: ChangesToStage, _: ExitStack) -> StagedChanges:
     """Stage changes of a history, on the batch's branch and nowhere else.
 
-    Args:
-        batch: The changes.
-
     Raises:
         ChangeRefusedError: If a change can't be applied, or the settings say to stop at it. Nothing is staged then.
         TableError: If ``track`` names a column that the rows don't have. Likewise.
@@ -136,11 +133,7 @@ def _shape(batch: ChangesToStage) -> Shape:
 
 
 def _lacking(batch: ChangesToStage, made: DataFrame, shape: Shape) -> tuple[NotSent, ...]:
-    """Return the changes of the batch that leave a value as it was, and that nothing before them has told.
-
-    Raises:
-        ChangeRefusedError: If there are too many of them.
-    """
+    """Return the changes of the batch that leave a value as it was, and that nothing before them has told."""
     if shape.is_partial or not shape.may_lack:
         return ()
     place = F.col(quoted(shape.keys.metadata))
@@ -154,11 +147,7 @@ def _lacking(batch: ChangesToStage, made: DataFrame, shape: Shape) -> tuple[NotS
 
 
 def _refuse_unordered(batch: ChangesToStage, made: DataFrame, shape: Shape, deletes: int) -> None:
-    """Stop at a change whose order among those of its key in other Kafka partitions nothing tells.
-
-    Raises:
-        ChangeRefusedError: If there is one.
-    """
+    """Stop at a change whose order among those of its key in other Kafka partitions nothing tells."""
     keys, spec = shape.keys, batch.context.spec
     if keys.has_order and not deletes:
         return

@@ -24,9 +24,6 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
     """Ask the topic's rules of the rows that a commit adds.
 
     Args:
-        context: Of the run.
-        plan: The commit.
-        staged: Its rows.
         declared: Whether the settings declare all columns.
 
     Raises:
@@ -65,8 +62,6 @@ def judge_changes(context: Context, plan: Plan, changes: DataFrame, *, declared:
     A column that a change leaves as it is counts as null, and not to be told is not to be null.
 
     Args:
-        context: Of the run.
-        plan: The commit.
         changes: What `changes_of` gave, in the table's types.
         declared: Whether the settings declare all columns.
 

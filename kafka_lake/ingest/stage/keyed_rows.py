@@ -72,7 +72,6 @@ class StagedChanges:
     """What changes became.
 
     Args:
-        primary: The table.
         deletes: The table of deleted keys, None if there is nothing new for it.
         batch: What became of the batch.
     """
@@ -86,7 +85,6 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
     """Stage changes.
 
     Args:
-        batch: The changes.
         undo: Gets what takes all of it away again.
 
     Raises:

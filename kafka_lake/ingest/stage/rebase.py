@@ -28,7 +28,6 @@ def follow(context: Context, plan: Plan, staged: Staged) -> Staged | None:
 
     Args:
         context: Of the run; its id goes into the branch's name.
-        plan: What was staged.
         staged: Its branch is gone afterwards, if it could be followed.
 
     Returns:

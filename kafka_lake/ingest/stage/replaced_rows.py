@@ -32,7 +32,6 @@ def of_ranges(plan: Plan, ranges: Sequence[OffsetRange], column: str | None) -> 
 
     Args:
         plan: Its position tells the topic.
-        ranges: The offsets.
         column: The metadata column; None for dead letters, which have no other columns.
     """
     of, topic_id = f"`{column}`." if column else "", plan.after.identity.topic_id.replace("'", "")
@@ -49,8 +48,6 @@ def keep_what_vanished(
     """Find the rows that a replacement takes away without giving any; put them back if the plan says so.
 
     Args:
-        context: Of the run.
-        plan: What is replaced.
         primary: The table, as it is staged.
         elsewhere: What names the records that Kafka has and that became no row of this table.
     """

@@ -32,7 +32,6 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     """Return the columns that a topic's records are to be decoded into.
 
     Args:
-        spec: Its policy.
         decoder: Knows what the records look like.
         state: The table, None if there is none yet.
     """
@@ -95,7 +94,6 @@ def may_bring_columns(spec: TopicTable, state: TableState) -> TopicTable:
 
     Args:
         spec: The settings, whose `evolution` counts for what comes later.
-        state: The table.
     """
     beside = {spec.metadata_column, *(field.name for field in change_columns(spec))}
     if spec.key_format is not None:
@@ -105,11 +103,7 @@ def may_bring_columns(spec: TopicTable, state: TableState) -> TopicTable:
 
 
 def _refuse_own_names(spec: TopicTable, target: Target) -> None:
-    """Stop a run whose schema has columns that are called as those by which a keyed table tells of changes.
-
-    Raises:
-        TableError: If it has.
-    """
+    """Stop a run whose schema has columns that are called as those by which a keyed table tells of changes."""
     own = {field.name for field in change_columns(spec)}
     if taken := [field.name for field in target.columns if field.name.lower() in own]:
         raise TableError(
@@ -123,9 +117,7 @@ class SchemaRefusedError(AuditFailedError):
     """The records need changes of the table that Iceberg or the topic's settings don't allow. `main` is as it was.
 
     Args:
-        spec: The topic.
         reasons: What is wrong, a clause each.
-        remedy: What to do next.
         changes: The changes that are refused.
     """
 
@@ -169,9 +161,7 @@ def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> N
     A table that is there gets none where ``evolution`` is ``ignore_new``.
 
     Args:
-        spec: The topic.
         before: The table's schema; None if there is none yet.
-        after: Columns of the rows.
 
     Raises:
         SchemaRefusedError: If there would be too many.

@@ -54,10 +54,8 @@ def stage(
     """Decode the records and write rows and dead letters to branches of their tables.
 
     Args:
-        context: Of the run.
         state: The table as the plan saw it; the branch starts at its head.
         plan: Its position goes into the snapshot's summary.
-        records: The planned records, lazy.
         held: Gets what lets Spark forget what it keeps for the commit.
         dead_letters_before: The dead-letter table as the plan saw it; None if there is none.
         others: Gives what names the plan's records that go to other tables; None if there are none.
@@ -155,9 +153,7 @@ class _StagedRows:
     """The rows of a batch on their branch, and by which columns they were decoded.
 
     Args:
-        batch: What was written.
         decoder: Knows all that the records showed.
-        plan: The columns.
         left_out: Columns that the topic's policy leaves out of the table.
     """
 
@@ -209,11 +205,7 @@ def _marks(source: _Source, dead_letters_before: TableState | None) -> dict[str,
 def _stage_without(
     source: _Source, before: _StagedRows, refused: Refused, marks: Mapping[str, str], undo: ExitStack
 ) -> _StagedRows:
-    """Write the rows once more, without those that rules refuse.
-
-    Raises:
-        AuditFailedError: If other rows are missing than those.
-    """
+    """Write the rows once more, without those that rules refuse."""
     undo.close()
     rows = _stage_rows(source.unwritten(), before.decoder, marks, undo, refused=refused)
     same_rows = rows.batch.primary.rows + len(refused) == before.batch.primary.rows
@@ -230,12 +222,7 @@ def _stage_without(
 def _stage_rows(
     source: _Source, decoder: Decoder, marks: Mapping[str, str], undo: ExitStack, refused: Refused | None = None
 ) -> _StagedRows:
-    """Write the rows, as often as they show columns that the table needs and doesn't have.
-
-    Raises:
-        SchemaRefusedError: If the topic's policy forbids what the records need.
-        TableError: If there is no end of it.
-    """
+    """Write the rows, as often as they show columns that the table needs and doesn't have."""
     context, state = source.context, source.state
     for _ in range(_PASSES):
         name = branch_name(context.run_id, state.head or 0)

@@ -22,16 +22,13 @@ class StagedTable:
     """One table's share of a commit, on its branch.
 
     Args:
-        branch: Where it is staged.
         snapshot: The branch's tip, which is what will be published.
         appended: The snapshot that adds the rows; others on the branch take replaced rows away or keep missing ones.
         state: The table as it was before.
         rows: Rows that the appending snapshot adds, by its own summary.
         files: Data files that it adds.
-        size: Their size in bytes.
         spans: The rows by task and Kafka partition, as their writers counted them; None if only a scan can tell.
         rules: What the table's rules of single rows found while the rows were written; None if no rule was asked then.
-        summary: Of the appending snapshot.
     """
 
     branch: StagingBranch
@@ -65,20 +62,17 @@ class Staged:
     """Everything that one plan became, not yet visible to anyone.
 
     Args:
-        primary: The topic's table.
         dead_letters: The dead-letter table, None if there is nothing new for it.
         records: Records read, as Spark counted them while it wrote.
         tombstones: Records without a value among them.
         failed: Records among them that became no row, for a reason.
         known_failed: Those of the failed that are in the dead-letter table already.
-        classes: The failed by class.
         vanished: Rows that would be lost by a replacement, since Kafka no longer has their records.
         failed_rows: The failed as rows of the dead-letter table, lazy.
         ignored: Columns that the records would have needed, and the topic's policy leaves out.
         conflicts: Types that the records brought and the columns don't take, and where such values go.
         schemas: How many records were written with which schema of the registry.
         oldest_ms: The least Kafka timestamp of the records, milliseconds since the epoch; None if none has any.
-        newest_ms: The greatest likewise.
         unkept: What was in the records and is in no column: path → what is said of it.
         bytes_read: Of the keys, values and headers of the records.
         deletes: The table of deleted keys, None if there is nothing new for it.

@@ -45,8 +45,6 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for.
 
     Args:
-        spec: The topic's settings.
-        connections: Catalog and Spark.
         records: What shows the columns, where no schema does.
         undecodable: Whether the records must not be looked at; the columns that they would show come later.
 
@@ -148,11 +146,7 @@ def evolve_table(
 
 
 def _refuse_new_variants(spec: TopicTable, table: Table, rows: T.StructType) -> None:
-    """Stop a run whose rows have a variant that the table has no column for: PyIceberg can't add one.
-
-    Raises:
-        TableError: If that is so.
-    """
+    """Stop a run whose rows have a variant that the table has no column for: PyIceberg can't add one."""
     there = Names(field.name for field in table.schema().fields)
     if new := [f.name for f in rows if isinstance(f.dataType, T.VariantType) and f.name not in there]:
         name = ".".join(spec.identifier)

@@ -18,7 +18,6 @@ def with_unmatched(batch: WrittenBatch, unmatched: DataFrame, target: Target, *,
     """Return what was written of a table's own records, with other records as dead letters beside it.
 
     Args:
-        batch: What was written.
         unmatched: The other records, as Kafka gave them, lazy.
         target: The columns of the batch.
         also_none: Whether a record without a value becomes a dead letter, too.

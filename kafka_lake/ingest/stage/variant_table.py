@@ -32,8 +32,6 @@ def create_variant_table(
 
     Args:
         spec: Partition spec, sort order and properties.
-        connections: Catalog and Spark.
-        columns: The table's columns.
         properties: Of the table, besides those of the settings.
 
     Raises:

@@ -25,8 +25,6 @@ def volume(context: Context, rule: Rule, staged: StagedTable) -> VolumeFound:
     column of the rows of these periods.
 
     Args:
-        context: Of the run.
-        rule: The rule.
         staged: The table with the commit.
     """
     given = rule.entry.volume

@@ -25,7 +25,6 @@ def addresses(given: str, protocol: str) -> str:
 
     Args:
         given: As the user wrote them; each may begin with ``PROTOCOL://``.
-        protocol: The value of ``security.protocol``.
 
     Raises:
         ConfigurationError: If there is none, or if one has another protocol, or is not a host and a port.

@@ -28,7 +28,6 @@ def read(name: str, location: str) -> str:
 
     Args:
         name: The property that names the file.
-        location: Its path.
 
     Raises:
         ConfigurationError: If it can't be read.
@@ -46,7 +45,6 @@ def read_folder(name: str, location: str) -> str:
 
     Args:
         name: The property that names the folder.
-        location: Its path.
 
     Raises:
         ConfigurationError: If a file can't be read, or none has a certificate.
@@ -69,7 +67,6 @@ def certificates(text: str, name: str) -> str:
     """Return the certificates in a text, without what is between them.
 
     Args:
-        text: PEM.
         name: The property that it comes from.
 
     Raises:
@@ -88,7 +85,6 @@ def pkcs8(text: str, password: str, name: str) -> str:
 
     Args:
         text: A private key in any PEM form: PKCS#1, SEC1, PKCS#8, encrypted or not; other PEM parts are ignored.
-        password: Of an encrypted key.
         name: The property that it comes from.
 
     Raises:

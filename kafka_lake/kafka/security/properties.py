@@ -93,10 +93,6 @@ def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str |
     Args:
         environ: Variables to look at; the process's own by default.
         cluster: The cluster's name; None if it has none.
-
-    Returns:
-        librdkafka properties. Without a name, ``bootstrap.servers`` is the embedded broker's where nothing says
-        otherwise.
     """
     variables = os.environ if environ is None else environ
     found = cluster_variables.properties(environment.KAFKA, cluster, variables)
@@ -114,9 +110,6 @@ def client_properties(properties: Mapping[str, str]) -> dict[str, Any]:
     Args:
         properties: librdkafka properties; those that begin with ``java.`` are left out, and the prefix
             ``librdkafka.`` is removed.
-
-    Returns:
-        librdkafka properties. AWS_MSK_IAM becomes OAUTHBEARER with a callback, ``oauth_cb``.
 
     Raises:
         ConfigurationError: If AWS_MSK_IAM lacks its package or its region, an address is not one, or a property has a

@@ -43,7 +43,6 @@ def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str
     """Return the Java client's SASL properties.
 
     Args:
-        given: librdkafka's properties.
         java: What the user sets for the Java client.
 
     Raises:

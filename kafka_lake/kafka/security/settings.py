@@ -30,11 +30,6 @@ def given_for(prefix: str, properties: Mapping[str, str]) -> dict[str, str]:
 def needed(given: Mapping[str, str], name: str, why: str) -> str:
     """Return a property's value.
 
-    Args:
-        given: The properties.
-        name: Of the property.
-        why: What needs it.
-
     Raises:
         ConfigurationError: If it is missing or empty.
     """

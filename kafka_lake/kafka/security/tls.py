@@ -40,7 +40,6 @@ def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str
     """Return the Java client's TLS properties.
 
     Args:
-        given: librdkafka's properties.
         java: What the user sets for the Java client; a store that is set there is not translated.
 
     Raises:
@@ -79,10 +78,6 @@ def with_authorities(given: Mapping[str, str], kind: str) -> dict[str, str]:
     Java reads no folder. librdkafka gives it to OpenSSL, which looks at no file there but those that are named by the
     hash of a subject. Both get the text of all certificates in it.
 
-    Args:
-        given: librdkafka's properties.
-        kind: ``ssl.ca`` or ``https.ca``.
-
     Raises:
         ConfigurationError: If the folder has none, or if there is a location and a text: librdkafka reads the
             location alone, or refuses both (``Mutually exclusive with https.ca.pem``).
@@ -103,10 +98,6 @@ def truststore(given: Mapping[str, str], kind: str) -> dict[str, str]:
 
     With ``probe``, as without a location, librdkafka trusts the operating system's CAs (CONFIGURATION.md: ``a list of
     standard paths will be probed and the first one found will be used``), and Java those of its runtime.
-
-    Args:
-        given: librdkafka's properties.
-        kind: ``ssl.ca`` or ``https.ca``.
 
     Raises:
         ConfigurationError: As `with_authorities`, and if a text has no certificate.

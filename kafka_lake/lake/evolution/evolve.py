@@ -130,7 +130,6 @@ def evolve(
         current: The table's value columns; None if there is no table yet.
         sources: What an earlier `Evolution.sources` said, as the table keeps it.
         incoming: What the records look like, one for each schema that occurs among them, in order.
-        policy: The topic's.
         reserved: Names that no new column may get at the top level, such as the metadata column's.
         adopted: Whether others made the table.
 
@@ -312,14 +311,7 @@ class _Evolving:
         return made
 
     def _type(self, have: IcebergType | None, kinds: Sequence[Shape], place: Place, ledger: Ledger) -> IcebergType:
-        """Return the type that takes values of all these types, which are known to fit.
-
-        Args:
-            have: The column's type; None if it is new, the first type counts then.
-            kinds: The types.
-            place: Where in the table it is.
-            ledger: Gets what changes.
-        """
+        """Return the type that takes values of all these types, which are known to fit."""
         base = kinds[0].kind if have is None else have
         if isinstance(base, StructType):
             return StructType(*self.level(() if have is None else base.fields, kinds, place, ledger))

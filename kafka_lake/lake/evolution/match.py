@@ -50,7 +50,6 @@ class Column:
 
     Args:
         name: What it will be called.
-        place: Where it is.
         had: The table's own field, None for a new column.
         source: The field that feeds it, where that has another name.
         known: Whether it is written down which field that is.

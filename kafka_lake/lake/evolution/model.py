@@ -49,9 +49,7 @@ class Conflict:
 
     Args:
         column: Path of the column that has another type.
-        have: The column's type.
         got: The type that the records bring.
-        label: Which `Incoming` brings it.
         action: Whether such records are dead letters, or the values go to another column.
         new_column: Path of that column, None for dead letters.
     """

@@ -42,7 +42,6 @@ class Compacted:
 
     Args:
         before: How many data files were rewritten.
-        after: How many they became.
         size: Bytes that were read for it.
         deletes: How many delete files went.
     """
@@ -61,8 +60,6 @@ def compact(
     Position deletes that are left are put together, too: a table whose rows are updated gets some with each commit.
 
     Args:
-        spark: Runs the procedures (https://iceberg.apache.org/docs/latest/spark-procedures/#rewrite_data_files).
-        catalog: Where the table is.
         identifier: Namespace and name of the table.
         policy: Tells in which order rows are written; by default in that of the table.
 
@@ -98,7 +95,6 @@ def rewrite_arguments(schema: Schema, policy: Maintenance | None, ordered: bool,
     """Return the arguments of ``rewrite_data_files`` that tell the order, as SQL. Pure.
 
     Args:
-        schema: The table's.
         policy: What is asked for; None for the table's own order.
         ordered: Whether the table has an order of its own.
         name: Of the table, for messages.

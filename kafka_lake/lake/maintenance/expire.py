@@ -72,10 +72,7 @@ def expire(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], limits
     """Expire what `expirable` names, ten thousand snapshots at a time, by Iceberg's own procedure.
 
     Args:
-        spark: Runs the procedure (https://iceberg.apache.org/docs/latest/spark-procedures/#expire_snapshots).
-        catalog: Where the table is.
         identifier: Namespace and name of the table.
-        limits: What it keeps.
 
     Returns:
         How many snapshots went.

@@ -42,9 +42,7 @@ def expire_rows(
 
     Args:
         spark: Returns the session; called only if a file must be written again.
-        catalog: Where the table is.
         identifier: Namespace and name of the table.
-        asked: Which rows shall go.
         run_id: Of the run, for the snapshot.
 
     Raises:
@@ -229,10 +227,6 @@ def _refused_if_main_moved(catalog: LakeCatalog, identifier: tuple[str, str], he
     """Make any error of the block a refusal, if others have moved ``main`` since.
 
     Who publishes takes the branches away that can't be published any more: that shows as any error.
-
-    Raises:
-        PublishRefusedError: If ``main`` is another snapshot by then.
-        Exception: The block's own error, if it isn't.
     """
     try:
         yield
@@ -270,13 +264,7 @@ class ReplacedFiles:
 
 
 def replaced_files(table: Table, head: int, tip: int) -> ReplacedFiles | None:
-    """Return how a staged snapshot differs from the head that it was staged at; None if not by data files alone.
-
-    Args:
-        table: Has both snapshots.
-        head: The head.
-        tip: The staged snapshot.
-    """
+    """Return how a staged snapshot differs from the head that it was staged at; None if not by data files alone."""
     before, after = data_files(table, head), data_files(table, tip)
     if before is None or after is None or table.format_version != 2:
         return None
@@ -298,8 +286,6 @@ def can_be_made_at(table: Table, change: ReplacedFiles, before: int) -> bool:
     """Return whether a change that was staged at one head of ``main`` means the same at the one that it has now.
 
     Args:
-        table: As it is now.
-        change: What was staged.
         before: The head that it was staged at: what came since has only added to it.
     """
     head = head_of(table)
@@ -316,8 +302,6 @@ def stage_once_more(
 
     Args:
         branch: Was made at the new head.
-        change: What was staged before.
-        summary: Properties of the snapshot.
         staged: The branch where it was, and the snapshot that keeps the new files alive.
 
     Raises:

@@ -78,8 +78,6 @@ def why_expire(table: Table, policy: Maintenance, now_ms: int, by: str) -> str:
     That is a question of time alone, so that a sensor can ask it: which rows are old, only files tell.
 
     Args:
-        table: As it was loaded.
-        policy: What is asked for.
         now_ms: The time, in milliseconds since 1970.
         by: The column that tells how old a row is.
 

@@ -21,7 +21,6 @@ class TableHealth:
 
     Args:
         rows: Rows in its data files, deleted ones included.
-        data_files: How many.
         size: Of all its files, in bytes.
         delete_files: How many files of position deletes or deletion vectors it has.
         deleted_rows: How many rows of the data files they delete.
@@ -105,12 +104,6 @@ def dangling_deletes(table: Table) -> int | None:
     """Return how many delete files of a table have no data file left that they could be about. Manifests are read.
 
     A compaction takes them away. A delete that may be about any file of a partition counts while there is one.
-
-    Args:
-        table: As it was loaded.
-
-    Returns:
-        None if PyIceberg can't tell: of deletes by value, and of deletion vectors.
     """
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []

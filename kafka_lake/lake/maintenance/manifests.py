@@ -24,7 +24,6 @@ class Planning:
 
     Args:
         manifests: How many the newest snapshot has.
-        size: Their bytes.
         seconds: How long PyIceberg planned; None if that wasn't measured: it can't, or there are too many files.
     """
 
@@ -42,7 +41,6 @@ def planning_of(table: Table, timed: bool = True) -> Planning:
     """Measure the planning of a query.
 
     Args:
-        table: As it was loaded.
         timed: Whether its manifests are read, so that it is known how long that takes; else they are only counted.
     """
     snapshot = table.current_snapshot()
@@ -75,7 +73,6 @@ def rewrite_manifests(spark: Callable[[], Any], catalog: LakeCatalog, identifier
     Args:
         spark: Gives what runs the procedure, if it is needed
             (https://iceberg.apache.org/docs/latest/spark-procedures/#rewrite_manifests).
-        catalog: Where the table is.
         identifier: Namespace and name of the table.
 
     Raises:

@@ -28,7 +28,6 @@ class RowLimit:
 
     Args:
         path: Names of the column, and of the fields within it.
-        field_id: Of the innermost field.
         kind: Its type: a timestamp with or without time zone, or a date.
         before_ms: The moment, in milliseconds since 1970.
     """
@@ -89,7 +88,6 @@ def row_limit(table: Table, column: str, before_ms: int) -> RowLimit:
     """Return the rows of a table that are older than a moment.
 
     Args:
-        table: As it was loaded.
         column: Name of the column; or names with dots before fields of a struct.
         before_ms: The moment, in milliseconds since 1970.
 
@@ -158,7 +156,6 @@ class ExpiredRows:
     """What went, or would go.
 
     Args:
-        rows: How many rows.
         dropped: Data files of which all rows are old.
         partly: Data files that also have rows that stay; or whose statistics don't tell.
     """
@@ -173,7 +170,6 @@ class OldFiles:
     """The files of a table with rows that are old.
 
     Args:
-        limit: Which rows are.
         whole: Files of which all rows are.
         partly: Files that also have others, or whose statistics don't tell.
         has_deletes: Whether rows of the table are deleted by files of their own.
@@ -206,10 +202,6 @@ def count_old_rows(table: Table, asked: OldRows) -> ExpiredRows:
 
 def old_files(table: Table, asked: OldRows) -> OldFiles:
     """Return the files of a table with rows that are old; manifests are read, and no data.
-
-    Args:
-        table: As it was loaded.
-        asked: Which rows are old.
 
     Raises:
         TableError: If the column doesn't tell a time.

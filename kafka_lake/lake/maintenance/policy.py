@@ -25,7 +25,6 @@ class Needs:
     """What a table needs.
 
     Args:
-        health: How it fares.
         compaction: Why it shall be compacted; empty if it needn't.
         expiring: How many snapshots may expire.
         expiry: Why they shall; empty if they needn't yet.
@@ -65,8 +64,6 @@ def needs_of(table: Table, policy: Maintenance, now_ms: int) -> Needs:
     """Return what a table needs.
 
     Args:
-        table: As it was loaded.
-        policy: What is asked for.
         now_ms: The time, in milliseconds since 1970.
 
     Raises:
@@ -96,8 +93,6 @@ def limits_of(table: Table, policy: Maintenance, now_ms: int) -> Limits | None:
     the table forbids it, or if its main branch has rules of its own.
 
     Args:
-        table: As it was loaded.
-        policy: What is asked for.
         now_ms: The time, in milliseconds since 1970.
 
     Raises:

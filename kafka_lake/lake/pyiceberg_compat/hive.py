@@ -27,9 +27,6 @@ def compare_on_commit(catalog: Catalog) -> Catalog:
     Private: ``HiveCatalog._client``, which is replaced on this object, and ``_load_file_io``. Without them, or with a
     version that wasn't tested, PyIceberg commits itself, and `compares_on_commit` is false: such a catalog is
     refused.
-
-    Args:
-        catalog: PyIceberg's, of type hive.
     """
     own: Any = catalog
     if hasattr(own, "_client") and hasattr(own, "_load_file_io") and is_tested("pyiceberg"):
@@ -46,11 +43,6 @@ def compares_on_commit(catalog: Catalog, database: str, table: str) -> bool:
     """Return whether the metastore refuses to change a table that isn't as its writer has seen it.
 
     One that doesn't refuse has written the table as it was, under its lock.
-
-    Args:
-        catalog: PyIceberg's, of type hive.
-        database: Of the table.
-        table: Any Iceberg table.
 
     Raises:
         CommitFailedException: If others hold the table's lock for long.
@@ -80,7 +72,6 @@ class _ComparingClient:
     """PyIceberg's way to talk to the metastore; a context manager that gives a conversation.
 
     Args:
-        client: PyIceberg's own.
         earlier_files: Returns the metadata files before the one at a location.
     """
 
@@ -140,11 +131,6 @@ def _answer(method: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Return what the metastore answers; its errors that PyIceberg doesn't expect become errors of PyIceberg.
 
     None of them says that a commit didn't happen: PyIceberg leaves the files of that commit where they are.
-
-    Raises:
-        CatalogRefusedError: If the metastore doesn't have the method.
-        ServerError: If it failed.
-        ServiceUnavailableError: If its answer doesn't come, or a lock of ours is gone.
     """
     from hive_metastore.ttypes import MetaException, NoSuchLockException
     from thrift.Thrift import TApplicationException

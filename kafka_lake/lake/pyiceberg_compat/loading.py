@@ -84,7 +84,6 @@ def parse_by(known: TableMetadata, text: str) -> TableMetadata:
 
     Args:
         known: Another version of the same table, or of one that had its name.
-        text: The file's content.
     """
     document = json.loads(text)
     if document.get("table-uuid") != str(known.table_uuid):
@@ -152,9 +151,7 @@ class _Loading:
     """How a catalog of PyIceberg makes a table of what it knows of one.
 
     Args:
-        method: The method's name.
         name: Namespace and name of the table.
-        location: Where its metadata are.
     """
 
     method: str
@@ -192,7 +189,6 @@ def sparing(catalog: Catalog, kind: str, newest: NewestOfEach = _newest) -> Cata
     version that wasn't tested, PyIceberg loads tables itself: slower, above all with many snapshots.
 
     Args:
-        catalog: PyIceberg's.
         kind: ``sql``, ``rest``, ``glue`` or ``hive``. A REST catalog sends the metadata with each answer: they are
             parsed each time, and what is made of the table shares its snapshots.
         newest: Where the metadata are kept.

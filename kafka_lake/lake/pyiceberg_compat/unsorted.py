@@ -17,9 +17,6 @@ from kafka_lake.common.tested_versions import is_tested
 def list_unsorted(table: Table) -> None:
     """Add the unsorted order to the orders that a table lists, by a commit of its own; the default order stays.
 
-    Args:
-        table: As it is now.
-
     Raises:
         CommitFailedException: If another writer has changed the table meanwhile. It is as that writer left it.
     """

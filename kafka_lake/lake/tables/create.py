@@ -49,8 +49,6 @@ def ensure_table(
     """Return the table, created if there is none, with a snapshot on ``main`` for branches to start from.
 
     Args:
-        catalog: Where it shall be.
-        identifier: Namespace and name.
         schema: Its columns, if it must be created; their docs come along.
         partition_by: Iceberg transforms, if it must be created.
         sort_by: Columns, if it must be created.
@@ -116,10 +114,6 @@ def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
     It gets another name first, at which nobody finds it: so a commit in the same moment either shows, and the table
     gets its name back, or finds no table and is planned again.
 
-    Args:
-        catalog: Where it is.
-        identifier: Namespace and name.
-
     Returns:
         Whether it is gone.
     """
@@ -148,12 +142,7 @@ def location_of(catalog: LakeCatalog, identifier: tuple[str, str], given: Mappin
     """Return where a new table's files shall be: where its properties say, or where no other table's have been.
 
     Args:
-        catalog: Where it shall be.
-        identifier: Namespace and name.
         given: The topic's table properties, of which ``location`` counts.
-
-    Returns:
-        The location; None if the catalog's server chooses it.
     """
     return given.get(LOCATION) or catalog.new_location(identifier)
 

@@ -39,6 +39,7 @@ def parse_partition_field(text: str) -> tuple[str, Transform[Any, Any]]:
 
     >>> parse_partition_field("bucket(16, store_id)")
     ('store_id', BucketTransform(num_buckets=16))
+
     >>> parse_partition_field("day(`sold (UTC)`)")
     ('sold (UTC)', DayTransform())
     """
@@ -235,9 +236,6 @@ def evolve_layout(
     since: what others did to the spec meanwhile stays. Files that are there keep their layout, as Iceberg does it.
 
     Args:
-        table: The table, freshly loaded.
-        partition_by: Iceberg transforms.
-        sort_by: Columns.
         renames: The topic's, by which the two may name columns as they were.
 
     Returns:

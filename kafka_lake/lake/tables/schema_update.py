@@ -34,7 +34,6 @@ def apply_changes(
     """Evolve the table by safe changes, in one commit of its metadata; ``main`` stays where it is.
 
     Args:
-        table: The table, freshly loaded.
         target: The schema that asks for the changes, by the columns' names after any renames; in any case.
         changes: What to do, safe changes only. Columns that are renamed or widened keep their field ids and places.
         sources: Which field feeds which column where their names differ, column path → field; written to the table

@@ -86,10 +86,6 @@ class Envelopes:
     def known(self, values: Iterable[int], keys: Iterable[int]) -> "Envelopes":
         """Return a decoder that knows these schemas too.
 
-        Args:
-            values: Ids of values' schemas.
-            keys: Ids of keys' schemas.
-
         Raises:
             RegistryError: If the registry doesn't answer.
         """

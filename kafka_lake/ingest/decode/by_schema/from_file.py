@@ -22,10 +22,7 @@ class FromFile(Nothing):
     """Decodes values that are all of one schema, which stands in a file.
 
     Args:
-        writer: The schema.
-        rules: The topic's, for JSON.
         watches: Whether to see what JSON records have beside the schema's fields.
-        beside: What they have shown.
     """
 
     writer: Writer

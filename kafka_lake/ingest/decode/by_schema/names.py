@@ -32,6 +32,7 @@ def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | Non
 
     >>> schema_name(WriterSchema("AVRO", '{"type": "record", "namespace": "shop", "name": "Order", "fields": []}'))
     'shop.Order'
+
     >>> schema_name(WriterSchema("JSON", '{"title": "Order", "type": "object"}'))
     'Order'
     """
@@ -57,7 +58,6 @@ def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema
 
     Args:
         records: As Kafka gives them; they are read once, and a second time if some are of Protobuf.
-        topic: Its name, for messages.
         fetch: Gives the schema of an id.
 
     Raises:
@@ -90,7 +90,6 @@ def name_of(value: Column, names: SchemaNames) -> Column:
     """Return the name of the schema of a value; null if it has none of these.
 
     Args:
-        value: The value.
         names: By the bytes that values of the schema begin with.
     """
     found = F.lit(None).cast("string")

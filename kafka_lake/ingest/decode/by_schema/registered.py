@@ -46,7 +46,6 @@ class Registered(Nothing):
         refused: Ids whose values can't be decoded, and why; with a message's prefix if it is that one alone.
         protobuf: Ids of Protobuf schemas, of which a writer is known only for the messages that values have named.
         part: Which part of the record these are.
-        rules: The topic's, for JSON.
         beside: What JSON values have shown beside the fields of their schemas.
     """
 
@@ -156,7 +155,6 @@ class Registered(Nothing):
         """Return a decoder that knows these schemas too.
 
         Args:
-            ids: Schema ids.
             messages: Ids of Protobuf schemas, each with the prefix that names a message in it.
 
         Raises:

@@ -22,7 +22,6 @@ class Writer:
     """How values of one schema become fields.
 
     Args:
-        schema: The schema.
         fields: What its values have; a value that is no record has the one field ``value``.
         message: Which message of a Protobuf schema, as `message_of` gave it.
         prefix: The bytes that name that message, between schema id and message.
@@ -56,7 +55,6 @@ def writer_of(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE, message: str |
     """Return how values of a schema become fields.
 
     Args:
-        schema: The schema.
         prefix: For Protobuf, the bytes before the message that name it.
         message: For Protobuf, its name instead, for schemas from files.
 

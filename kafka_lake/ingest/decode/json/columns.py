@@ -41,8 +41,6 @@ def columns_of(columns: T.StructType, target: Target, prefix: str = "") -> tuple
     """Return columns as the executors know them, see `kafka_lake.executors.json.columns`.
 
     Args:
-        columns: The columns.
-        target: Which fields feed them.
         prefix: The path that they are below, with a dot behind it.
     """
     return tuple(

@@ -34,7 +34,6 @@ def decode_json(
         records: What `read` gave; null values (tombstones) get all three as null.
         columns: Columns to look for. Fields that feed none are left aside; not-null columns must be there.
         max_record_bytes: Longer values are not parsed, they are ``too_large``; None for no limit.
-        rules: The topic's.
         plain: Whether the fast path takes what it can.
 
     Returns:

@@ -17,7 +17,6 @@ class Record(T.StructType):  # type: ignore[misc]
     """Objects, and what they may have beside their fields.
 
     Args:
-        fields: Their fields.
         rest: The type of other fields' values; None if the schema allows no other fields.
     """
 

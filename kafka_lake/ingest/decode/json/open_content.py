@@ -39,7 +39,6 @@ class OpenContent:
         """Return it with what a pass has shown.
 
         Args:
-            seen: What no column takes.
             schemas: The records' schemas. A field is allowed if one of them allows it.
             target: What the records were decoded into.
         """
@@ -56,16 +55,7 @@ class OpenContent:
 def _beside(
     news: Mapping[str, Any], columns: T.DataType, kind: T.DataType, target: Target, path: str, refused: list[str]
 ) -> T.DataType | None:
-    """Return what records have beside a schema's fields, as that allows it; None if there is nothing.
-
-    Args:
-        news: What no column takes, by columns' names.
-        columns: The type of the columns that they are beside.
-        kind: What the schema says.
-        target: Says which fields feed columns.
-        path: The columns' path.
-        refused: Gets the paths of fields that the schema doesn't allow.
-    """
+    """Return what records have beside a schema's fields, as that allows it; None if there is nothing."""
     if isinstance(columns, T.ArrayType):
         part = kind.elementType if isinstance(kind, T.ArrayType) else _OPEN
         element = _inner(news, "element", columns.elementType, part, target=target, path=path, refused=refused)

@@ -42,7 +42,6 @@ class ProtobufMessage:
 
     Args:
         files: A serialized FileDescriptorSet, each file after those that it imports.
-        name: The message's full name.
     """
 
     files: bytes

@@ -57,12 +57,9 @@ class HistoryBatch:
 
     Args:
         changes: How many records were changes that could be applied.
-        deletes: Deletes among the changes.
-        rows: Rows that came.
         versions: By how many versions there are more than before.
         closed: By how many versions more have an end.
         rewritten: Rows that were there, and that are others now.
-        merged: What the merge did.
         check: What the audit found of the rows of the batch's keys.
         not_sent: The changes that couldn't be applied, in the order of partition and offset.
         verdict: What the topic's rules found of the changes that bring rows.
@@ -107,12 +104,7 @@ class HistoryBatch:
 
 
 def counts_of(rows: DataFrame, shape: Shape) -> dict[str, int]:
-    """Return how many rows are ``changed``, how many events the table has ``double``, and figures of `HistoryBatch`.
-
-    Args:
-        rows: What `with_intervals` gave.
-        shape: Of the history.
-    """
+    """Return how many rows are ``changed``, how many events the table has ``double``, and figures of `HistoryBatch`."""
     is_new = F.col(STORED).isNull()
     now, before = _is_version(""), _is_version(f"{STORED}.")
     ended, ended_before = F.col(VALID_TO).isNotNull(), F.col(STORED)[VALID_TO].isNotNull()
@@ -134,7 +126,6 @@ def check_history(made: DataFrame, changes: DataFrame, shape: Shape, *, double: 
     Args:
         made: What `with_intervals` gave: all rows of the keys.
         changes: The batch's, as they were decoded.
-        shape: Of the history.
         double: How many events the table has several rows of.
     """
     rows = made.select(*[F.col(quoted(name)) for name in shape.columns.names])

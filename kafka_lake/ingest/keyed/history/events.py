@@ -24,7 +24,6 @@ def events_of(changes: DataFrame, shape: Shape) -> DataFrame:
 
     Args:
         changes: What `changes_of` gave, in the table's types; those that change nothing left out.
-        shape: Of the history.
     """
     left = [F.when(F.array_contains(KEPT, name), F.lit(shape.ids[name])) for name in shape.may_lack]
     event = {"kept": F.array_compact(F.array(*left)) if left else F.array(), "at": F.col(AT)}
@@ -47,9 +46,6 @@ def stored_of(rows: DataFrame, events: DataFrame, shape: Shape, within: Bounds) 
     """Return the rows of a table that are of some events' keys.
 
     Args:
-        rows: All of them.
-        events: The events.
-        shape: Of the history.
         within: Between which values the events' keys lie.
     """
     condition = " AND ".join([shape.keys.same("t", "s"), *within.hold_for("t")])
@@ -61,11 +57,6 @@ def joined(stored: DataFrame, batch: DataFrame, shape: Shape) -> DataFrame:
 
     Args:
         stored: Those that the table has, in its columns.
-        batch: Those that `events_of` gave.
-        shape: Of the history.
-
-    Returns:
-        The table's columns, those of the keys, `STORED`, `IN_BATCH` and `IS_DOUBLE`.
     """
     row = F.struct(*[F.col(quoted(name)) for name in shape.columns.names])
     none = F.lit(None).cast(shape.columns)

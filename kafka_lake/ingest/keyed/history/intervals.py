@@ -33,7 +33,6 @@ def with_intervals(events: DataFrame, shape: Shape) -> DataFrame:
 
     Args:
         events: What `joined` gave: all events of their keys.
-        shape: Of the history.
 
     Returns:
         The columns of the events, `IS_UNPLACED` and `UNKNOWN`. Deletes that add nothing aren't among them.

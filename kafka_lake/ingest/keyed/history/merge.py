@@ -32,12 +32,8 @@ def merge_events(
     """Merge events into a branch; `StagingBranch.written` tells whether they went where they should.
 
     Args:
-        spark: The session.
-        branch: Of the table.
         changed: Rows in the table's columns, each event once.
-        shape: Of the history.
         within: Between which values their keys lie.
-        summary: Of the snapshot.
     """
     run_merge(
         spark,

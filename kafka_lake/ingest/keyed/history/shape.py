@@ -22,7 +22,6 @@ class Shape:
 
     Args:
         keys: Tell rows apart, and changes older from newer.
-        table: The table's columns.
         track: Columns whose changes make a version; all if there are none.
         may_lack: Columns that a change may leave as they are.
         is_partial: Whether what no change has told is null; if not, a change that leaves it out can't be applied.
@@ -81,7 +80,6 @@ class Shape:
         """Return one value by which those of some columns can be compared.
 
         Args:
-            names: Of the history's columns.
             of: The struct column that has them; the row itself if None.
         """
         before = f"{of}." if of else ""
