@@ -30,7 +30,7 @@ from benchmarks.freshness import measure as measure_freshness
 from benchmarks.ours import Engine
 from benchmarks.throughput import Settings, scratch
 from benchmarks.throughput import measure as measure_throughput
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.local_stack.stack import interruptible
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

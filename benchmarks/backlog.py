@@ -26,10 +26,10 @@ from benchmarks.meter import adopt_orphans, cpu_seconds, memory_by_program
 from benchmarks.ours import NAMESPACE, Engine, catalog_in
 from benchmarks.results import document
 from benchmarks.throughput import scratch
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer

@@ -12,9 +12,9 @@ from functools import cache
 
 from confluent_kafka import Producer
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo.orders import CHEESES, MEATS, SAUCES, STORES, VEGGIES
 from kafka_lake.demo.topics import ensure_topic
+from kafka_lake.errors import KafkaLakeError
 
 _SEED = 1
 _TEMPLATES = 4096

@@ -11,10 +11,10 @@ from benchmarks.data import SMALL, Topic, fill
 from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measured, task_of
 from benchmarks.results import document
 from benchmarks.throughput import scratch
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine as Deriving
 from kafka_lake.derive.run import derive
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy

@@ -26,10 +26,10 @@ from benchmarks.meter import adopt_orphans, cpu_seconds
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
 from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo.topics import ensure_topic
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
 from kafka_lake.local_stack.ports import Ports, check_free

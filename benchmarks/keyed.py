@@ -17,9 +17,9 @@ from pyiceberg.table import Table
 
 from benchmarks.meter import cpu_seconds
 from benchmarks.ours import NAMESPACE, Engine, catalog_in
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

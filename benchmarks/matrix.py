@@ -16,8 +16,8 @@ from benchmarks.data import Shape, Topic
 from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measured, task_of, verified
 from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo.topics import ensure_topic
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.local_stack.broker import EmbeddedBroker

@@ -15,10 +15,10 @@ from benchmarks.data import DIRTY, SHAPES, Shape, Topic
 from benchmarks.meter import TICK_SECONDS, PeakMemory, adopt_orphans, cpu_seconds
 from benchmarks.results import Repeat
 from benchmarks.verify import BY_LETTER, BY_OFFSET, contents
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -11,7 +11,7 @@ from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measur
 from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
 from benchmarks.verify import BY_OFFSET, contents
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import Route, TopicTable

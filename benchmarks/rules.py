@@ -10,8 +10,8 @@ from benchmarks.data import FIRST_ID, SMALL, Topic, fill
 from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measured, task_of, verified
 from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo.orders import CHEESES
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.rule import WHOLE_TABLE, AcceptedValues, ForeignKey, OnFailure, Pattern, Range, RuleEntry, Volume
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

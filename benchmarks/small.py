@@ -23,9 +23,9 @@ from benchmarks.meter import adopt_orphans
 from benchmarks.ours import NAMESPACE, Engine, catalog_in
 from benchmarks.results import document
 from benchmarks.throughput import scratch
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -35,7 +35,7 @@ from benchmarks.freshness import (
 from benchmarks.meter import adopt_orphans, resident_bytes
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.health import table_health
 from kafka_lake.spark import daemon

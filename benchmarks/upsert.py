@@ -18,7 +18,7 @@ from benchmarks.keyed import KeyedTable, keyed_table, own_cpu
 from benchmarks.ours import NAMESPACE, Engine
 from benchmarks.results import document
 from benchmarks.throughput import scratch
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 
 HEADER = ("of keys", "changes", "seconds", "changes/s", "CPU-seconds", "changes per CPU-second", "rows", "differing")
 _SEED = 17

@@ -10,9 +10,9 @@ from rich.markup import escape
 
 from kafka_lake.cli.console import FullWidth
 from kafka_lake.cli.schema import preview_tables
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.printable import counted
-from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
+from kafka_lake.errors import AdoptionRefusedError, ConfigurationError
+from kafka_lake.ingest.adopt.model import Adoption
 from kafka_lake.ingest.adopt.sources import FromGroup, FromKafkaConnect, FromOffsets, Source
 from kafka_lake.ingest.preview import Preview
 from kafka_lake.ingest.topic_table import TopicTable

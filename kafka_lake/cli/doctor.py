@@ -11,18 +11,17 @@ from pyiceberg.exceptions import RESTError
 from kafka_lake.common import environment
 from kafka_lake.common.cluster_variables import own_prefix
 from kafka_lake.common.environment import KAFKA, REGISTRY
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.printable import counted
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import EmbeddedBrokerStoppedError, KafkaLakeError
 from kafka_lake.ingest.causes import headline
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry_settings import properties_from_env
 from kafka_lake.lake.assertions import probe_table, require_assertions
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.at_hand import EmbeddedBrokerStoppedError
 from kafka_lake.spark.connect_session import address_of
 from kafka_lake.spark.jars import ensure_jars, jars_root
 from kafka_lake.spark.java import find_java

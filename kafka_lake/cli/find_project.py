@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
 from kafka_lake.common import environment as variables
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.home import starting_folder
+from kafka_lake.errors import ConfigurationError, NoProjectError
 from kafka_lake.local_stack.dagster_servers import CodeLocation
 
 MODULE, FILE, WORKSPACE = "DAGSTER_MODULE_NAME", "DAGSTER_PYTHON_FILE", variables.WORKSPACE.name
@@ -26,15 +26,6 @@ _ATTRIBUTE, _WORKING_DIRECTORY = "DAGSTER_ATTRIBUTE", "DAGSTER_WORKING_DIRECTORY
 _LOADED = frozenset({"python_module", "python_package", "python_file"})
 _WORKSPACES = ("workspace.yaml", "workspace.yml")
 _NONE_HERE = "`kafka-lake init` makes a project. Another one is named by -m MODULE, -f FILE or -w WORKSPACE."
-
-
-class NoProjectError(ConfigurationError):
-    """No Dagster project is where the command was given, and none was named. Nothing has been started."""
-
-    what_to_do: ClassVar[str] = (
-        "Run the command in a folder of the project, or name the project: `kafka-lake -m MODULE …`, `-f FILE`, "
-        "`-w WORKSPACE`. `kafka-lake init` makes a new project."
-    )
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table as Shown
 
-from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import Loss
 from kafka_lake.common.printable import printable
 from kafka_lake.components.table_page import readable
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.losses import recorded_losses

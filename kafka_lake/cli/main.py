@@ -14,9 +14,9 @@ from kafka_lake.cli import console, find_project, topic
 from kafka_lake.cli.commands import local, maintenance, repair, surroundings, tables
 from kafka_lake.cli.console import log_to_file, log_to_terminal
 from kafka_lake.common import environment
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.log_format import log_as_the_environment_says
 from kafka_lake.common.redaction import error_without_secrets, without_secret_values
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.local_stack.running import running
 
 _STARTING = ("demo", "up")

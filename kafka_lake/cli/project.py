@@ -5,9 +5,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kafka_lake.cli.find_project import NoProjectError, Target, defs_folder, targets
+from kafka_lake.cli.find_project import Target, defs_folder, targets
 from kafka_lake.cli.load_definitions import definitions, file_of, loading
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import SETTINGS, settings_of
 from kafka_lake.components.derived_assets import SETTINGS as DERIVED_SETTINGS
 from kafka_lake.components.derived_assets import settings_of as derived_settings_of
@@ -22,6 +21,7 @@ from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.run_connections import build_connections
 from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.errors import ConfigurationError, NoProjectError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable, once_each
 from kafka_lake.local_stack.at_hand import broker_at_hand

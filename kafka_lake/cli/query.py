@@ -9,8 +9,8 @@ from pyspark.sql import types as T
 from rich.table import Table
 from rich.text import Text
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.printable import printable
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import quoted

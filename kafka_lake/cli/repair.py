@@ -14,8 +14,8 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.table import Table
 from pyparsing import ParseException
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Position
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode import meaning_of
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.plan.model import Plan

@@ -13,8 +13,8 @@ import typer
 from rich.text import Text
 
 from kafka_lake.cli import console
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.record_times import is_time
+from kafka_lake.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, help="Create, fill and show topics, to try kafka_lake with your own records.")
 

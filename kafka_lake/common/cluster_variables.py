@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from kafka_lake.common.environment import BOOTSTRAP_SERVERS, KAFKA, REGISTRY, SCHEMA_REGISTRY_URL, Variable
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 
 E = TypeVar("E", bound=KafkaLakeError)
 

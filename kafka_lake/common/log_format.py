@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from kafka_lake.common.environment import LOG
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 
 FORMATS = ("text", "json")
 _FIELDS = "kafka_lake_fields"

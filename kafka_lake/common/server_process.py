@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, ClassVar, Self
+from typing import BinaryIO, Self
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError, ServerStartError
 
 # The watcher holds the reading end of a pipe whose writing end only the starting process has. When that
 # process is gone, whatever the reason, the pipe ends and the watcher kills the process group of both.
@@ -27,15 +27,6 @@ HOST = "127.0.0.1"
 """The only address that anything of ours listens on."""
 
 _SERVERS_PORTS, _PORTS_TRIED = range(20_000, 32_000), 100
-
-
-class ServerStartError(KafkaLakeError):
-    """A server didn't start. The message has its last log lines and the log's path; its process has ended."""
-
-    what_to_do: ClassVar[str] = (
-        "Read the log that the message names. Frequent causes: the port is in use, memory or disk is used up, or an "
-        "earlier process still holds the folder. Then start it again."
-    )
 
 
 class ServerProcess:

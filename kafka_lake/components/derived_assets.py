@@ -6,7 +6,6 @@ from typing import Any
 import dagster as dg
 from pydantic import Field, TypeAdapter
 
-from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.markdown import block, plain
 from kafka_lake.components.alive import alive
 from kafka_lake.components.failures import as_failures
@@ -21,6 +20,7 @@ from kafka_lake.derive.derived_table import DerivedTable, Identifier, Write
 from kafka_lake.derive.engine import DeriveReport, Engine
 from kafka_lake.derive.run import derive
 from kafka_lake.derive.window import Unit, Window
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.lake.catalog import LakeCatalog

@@ -10,11 +10,11 @@ from difflib import get_close_matches
 
 from sqlglot import exp
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.sql_text import unsafe_condition, unsafe_query
 from kafka_lake.config.rule_problems import derived_rule_problems
 from kafka_lake.derive.derived_table import DerivedTable, Identifier
 from kafka_lake.derive.query import parsed, parsed_key, result_columns, tables_read
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.routes.by_value import may_name
 from kafka_lake.ingest.topic_table import TopicTable
 

@@ -12,7 +12,6 @@ from typing import Any
 import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.alive import end_dead
 from kafka_lake.components.derived_assets import DERIVED_TAG, derived_of, up_to_date_tags
 from kafka_lake.components.failures import as_failed_tick
@@ -20,6 +19,7 @@ from kafka_lake.components.keys import key_of
 from kafka_lake.components.topic_runs import IN_FLIGHT
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.plan import DerivePlan, load, plan
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import DERIVED, ancestors, summary_of
 

@@ -4,7 +4,6 @@ import logging
 
 import dagster as dg
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.derived_assets import build_derived_asset
 from kafka_lake.components.derived_problems import Project, check_derived
 from kafka_lake.components.derived_settings import DerivedSettings
@@ -14,6 +13,7 @@ from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.keys import key_of, op_name_of
 from kafka_lake.derive.derived_table import NEWS
 from kafka_lake.derive.derived_table import DerivedTable as Settings
+from kafka_lake.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 

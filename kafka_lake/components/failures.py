@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.log_format import log_as_the_environment_says
 from kafka_lake.common.redaction import error_without_secrets
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.causes import sentence
 from kafka_lake.ingest.topic_runner import LeftBehindError
 

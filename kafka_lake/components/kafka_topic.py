@@ -8,7 +8,6 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.has_defaults import cluster_maintenance
@@ -21,6 +20,7 @@ from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.settings import Problem
 from kafka_lake.config.table import TableSettings, table_name
 from kafka_lake.config.topic import Topic
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.routes.by_value import knowing, may_meet, may_name
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
 from kafka_lake.lake.names import column_name

@@ -12,7 +12,6 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs
 from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
 from pydantic import Field, PrivateAttr, ValidationError
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.has_topics import HasTopics
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.kafka_topic import KafkaTopic
@@ -23,6 +22,7 @@ from kafka_lake.config.table import NAMESPACE
 from kafka_lake.config.text import Text
 from kafka_lake.config.topic import MatchingTopics
 from kafka_lake.config.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.topic_table import CLUSTER_NAME
 from kafka_lake.kafka.cluster import KafkaCluster as Brokers
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.ingest_config import IngestConfig, Mode
 from kafka_lake.components.keys import table_key
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.reporting import Event, Reporter
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.continuous.run import ContinuousRun

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.whole_file import write_whole
+from kafka_lake.errors import ConfigurationError
 
 
 def keep_names(state: Path, names: Sequence[str]) -> None:

@@ -6,11 +6,11 @@ The sensor does so too, but may be off, or not have looked yet. What goes wrong 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.components.at_hand import dagster_at_hand
 from kafka_lake.components.keys import partition_key, work_name
 from kafka_lake.components.partitions import register_partitions
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 

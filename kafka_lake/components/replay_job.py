@@ -6,13 +6,13 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import topics_of
 from kafka_lake.components.dead_letters import dead_letter_evaluation
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import of_cluster, partition_key, table_key
 from kafka_lake.components.run_choices import run_choices
 from kafka_lake.components.run_connections import connections_of, resource_keys
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest import run
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import dagster as dg
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.markdown import code
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
@@ -35,6 +34,7 @@ from kafka_lake.components.partitions import is_for_partitions, register_partiti
 from kafka_lake.components.rule_checks import with_all_rules
 from kafka_lake.components.sample_rows import sample_rows
 from kafka_lake.components.topic_page import told_before, topic_materialization
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.finding import GATES, Finding

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dagster.components.utils.project_paths import get_local_state_path
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.whole_file import write_whole
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.routes.by_value import PREFIX
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_lake.common.errors import CatalogError, KafkaLakeError
 from kafka_lake.common.offsets import Position, Positions, Watermarks, least
 from kafka_lake.components.assets import topics_of
 from kafka_lake.components.failures import as_failed_tick
@@ -27,6 +26,7 @@ from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.topic_page import told_before, topic_materialization
 from kafka_lake.components.topic_runs import Failures, InFlight, attempts, failed_lately, failures, in_flight
 from kafka_lake.components.work import Pace, Table, Work, fingerprint, request, work_of
+from kafka_lake.errors import CatalogError, KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.all_positions import all_positions

@@ -6,9 +6,9 @@ from typing import Annotated
 from pydantic import Field
 
 from kafka_lake.common.durations import seconds_of
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.config.settings import Problem, Settings
 from kafka_lake.config.text import Text
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.continuous.schedule import Continuous
 
 

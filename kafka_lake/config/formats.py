@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.config.settings import Problem, Settings, either, one_of
 from kafka_lake.config.text import OptionalText, Text
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER, Placeholders
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import TimestampUnit

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.config.rule_problems import rule_problems
 from kafka_lake.config.settings import Problem
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.topic_table import REGISTERED, TopicTable, limit_of

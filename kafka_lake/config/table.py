@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.rules import RuleSettings
 from kafka_lake.config.settings import Problem, Settings, ShortFor, either, is_template, one_of
 from kafka_lake.config.text import Limit, OptionalText, Properties, Text, TextMap, TextOrList, duration
 from kafka_lake.config.where import Where, is_field
 from kafka_lake.config.write import Append, Write, write_spec
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.route import RouteByKind
 from kafka_lake.ingest.routes.by_value import template_problems
 from kafka_lake.ingest.samples import check_mask

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, WithJsonSchema
 
 from kafka_lake.common.durations import seconds_of
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.config.settings import is_template
+from kafka_lake.errors import ConfigurationError
 
 # What the names of properties end with whose digits are no count.
 _NAMING = re.compile(

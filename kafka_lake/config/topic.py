@@ -12,7 +12,6 @@ from typing import Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.config.continuous import ContinuousRuns
 from kafka_lake.config.formats import Json, KeyFormat, ValueFormat, format_spec, key_spec
 from kafka_lake.config.maintenance import MaintenanceSettings
@@ -21,6 +20,7 @@ from kafka_lake.config.settings import Problem, Settings, ShortFor, is_template
 from kafka_lake.config.table import NAMESPACE, OneTable, Table, TablesBy, TableSettings, table_name
 from kafka_lake.config.text import Text, TextList, TextOrList
 from kafka_lake.config.topic_pattern import TopicPattern, compiled
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.route import Match, Unmatched, When
 from kafka_lake.ingest.topic_table import (

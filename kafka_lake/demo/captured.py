@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from kafka_lake.cli.status import TopicStatus, collect
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.common.printable import counted
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -23,6 +22,7 @@ from kafka_lake.demo import topics
 from kafka_lake.demo.compare import Comparison, compare
 from kafka_lake.demo.shop import KEYS, OWNER, Shop
 from kafka_lake.demo.watch import Watch
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable, WriteMode
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.local_stack.debezium import IVY_FILE, Debezium
@@ -94,9 +94,9 @@ def captured(stack: Stack, bootstrap: str, console: Console) -> Iterator[Capture
         stack: Starts the servers, and stops them.
 
     Raises:
-        PostgresStartError: If there is no PostgreSQL on this machine, or it doesn't start.
+        ServerStartError: If there is no PostgreSQL on this machine, or it doesn't start.
         JarsError: If Debezium can't be retrieved.
-        DebeziumStartError: If it doesn't start.
+        ServerStartError: If it doesn't start.
     """
     find_programs()
     retrieve_jars(IVY_FILE, "debezium", console.print)

@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.demo.orders import OrderProducer, produce_orders
 from kafka_lake.demo.topics import ensure_topic
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -10,7 +10,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
 from kafka_lake.cli.status import collect
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo import deliveries, orders, topics
@@ -20,6 +19,7 @@ from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_
 from kafka_lake.demo.up import check_project
 from kafka_lake.demo.watch import TIMEOUT_S, Watch, made
 from kafka_lake.derive.upstream import record_of
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import head_of
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run, RunReport

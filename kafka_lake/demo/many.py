@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from kafka_lake.cli.topics import known_topics
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -22,6 +21,7 @@ from kafka_lake.demo import topics
 from kafka_lake.demo.compare import Comparison, compare
 from kafka_lake.demo.topics import TopicProducer
 from kafka_lake.demo.watch import Watch
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.read_all import read_all
 from kafka_lake.lake.catalog import LakeCatalog
 

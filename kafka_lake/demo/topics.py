@@ -6,7 +6,7 @@ from collections.abc import Callable
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.topics import RecordProducer, create_topic
 

@@ -8,8 +8,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from kafka_lake.common.durations import seconds_of
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.derive.window import TimePartitions
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.ingest.topic_table import TableName
 from kafka_lake.lake.maintenance.settings import Maintenance

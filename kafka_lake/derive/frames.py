@@ -9,12 +9,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity, joined_ranges
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.plan import DerivePlan, Pinned
 from kafka_lake.derive.query import ORIGIN, over_views, with_origin
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.decode.rows import load_transform
 from kafka_lake.ingest.record_keys import added_between, at_version
 from kafka_lake.ingest.stage.shape import shaped

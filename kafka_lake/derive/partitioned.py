@@ -6,7 +6,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import AuditFailedError, ConfigurationError
 from kafka_lake.common.offsets import joined_ranges
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
@@ -14,6 +13,7 @@ from kafka_lake.derive.frames import Frames, places_of
 from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.derive.upstream import REWRITE
+from kafka_lake.errors import AuditFailedError, ConfigurationError
 from kafka_lake.lake.author import author_summary
 from kafka_lake.lake.catalog import quoted
 

@@ -12,8 +12,8 @@ from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 from sqlglot.optimizer.scope import traverse_scope
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.errors import ConfigurationError
 
 ORIGIN = "_kafka"
 """The metadata column, which names the record of a row. Queries know it by this name, whatever the topic calls it."""

@@ -9,7 +9,6 @@ from pyiceberg.schema import Schema
 from pyspark.sql import types as T
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import DeriveReport, Engine, UpstreamRead
 from kafka_lake.derive.frames import Frames
@@ -18,6 +17,7 @@ from kafka_lake.derive.plan import DerivePlan, Pinned, load, plan, plan_window
 from kafka_lake.derive.stage import StagedRows, stage
 from kafka_lake.derive.upstream import APPEND
 from kafka_lake.derive.window import Window
+from kafka_lake.errors import PublishRefusedError, TableError
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.maintenance.maintain import maintain

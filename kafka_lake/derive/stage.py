@@ -8,7 +8,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.derive.compute import Computed, compute, having, key_names, keys_of, not_older
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
@@ -18,6 +17,7 @@ from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.derive.upstream import REBUILD, REWRITE
 from kafka_lake.derive.verify import verify
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.finding import Finding, rule_finding
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.keyed.merge import run_merge

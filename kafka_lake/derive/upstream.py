@@ -13,8 +13,8 @@ from pyiceberg.schema import index_by_name
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import OffsetRange, Position
+from kafka_lake.errors import TableError
 from kafka_lake.lake.author import EXPIRE_ROWS, KIND, OFFSETS, REMOVES, offsets_of
 from kafka_lake.lake.positions import DERIVED, POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake.lake.totals import Totals, totals_of

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.common.printable import printable
 from kafka_lake.discovery.guess import Column, Guess, Schemas, guess
+from kafka_lake.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import TopicTable, derived_table_name, full_topic

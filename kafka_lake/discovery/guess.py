@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse, refuse_twice
 from kafka_lake.executors.json.types import TIMES, kind_of, merged, settled
 from kafka_lake.executors.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, message_indexes

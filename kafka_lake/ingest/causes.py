@@ -11,7 +11,8 @@ from pyiceberg import exceptions as iceberg
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 from sqlalchemy import exc as sql
 
-from kafka_lake.common.errors import (
+from kafka_lake.common.redaction import without_secret_values, without_secrets
+from kafka_lake.errors import (
     AuthenticationError,
     AuthorizationError,
     CatalogError,
@@ -24,7 +25,6 @@ from kafka_lake.common.errors import (
     UnknownSchemaError,
     UnknownTopicError,
 )
-from kafka_lake.common.redaction import without_secret_values, without_secrets
 from kafka_lake.spark.compat.errors import java_trace
 
 LINE_LENGTH = 300

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from kafka_lake.common.errors import AuditFailedError, KafkaLakeError, PublishRefusedError
+from kafka_lake.errors import AuditFailedError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.audit import audit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.finding import RULES_REMEDY, Finding

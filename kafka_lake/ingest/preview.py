@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.causes import may_be_a_record_time
 from kafka_lake.ingest.connections import Connections

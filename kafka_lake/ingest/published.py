@@ -21,8 +21,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, PrimitiveType
 from pyspark.sql import functions as F
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, lag, place
+from kafka_lake.errors import TableError
 from kafka_lake.ingest.audit import data_loss, schema_evolution
 from kafka_lake.ingest.commit import PublishedNote, moment
 from kafka_lake.ingest.connections import Connections

@@ -4,7 +4,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.topic_table import TopicTable
 
 

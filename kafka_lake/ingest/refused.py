@@ -8,7 +8,7 @@ import re
 
 from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.cluster_variables import own_variables
-from kafka_lake.common.errors import AuthenticationError, ConfigurationError, KafkaLakeError
+from kafka_lake.errors import AuthenticationError, ConfigurationError, KafkaLakeError
 from kafka_lake.ingest.causes import java_text
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.explain import Right, missing_right

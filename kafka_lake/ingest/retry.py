@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import tenacity
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.causes import LINE_LENGTH, clipped, headline, is_transient
 
 T = TypeVar("T")

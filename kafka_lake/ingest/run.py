@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from kafka_lake.common.errors import UnknownTopicError
+from kafka_lake.errors import UnknownTopicError
 from kafka_lake.ingest.adopt.model import Adoption
 from kafka_lake.ingest.adopt.sources import Source
 from kafka_lake.ingest.causes import headline, is_transient

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.log_format import RUNS, with_fields
 from kafka_lake.common.redaction import error_without_secrets, without_secret_values
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.causes import headline, is_transient, sentence
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.finding import NOT_KEPT

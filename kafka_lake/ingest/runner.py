@@ -8,8 +8,8 @@ from dataclasses import replace
 from pyspark.errors import AnalysisException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from kafka_lake.common.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import Position
+from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.causes import (

@@ -6,7 +6,7 @@ The dead-letter table has all bytes whatever is said here.
 import re
 from collections.abc import Sequence
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
 
 _LAST_WORD = re.compile(r'[^\s",:;]*$')

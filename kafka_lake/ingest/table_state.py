@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, Watermarks
+from kafka_lake.errors import TableError
 from kafka_lake.ingest.adopt.marks import filled_by
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled

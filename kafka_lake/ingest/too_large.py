@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import RecordTooLargeError
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity
+from kafka_lake.errors import RecordTooLargeError
 from kafka_lake.ingest.causes import engine_died, is_transient
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan, can_be_parted, part

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import ClassVar
 
-from kafka_lake.common.errors import KafkaError, KafkaLakeError, RecordTooLargeError
 from kafka_lake.common.offsets import Position, least
+from kafka_lake.errors import ConditionError, KafkaError, KafkaLakeError, RecordTooLargeError
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
@@ -17,7 +17,6 @@ from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import StoppedError
 from kafka_lake.ingest.routes.by_value import begins_in
-from kafka_lake.ingest.routes.conditions import ConditionError
 from kafka_lake.ingest.routes.shares import TableShare, TopicRecords
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_ends import TopicEnds

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass, rebuild_dataclass
 from pydantic.fields import FieldInfo
 
 from kafka_lake.common import environment
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
 from kafka_lake.ingest.route import Match, RouteByKind, Unmatched, When
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kafka_lake.common.cluster_variables import own_variables
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.explain import Failure, Right, explained, is_refusal, not_made
 
 _SECRET = re.compile(r"password|passphrase|secret|jaas|key\.pem$|private\.key|assertion\.|oauthbearer\.config")

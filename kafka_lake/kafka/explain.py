@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError as ClientError
 
-from kafka_lake.common.errors import (
+from kafka_lake.errors import (
     AuthenticationError,
     AuthorizationError,
     ConfigurationError,

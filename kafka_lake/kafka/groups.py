@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, TopicPartition
 
-from kafka_lake.common.errors import KafkaError
+from kafka_lake.errors import KafkaError
 from kafka_lake.kafka.client import POLL_SECONDS, KafkaClient
 from kafka_lake.kafka.cluster import KafkaCluster
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, TopicPartition
 
-from kafka_lake.common.errors import KafkaError
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.common.record_times import is_time
+from kafka_lake.errors import KafkaError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.explain import Right
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from kafka_lake.common.cluster_variables import own_variables
-from kafka_lake.common.errors import (
+from kafka_lake.errors import (
     ConfigurationError,
     KafkaLakeError,
     RegistryError,

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from kafka_lake.common import cluster_variables, environment
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 
 # The client's own retries are for a hiccup between two of many questions; who waits longer calls again.
 _BRIEF_RETRIES = {"max.retries": 1, "retries.wait.ms": 200, "retries.max.wait.ms": 500}

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from kafka_lake.common.errors import ConfigurationError, KafkaError, KafkaLakeError, UnknownTopicError
+from kafka_lake.errors import ConfigurationError, KafkaError, KafkaLakeError, UnknownTopicError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.explain import Right
 

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 from pyiceberg.types import LongType, NestedField
 
-from kafka_lake.common.errors import CatalogRefusedError
+from kafka_lake.errors import CatalogRefusedError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.pyiceberg_compat.hive import compares_on_commit
 

@@ -26,7 +26,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
-from kafka_lake.common.errors import PublishRefusedError, TableError
+from kafka_lake.errors import PublishRefusedError, TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
 

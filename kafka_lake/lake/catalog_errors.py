@@ -10,8 +10,8 @@ from pyiceberg import exceptions as iceberg
 from sqlalchemy import exc as sql
 
 from kafka_lake.common.catalog_variables import catalog_variable
-from kafka_lake.common.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.common.redaction import SECRET_NAME
+from kafka_lake.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
 
 _LENGTH = 200
 

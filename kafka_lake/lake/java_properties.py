@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pyiceberg.io import SCHEMA_TO_FILE_IO
 from pyiceberg.types import strtobool
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.jdbc import database_properties
 
 CA_BUNDLE = "ssl.cabundle"

@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from kafka_lake.common.catalog_variables import catalog_variable
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 
 _PREFIX = "jdbc."
 # What PostgreSQL's driver for Python takes in the address, and the name of it in JDBC; None if Java needn't know it.

@@ -8,7 +8,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from kafka_lake.common.catalog_variables import catalog_variable
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 
 _FILE = "file://"
 _CUT = ("?", "#")

@@ -13,8 +13,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import IcebergType, StructType
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, Positions, positions_from_json, positions_to_json
+from kafka_lake.errors import TableError
 
 POSITION = "kafka-lake.position"
 """In a snapshot's summary: how far the table has consumed each of its topics."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pyiceberg.utils.config import PYICEBERG, PYICEBERG_HOME, PYICEBERG_YML, Config
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 
 _Found = TypeVar("_Found")
 

@@ -2,23 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
 
-from kafka_lake.common.errors import KafkaError
 from kafka_lake.common.server_process import port_open
+from kafka_lake.errors import EmbeddedBrokerStoppedError
 from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.local_stack.environment import names_broker, use_broker
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.stack import Stack, interruptible
-
-
-class EmbeddedBrokerStoppedError(KafkaError):
-    """The embedded broker is the configured cluster, and isn't running. Nothing has been read."""
-
-    what_to_do: ClassVar[str] = (
-        "Start it with `kafka-lake up`. Commands that only ask don't start it. For brokers of your own, set "
-        "`KAFKA_LAKE_BOOTSTRAP_SERVERS`."
-    )
 
 
 def is_embedded(ports: Ports, servers: str | None = None) -> bool:

@@ -10,21 +10,14 @@ import re
 import subprocess
 import uuid
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kafka_lake.common import environment
-from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.server_process import (
-    Server,
-    ServerProcess,
-    ServerStartError,
-    free_port,
-    port_open,
-    run_in_foreground,
-)
+from kafka_lake.common.server_process import Server, ServerProcess, free_port, port_open, run_in_foreground
+from kafka_lake.errors import ServerStartError
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java
 
@@ -69,16 +62,6 @@ broker.heartbeat.interval.ms=500
 """
 
 
-class BrokerStartError(KafkaLakeError):
-    """The embedded Kafka broker didn't start. The message has the reason or its last log lines; no process remains."""
-
-    what_to_do: ClassVar[str] = (
-        "If its port is in use, end the other program or set `KAFKA_LAKE_BROKER_PORT`. If its data are damaged, "
-        "remove the folder `.kafka_lake/kafka`: this removes the demo's records. A cluster of your own doesn't need "
-        "it: set `KAFKA_LAKE_BOOTSTRAP_SERVERS`."
-    )
-
-
 class EmbeddedBroker(Server):
     """A single-node Kafka in KRaft mode whose data survive ``stop`` and ``kill``; a context manager.
 
@@ -121,7 +104,7 @@ class EmbeddedBroker(Server):
             The broker itself.
 
         Raises:
-            BrokerStartError: If a port is taken, another broker has the folder, or this one ends or doesn't
+            ServerStartError: If a port is taken, another broker has the folder, or this one ends or doesn't
                 answer in time. Data stay as they are.
             JarsError: If its jars can't be retrieved.
             JavaNotFoundError: If there is no Java.
@@ -131,8 +114,9 @@ class EmbeddedBroker(Server):
         controller_port = self.controller_port or free_port()
         for port in (self.port, controller_port):
             if port_open(port):
-                raise BrokerStartError(
-                    f"Port {port} of 127.0.0.1 is taken by another program: end it, or give the broker another port."
+                raise ServerStartError(
+                    f"Port {port} of 127.0.0.1 is taken by another program.",
+                    "End it, or set KAFKA_LAKE_BROKER_PORT to another port.",
                 )
         java = str(find_java() / "bin" / "java")
         classpath = ["-cp", self.class_path()]
@@ -145,7 +129,7 @@ class EmbeddedBroker(Server):
         try:
             self._server.start(self._answers, self.start_timeout)
         except ServerStartError as error:
-            raise BrokerStartError(f"Kafka didn't start on {self.bootstrap_servers}: {error}") from None
+            raise ServerStartError(f"Kafka didn't start on {self.bootstrap_servers}: {error}") from None
         return self
 
     def class_path(self) -> str:
@@ -166,7 +150,7 @@ class EmbeddedBroker(Server):
         tool = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
         done = subprocess.run([*tool, "-t", cluster_id, "-c", properties], capture_output=True, text=True)
         if done.returncode != 0:
-            raise BrokerStartError(f"Formatting {self.data_dir} for Kafka failed:\n{done.stdout}{done.stderr}")
+            raise ServerStartError(f"Formatting {self.data_dir} for Kafka failed:\n{done.stdout}{done.stderr}")
 
     def _answers(self) -> bool:
         if not port_open(self.port):

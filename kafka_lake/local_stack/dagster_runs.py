@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from urllib.request import Request, urlopen
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 
 _RUNS = """
 query ($since: Float!) {

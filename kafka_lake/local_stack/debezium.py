@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import Self
 from urllib.request import urlopen
 
-from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.server_process import HOST, Server, ServerProcess, ServerStartError, free_port, port_open
+from kafka_lake.common.server_process import HOST, Server, ServerProcess, free_port, port_open
+from kafka_lake.errors import ServerStartError
 from kafka_lake.local_stack.postgres import EmbeddedPostgres
 from kafka_lake.spark.jars import retrieve_jars
 from kafka_lake.spark.java import find_java
@@ -27,15 +27,6 @@ CONFIRMED = "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots W
 
 _JAVA_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=INFO")
 _NAME = "source"
-
-
-class DebeziumStartError(KafkaLakeError):
-    """The embedded Debezium didn't start. The message has the reason or the end of its log."""
-
-    what_to_do: ClassVar[str] = (
-        "Read the log that the message names. Kafka and PostgreSQL must run. If PostgreSQL has lost its replication "
-        "slot, remove the file `offsets` in the log's folder: Debezium then reads all rows again."
-    )
 
 
 class Debezium(Server):
@@ -99,7 +90,7 @@ class Debezium(Server):
             The worker itself.
 
         Raises:
-            DebeziumStartError: If the connector doesn't run in time. What it has captured stays captured.
+            ServerStartError: If the connector doesn't run in time. What it has captured stays captured.
             JarsError: If it can't be retrieved.
             JavaNotFoundError: If there is no Java.
         """
@@ -116,7 +107,10 @@ class Debezium(Server):
         try:
             self._server.start(self.is_running, self.start_timeout)
         except ServerStartError as error:
-            raise DebeziumStartError(f"Debezium didn't start: {error}") from None
+            raise ServerStartError(
+                f"Debezium didn't start: {error}",
+                f"If PostgreSQL has lost its slot, remove {self.folder}/offsets; it then reads all rows again.",
+            ) from None
         return self
 
     def is_running(self) -> bool:

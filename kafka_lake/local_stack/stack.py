@@ -137,7 +137,7 @@ class Stack:
 
         Raises:
             JarsError: If it can't be retrieved; nothing is started and the environment is as it was.
-            RegistryStartError: If it doesn't come up.
+            ServerStartError: If it doesn't come up.
         """
         ensure_jars("registry", self._tell_user)
         self._tell_user(f"Starting the schema registry on {self.ports.registry.address}")
@@ -152,7 +152,7 @@ class Stack:
 
         Raises:
             JarsError: If what Spark needs for it can't be retrieved; nothing is started.
-            ObjectStoreStartError: If it doesn't come up.
+            ServerStartError: If it doesn't come up.
         """
         ensure_jars("aws", self._tell_user)
         self._store = EmbeddedObjectStore(home() / "object-store")
@@ -176,7 +176,7 @@ class Stack:
         Raises:
             ConfigurationError: If one of ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT``, ``_METASPACE`` and ``_IDLE`` is
                 wrong, or the catalog has a property that Spark can't be told. Nothing is started.
-            ConnectStartError: If it doesn't come up.
+            ServerStartError: If it doesn't come up.
         """
         settings = ConnectSettings.from_env()
         self._tell_user(f"Starting Spark Connect on {self.ports.connect.address}")

@@ -6,8 +6,8 @@ from pathlib import Path
 from dotenv import load_dotenv
 
 from kafka_lake.common import environment
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.server_process import run_in_foreground
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import configured_catalog
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.settings import local_conf

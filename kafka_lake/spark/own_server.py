@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from pyspark.sql.connect.client import ChannelBuilder, DefaultChannelBuilder
 
-from kafka_lake.common.errors import EngineUnavailableError
+from kafka_lake.errors import EngineUnavailableError
 from kafka_lake.spark.sockets import Owner, sockets_at
 
 _ROOT = 0

@@ -27,8 +27,8 @@ from kafka_lake.common.environment import (
     CONNECT_METASPACE,
     Variable,
 )
-from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.common.server_process import HOST, Server
+from kafka_lake.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.spark.connect import ConnectServer
 
 _POLL_SECONDS = 0.5
@@ -172,7 +172,7 @@ class ConnectSupervisor(Server):
         """Start the server, wait until it is ready, and keep it at hand from then on.
 
         Raises:
-            ConnectStartError: If it can't be started the first time. Nothing is left behind.
+            ServerStartError: If it can't be started the first time. Nothing is left behind.
             JarsError: If the jars can't be retrieved.
             JavaNotFoundError: If there is no Java.
         """

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificat
 from cryptography.utils import CryptographyDeprecationWarning
 
 from kafka_lake.common.catalog_variables import catalog_variable
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.home import cache
 from kafka_lake.common.spark_catalog import SparkCatalog
+from kafka_lake.errors import ConfigurationError
 
 
 def trust_options(catalog: SparkCatalog) -> str:

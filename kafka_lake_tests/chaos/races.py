@@ -30,8 +30,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.exceptions import CommitFailedException
 from pyspark.sql import SparkSession
 
-from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.common.offsets import Position, TopicIdentity
+from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.report import RunReport

@@ -13,10 +13,10 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy

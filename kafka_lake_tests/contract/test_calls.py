@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.common.errors import CatalogRefusedError
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import CatalogRefusedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.json.misfit import ANOTHER_TYPE
 from kafka_lake.ingest.decode import ERROR_CLASSES
 from kafka_lake.ingest.decode.json.decoder import Json, decode_json

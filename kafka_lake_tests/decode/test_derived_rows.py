@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive import frames as frames_module
@@ -20,6 +19,7 @@ from kafka_lake.derive.frames import Frames, within
 from kafka_lake.derive.plan import DerivePlan, Pinned
 from kafka_lake.derive.upstream import Changes, Read, Record
 from kafka_lake.derive.verify import verify
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake_tests.lanes import exhaustive
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.rule import (
     BY_ARROW,
     AcceptedValues,

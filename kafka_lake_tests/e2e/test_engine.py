@@ -25,12 +25,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 from pyspark.sql.types import IntegerType
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.kafka_topic import KafkaTopic
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.demo.cds_archive import make_archive
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy, call

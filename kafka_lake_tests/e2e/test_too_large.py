@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kafka_lake.common.errors import RecordTooLargeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import RecordTooLargeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest, reset

@@ -17,9 +17,9 @@ import pytest
 import tenacity
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 
-from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import Position, TopicIdentity
-from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
+from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
+from kafka_lake.ingest.adopt.model import Adoption
 from kafka_lake.ingest.adopt.plan import plan_adoption
 from kafka_lake.ingest.adopt.sources import FromGroup, FromKafkaConnect, FromOffsets, Source
 from kafka_lake.ingest.connections import Connections

@@ -13,7 +13,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_lake.common.server_process import free_port
-from kafka_lake.local_stack.broker import BrokerStartError, EmbeddedBroker
+from kafka_lake.errors import ServerStartError
+from kafka_lake.local_stack.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.integration
 
@@ -82,14 +83,14 @@ def test_big_messages_pass_and_topics_are_not_made_by_themselves(tmp_path: Path)
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(BrokerStartError, match=f"Port {port} .* is taken"):
+        with pytest.raises(ServerStartError, match=f"Port {port} .* is taken"):
             EmbeddedBroker(tmp_path / "kafka", port).start()
 
 
 def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "kafka") as broker:
         create_topic(broker, "orders")
-        with pytest.raises(BrokerStartError, match="another one runs in"):
+        with pytest.raises(ServerStartError, match="another one runs in"):
             EmbeddedBroker(tmp_path / "kafka").start()
         produce(broker, "orders", b"still there")
         assert consume(broker, "orders", 1) == [b"still there"]
@@ -97,7 +98,7 @@ def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
 
 def test_a_broker_that_ends_early_shows_its_log(tmp_path: Path) -> None:
     broker = EmbeddedBroker(tmp_path / "kafka", heap="1k")
-    with pytest.raises(BrokerStartError, match="heap") as failure:
+    with pytest.raises(ServerStartError, match="heap") as failure:
         broker.start()
     assert str(broker.log) in str(failure.value)
     assert not broker.alive()

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import Result
 
 from kafka_lake.cli.repair import DeadLetterOffsets, dead_letters
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

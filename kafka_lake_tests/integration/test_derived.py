@@ -11,7 +11,6 @@ import dagster as dg
 import pytest
 from dagster import ResourceDefinition
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.components.derived_assets import build_derived_asset
 from kafka_lake.components.keys import op_name_of
 from kafka_lake.components.presentation import Presentation
@@ -20,6 +19,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import DeriveReport, Engine
 from kafka_lake.derive.run import derive
+from kafka_lake.errors import TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer

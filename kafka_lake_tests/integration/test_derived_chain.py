@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.run import derive
+from kafka_lake.errors import TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import duckdb
 import pytest
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.components.derived_assets import time_partitions_of
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.run import derive
 from kafka_lake.derive.window import TimePartitions, Window
+from kafka_lake.errors import TableError
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest

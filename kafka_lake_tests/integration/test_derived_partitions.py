@@ -11,7 +11,6 @@ import dagster as dg
 import pytest
 from dagster import ResourceDefinition
 
-from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.derived_assets import build_derived_asset, time_partitions_of, up_to_date_tags
 from kafka_lake.components.keys import table_key, work_name
@@ -22,6 +21,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.run import derive
 from kafka_lake.derive.window import TimePartitions, Window
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
-from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer

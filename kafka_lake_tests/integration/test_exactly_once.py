@@ -16,8 +16,8 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, To
 from confluent_kafka.admin import NewPartitions
 from pyiceberg.types import StringType
 
-from kafka_lake.common.errors import DataLossError, TableError, TopicReplacedError
 from kafka_lake.common.offsets import Loss, losses_from_json
+from kafka_lake.errors import DataLossError, TableError, TopicReplacedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.published import examine

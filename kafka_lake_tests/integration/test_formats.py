@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from kafka_lake.common.errors import ConfigurationError, RegistryError, TableError
+from kafka_lake.errors import ConfigurationError, RegistryError, TableError
 from kafka_lake.executors.json.misfit import ANOTHER_TYPE
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent

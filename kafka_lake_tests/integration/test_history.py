@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.route import When

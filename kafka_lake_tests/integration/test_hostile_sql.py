@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.rule import RuleEntry

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from kafka_lake.common.errors import AuditFailedError, ConfigurationError, UnknownTopicError
+from kafka_lake.errors import AuditFailedError, ConfigurationError, UnknownTopicError
 from kafka_lake.ingest import lineage, tracing
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError

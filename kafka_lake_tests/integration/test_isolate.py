@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from pyspark.errors import AnalysisException
 
+from kafka_lake.errors import EveryRecordFailsError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.dead_letters.isolate import EveryRecordFailsError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters

@@ -24,15 +24,15 @@ from confluent_kafka.admin import (
 )
 
 import kafka_lake.kafka.client
-from kafka_lake.common.errors import (
+from kafka_lake.common.offsets import OffsetRange, Position
+from kafka_lake.common.server_process import ServerProcess, free_port, port_open
+from kafka_lake.errors import (
     AuthenticationError,
     AuthorizationError,
     ConfigurationError,
     KafkaError,
     UnknownTopicError,
 )
-from kafka_lake.common.offsets import OffsetRange, Position
-from kafka_lake.common.server_process import ServerProcess, free_port, port_open
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java

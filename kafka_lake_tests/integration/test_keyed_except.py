@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

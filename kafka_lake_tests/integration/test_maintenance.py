@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import AuditFailedError, TableError
+from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.clean import clean, sweep
 from kafka_lake.ingest.observer import Observer

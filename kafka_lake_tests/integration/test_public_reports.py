@@ -17,7 +17,7 @@ from confluent_kafka import Producer, TopicPartition
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.route import When

@@ -40,10 +40,16 @@ from cryptography.hazmat.primitives.serialization import (
 from google.protobuf import descriptor_pb2, wrappers_pb2
 
 from kafka_lake.cli import doctor
-from kafka_lake.common.errors import ConfigurationError, RegistryError, RegistryRefusedError, UnknownSchemaError
 from kafka_lake.common.server_process import free_port
+from kafka_lake.errors import (
+    ConfigurationError,
+    RegistryError,
+    RegistryRefusedError,
+    ServerStartError,
+    UnknownSchemaError,
+)
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.local_stack.registry import EmbeddedRegistry, RegistryStartError
+from kafka_lake.local_stack.registry import EmbeddedRegistry
 
 pytestmark = pytest.mark.integration
 
@@ -223,7 +229,7 @@ def test_schemas_survive_a_kill_and_a_registry_that_is_down_is_told_at_once(tmp_
         client = SchemaRegistryClient({"url": registry.url})
         number = client.register_schema("orders-value", Schema(avro("Order", id="long"), "AVRO"))
         kept = schemas.by_id(number)
-        with pytest.raises(RegistryStartError, match=f"Port {registry.port} .* is taken"):
+        with pytest.raises(ServerStartError, match=f"Port {registry.port} .* is taken"):
             EmbeddedRegistry(tmp_path / "other", registry.port).start()
 
         registry.kill()

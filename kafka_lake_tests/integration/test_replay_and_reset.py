@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from kafka_lake.common.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
+from kafka_lake.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters import reconcile as reconciliation
 from kafka_lake.ingest.gate import GateFailedError

@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.common.errors import DataLossError
 from kafka_lake.common.offsets import Loss
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import DataLossError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.derive.upstream import changes_since, read_of
+from kafka_lake.errors import PublishRefusedError, TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.maintain import maintain

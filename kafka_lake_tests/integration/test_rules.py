@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent

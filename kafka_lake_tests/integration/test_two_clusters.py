@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.common.errors import TopicReplacedError
 from kafka_lake.components.keys import table_key
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import TopicReplacedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -22,9 +22,9 @@ from pyiceberg.table import Table
 
 from benchmarks.connect_sink import ConnectWorker, Settings, connector_config, worker_jars
 from benchmarks.data import ORDERS
-from kafka_lake.common.errors import TableError
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
+from kafka_lake.errors import AdoptionRefusedError, TableError
+from kafka_lake.ingest.adopt.model import Adoption
 from kafka_lake.ingest.adopt.plan import plan_adoption
 from kafka_lake.ingest.adopt.sources import FromGroup, FromKafkaConnect
 from kafka_lake.ingest.connections import Connections

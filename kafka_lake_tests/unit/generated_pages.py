@@ -11,21 +11,19 @@ import typer.main
 
 import kafka_lake
 from kafka_lake.cli.main import app
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 
 _PACKAGE = Path(kafka_lake.__file__).parent
 
 
 def error_classes() -> list[type[KafkaLakeError]]:
-    """Return all public error classes of the package: those of `common.errors` first, each before its subclasses."""
+    """Return all public error classes of the package: each before its subclasses."""
     for path in sorted(_PACKAGE.rglob("*.py")):
         if re.search(r"^class [A-Z]\w*Error\(\w+Error\)", path.read_text(encoding="utf-8"), re.MULTILINE):
             importlib.import_module(".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts))
     found = {each: None for each in _with_subclasses(KafkaLakeError) if each.__module__.startswith("kafka_lake.")}
     public = [each for each in found if not each.__name__.startswith("_")]
-    central = [each for each in public if each.__module__ == KafkaLakeError.__module__ and each is not KafkaLakeError]
-    rest = sorted((each for each in public if each.__module__ != KafkaLakeError.__module__), key=lambda c: c.__name__)
-    return [*central, *rest, KafkaLakeError]
+    return [*public[1:], KafkaLakeError]
 
 
 def _with_subclasses(cls: type[KafkaLakeError]) -> Iterator[type[KafkaLakeError]]:

@@ -10,10 +10,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from kafka_lake.cli.adopt import source_of, spec_of
-from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
+from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
 from kafka_lake.ingest.adopt.marks import control_offsets, filled_by, first_uncommitted, sinks_of
-from kafka_lake.ingest.adopt.model import AdoptionRefusedError, Evidence, position_of, starts
+from kafka_lake.ingest.adopt.model import Evidence, position_of, starts
 from kafka_lake.ingest.adopt.plan import plan_adoption
 from kafka_lake.ingest.adopt.sources import FromOffsets
 from kafka_lake.ingest.connections import Connections

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_lake.common.errors import CatalogError
 from kafka_lake.common.offsets import Position, TopicIdentity
+from kafka_lake.errors import CatalogError
 from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION

@@ -16,7 +16,7 @@ from avro.schema import make_avsc_object
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.executors.avro.decoder import read
 from kafka_lake.ingest.decode.avro.decoder import avro_type, inlined, reader_of
 from kafka_lake.ingest.decode.avro.types import TYPES

@@ -23,7 +23,7 @@ from benchmarks.freshness import Ledger, histogram, percentiles
 from benchmarks.limits import arrow_schema
 from benchmarks.meter import cpu_seconds, memory_by_program, memory_bytes
 from benchmarks.results import DIRTY_HEADER, HEADER, Repeat, Series, as_json, dirty_rows, in_markdown, throughput_rows
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog
 
 # A tree that has used CPU in itself, in a child that was reaped, and in one that still lives; it prints how much.

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, CommitStateUnknownException
 
-from kafka_lake.common.errors import PublishRefusedError, TableError
+from kafka_lake.errors import PublishRefusedError, TableError
 from kafka_lake.ingest.causes import may_be_a_record
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import head_of

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_properties import properties_from_environment
 

@@ -4,8 +4,9 @@ import zipfile
 
 import pytest
 
+from kafka_lake.errors import JarsError
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.spark.jars import JarsError, spark_jars
+from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.settings import local_conf
 from kafka_lake_tests.lanes import exhaustive
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.catalog_properties import properties_from_environment, python_properties
 
 REST = {"type": "rest", "uri": "http://r"}

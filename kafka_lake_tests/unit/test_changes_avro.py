@@ -11,7 +11,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.executors.changes.avro_spans import Types
 from kafka_lake.executors.changes.change import (
     DELETE,

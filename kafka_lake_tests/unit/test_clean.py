@@ -14,8 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.statistics import StatisticsFile
 
-from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.common.offsets import Position, TopicIdentity, positions_to_json
+from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance import clean as clean_module
 from kafka_lake.ingest.maintenance.clean import clean

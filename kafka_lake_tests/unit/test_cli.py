@@ -40,12 +40,12 @@ from kafka_lake.cli.repair import (
     resets_of,
 )
 from kafka_lake.cli.status import PartitionStatus, TopicStatus
-from kafka_lake.common.errors import CatalogError, ConfigurationError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.errors import CatalogError, ConfigurationError
 from kafka_lake.ingest import run as runs
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import Cleaned

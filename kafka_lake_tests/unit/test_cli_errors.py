@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kafka_lake.cli.main import app
-from kafka_lake.common.errors import EngineUnavailableError
 from kafka_lake.common.server_process import free_port
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import EngineUnavailableError
 from kafka_lake.kafka import client
 from kafka_lake.spark import connect_session
 

@@ -21,7 +21,6 @@ from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.cli.main import app
 from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.cluster_variables import own_variables
-from kafka_lake.common.errors import AuthenticationError, ConfigurationError, KafkaError
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.components import register_partitions, replay_job
 from kafka_lake.components.assets import build_topic_assets, settings_of
@@ -33,6 +32,7 @@ from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.sensor import evaluate
 from kafka_lake.components.work import Pace
 from kafka_lake.discovery.discover import Discovered, document, documents
+from kafka_lake.errors import AuthenticationError, ConfigurationError, KafkaError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog

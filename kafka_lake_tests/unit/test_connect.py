@@ -16,11 +16,11 @@ import pytest
 from pyspark.errors.utils import is_debugging_enabled
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.server_process import ServerProcess, port_open
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark import __main__ as alone
 from kafka_lake.spark import supervisor

@@ -17,8 +17,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from sqlalchemy.exc import OperationalError
 
-from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import ContinuousRun, Stop
 from kafka_lake.ingest.continuous.schedule import (

@@ -15,12 +15,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.types import LongType, NestedField, StructType
 
-from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.plan import DerivePlan, State, plan
 from kafka_lake.derive.query import fingerprint
 from kafka_lake.derive.upstream import Changes, Read, Record, changes_since, read_of, record_of
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.lake.author import EXPIRE_ROWS, REMOVES, author_summary
 from kafka_lake.lake.positions import DERIVED, POSITION, summary_of
 from kafka_lake.lake.totals import TOTALS, Totals

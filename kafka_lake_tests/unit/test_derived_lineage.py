@@ -7,10 +7,10 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import DeriveReport
 from kafka_lake.derive.lineage import DeriveLineage
+from kafka_lake.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.unit.test_lineage import RUN, backend, fresh
 

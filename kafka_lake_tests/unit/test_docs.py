@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
+from kafka_lake import errors as errors_module
 from kafka_lake.components.reference import of_a_topic, of_others
+from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.decode.reference import tables
 from kafka_lake.lake.how_to_read import how_to_read
@@ -48,6 +49,11 @@ def test_the_readme_reads_a_table_by_the_code_that_the_table_s_page_has() -> Non
     assert _python_by_tool(ROOT / "README.md") == how_to_read("lake", ("shop", "orders"))
 
 
+def test_the_tree_of_errors_is_that_of_their_classes() -> None:
+    drawn = re.findall(r"^ {4}( *\w+Error)", errors_module.__doc__ or "", re.MULTILINE)
+    assert _parents(drawn) == {each.__name__: each.__mro__[1].__name__ for each in error_classes()[:-1]}
+
+
 @pytest.mark.parametrize("error", error_classes())
 def test_every_error_says_what_it_means_and_what_to_do(error: type[KafkaLakeError]) -> None:
     assert error.__dict__.get("__doc__")
@@ -78,3 +84,14 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def _python_by_tool(page: Path) -> dict[str, str]:
     return dict(re.findall(r"\*\*([\w ]+)\*\*\n\n```python\n(.*?)\n```", page.read_text(), re.DOTALL))
+
+
+def _parents(drawn: list[str]) -> dict[str, str]:
+    """Return the parent of each name of a tree that is drawn by indentation."""
+    path, parents = list[str](), dict[str, str]()
+    for line in drawn:
+        name, depth = line.strip(), (len(line) - len(line.lstrip())) // 2
+        path[depth:] = [name]
+        if depth:
+            parents[name] = path[depth - 1]
+    return parents

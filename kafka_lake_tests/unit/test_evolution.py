@@ -30,7 +30,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Conflict, Incoming, Policy
 from kafka_lake.lake.pyiceberg_compat.variant import VariantType

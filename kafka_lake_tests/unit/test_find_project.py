@@ -17,7 +17,6 @@ from kafka_lake.cli.find_project import (
     FILE,
     MODULE,
     WORKSPACE,
-    NoProjectError,
     Target,
     code_locations,
     defs_folder,
@@ -25,9 +24,9 @@ from kafka_lake.cli.find_project import (
     targets,
 )
 from kafka_lake.cli.main import app
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.home import dagster_home
 from kafka_lake.discovery.discover import Discovered
+from kafka_lake.errors import ConfigurationError, NoProjectError
 from kafka_lake.kafka.cluster import KafkaCluster
 
 PROJECT = '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "{root}"\n'

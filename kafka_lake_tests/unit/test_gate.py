@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest import gate
 from kafka_lake.ingest.effort import Effort
 from kafka_lake.ingest.retry import RetryPolicy

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from pyiceberg.exceptions import CommitFailedException, ServerError, ServiceUnavailableError
 
-from kafka_lake.common.errors import CatalogRefusedError
+from kafka_lake.errors import CatalogRefusedError
 from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit, compares_on_commit
 
 pytest.importorskip("hive_metastore")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.catalog import LakeCatalog
 
 SQL = {"type": "sql", "uri": "sqlite:////x.db", "warehouse": "s3://lake"}

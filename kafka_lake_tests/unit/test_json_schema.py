@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.ingest.decode.json.columns import columns_of

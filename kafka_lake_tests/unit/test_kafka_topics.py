@@ -12,10 +12,10 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
 from kafka_lake.cli.load_definitions import explanation
-from kafka_lake.common.errors import KafkaError
 from kafka_lake.components.assets import SETTINGS, settings_of
 from kafka_lake.components.has_topics import new_topics
 from kafka_lake.components.kafka_topics import KafkaTopics
+from kafka_lake.errors import KafkaError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster as Brokers
 from kafka_lake_tests.unit.test_clusters import Documents, write

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.ingest.decode.rows import EVENT_TYPE, METADATA, change_columns
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.keyed.bounds import Bounds

@@ -7,7 +7,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortDirection
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.maintenance.compact import rewrite_arguments
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.tables.layout import Layout, parse_partition_field, parse_sort_field, written_name

@@ -13,8 +13,8 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.errors import TableError
 from kafka_lake.ingest import lineage
 from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.topic_table import TopicTable

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance import manifests
 from kafka_lake.lake.maintenance.manifests import rewrite_manifests

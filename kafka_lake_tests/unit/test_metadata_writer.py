@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.types import StringType
 
-from kafka_lake.common.errors import CatalogError
+from kafka_lake.errors import CatalogError
 from kafka_lake.ingest.causes import is_transient
 
 NAME = ("lake", "pizzas")

@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from kafka_lake.cli.main import app
-from kafka_lake.common.errors import CatalogError, ConfigurationError, KafkaError
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks
 from kafka_lake.common.server_process import free_port
+from kafka_lake.errors import CatalogError, ConfigurationError, KafkaError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.oldest import Place
 from kafka_lake.lake.maintenance.health import TableHealth

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.security.properties import client_properties, java_properties
 
 GIVEN = {

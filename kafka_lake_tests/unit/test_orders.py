@@ -9,8 +9,8 @@ from threading import Event, Timer
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo import orders, topics
+from kafka_lake.errors import KafkaLakeError
 
 NOON = datetime(2026, 11, 21, 12, 34, 56, 123_999, UTC)
 

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from kafka_lake.common.errors import EngineUnavailableError
 from kafka_lake.common.server_process import HOST
+from kafka_lake.errors import EngineUnavailableError
 from kafka_lake.spark.connect_session import await_port
 from kafka_lake.spark.own_server import OwnServerChannel, ensure_own_server, foreign_account
 from kafka_lake.spark.sockets import Owner, sockets_at

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.common.errors import ConfigurationError, DataLossError, TopicReplacedError
 from kafka_lake.common.offsets import (
     Loss,
     OffsetRange,
@@ -18,6 +17,7 @@ from kafka_lake.common.offsets import (
     losses_from_json,
     losses_to_json,
 )
+from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.plan.append import backlog, opening, plan
 from kafka_lake.ingest.plan.changes import refuse_other_log, replacement, resetting

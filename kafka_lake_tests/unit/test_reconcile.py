@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters import reconcile
 from kafka_lake.ingest.dead_letters.reconcile import added_keys, dead_letters_in, joined_ranges

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError as ClientError
 
 from kafka_lake.cli import doctor
-from kafka_lake.common.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError
+from kafka_lake.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError
 from kafka_lake.ingest.refused import files_out_of_reach, refused_by_kafka
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.explain import Failure, Right, explained

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import UnknownSchemaError
+from kafka_lake.errors import UnknownSchemaError
 from kafka_lake.executors import task
 from kafka_lake.executors.avro.decoder import AvroDecoder
 from kafka_lake.executors.decoders import value_decoder

@@ -9,7 +9,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, StructType, TimestamptzType
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.maintenance.compact import rewrite_arguments
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.pyiceberg_compat.unsorted import list_unsorted

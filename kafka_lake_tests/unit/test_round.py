@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.common.errors import KafkaError, PublishRefusedError
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.errors import KafkaError, PublishRefusedError
 from kafka_lake.ingest.continuous.round import Round
 from kafka_lake.ingest.continuous.run import Stop
 from kafka_lake.ingest.continuous.schedule import Continuous

@@ -23,8 +23,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import Position, Positions, TopicIdentity
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.maintenance.needed import old_rows
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of, limit_ms, proven_positions, why_expire

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.writing.rules import Asked, answers, ask, field_of, merged_answers
 from kafka_lake.ingest.rule import AcceptedValues, OnFailure, Pattern, Range, RuleEntry, rules_of
 from kafka_lake.ingest.rules.row_rules import RowRules, row_rules

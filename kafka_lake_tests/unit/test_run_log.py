@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kafka_lake.cli.main import app
-from kafka_lake.common.errors import ConfigurationError, KafkaError
 from kafka_lake.common.log_format import log_to
+from kafka_lake.errors import ConfigurationError, KafkaError
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.finding import NOT_KEPT, ColumnNote, Finding
 from kafka_lake.ingest.observer import Observer

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.common.errors import KafkaError
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
+from kafka_lake.errors import KafkaError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer

@@ -21,7 +21,7 @@ import kafka_lake.cli.main
 import kafka_lake.cli.project
 import kafka_lake.cli.status
 from kafka_lake.cli.status import TopicStatus
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.running import Running, RunningFile, check_alone, running

@@ -3,9 +3,9 @@
 import pytest
 from confluent_kafka import Consumer
 
-from kafka_lake.common.errors import ConfigurationError, KafkaError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.errors import ConfigurationError, KafkaError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.security.properties import (
     RENAMED,

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.security.properties import RENAMED, ZERO_IS_OFF, client_properties, java_properties
 from kafka_lake.kafka.security.spelling import BOOLEANS, CREDENTIALS, ENUMERATIONS, NUMBERS

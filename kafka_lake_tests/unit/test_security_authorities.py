@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.security.properties import client_properties, java_properties
 from kafka_lake.kafka.topics import RecordProducer, create_topic

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat, load_pem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.security.properties import client_properties, java_properties
 from kafka_lake_tests.contract.kafka_security.certificates import PASSWORD, Authority, Identity
 

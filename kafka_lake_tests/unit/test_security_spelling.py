@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import Consumer, KafkaException
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.security.properties import client_properties, java_properties
 from kafka_lake.kafka.security.spelling import NUMBERS
 

@@ -10,7 +10,6 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepo
 from dagster._core.storage.dagster_run import RunOpConcurrency
 from dagster._utils.error import serializable_error_info_from_exc_info
 
-from kafka_lake.common.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.common.server_process import free_port
 from kafka_lake.components import sensor, topic_runs
@@ -29,6 +28,7 @@ from kafka_lake.components.sensor import build_sensor, evaluate, poll_topics
 from kafka_lake.components.topic_page import told_before
 from kafka_lake.components.topic_runs import WORK_TAG
 from kafka_lake.components.work import Pace
+from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.topic_table import Route, TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster

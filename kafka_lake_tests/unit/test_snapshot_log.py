@@ -13,8 +13,8 @@ from pyiceberg.types import LongType
 from rich.console import Console
 
 from kafka_lake.cli.history import commit_table, history_json, history_of, identifier_of, last_lines
-from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, losses_to_json
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.author import HOST, KEEPS, RECONCILE, USER, author_summary, offsets_of, removes_mark
 from kafka_lake.lake.catalog import LakeCatalog

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.keyed.past import refuse_to_remove
 from kafka_lake.ingest.keyed.source_snapshots import (
     NO_BEGINNING,

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.local_stack.dagster_servers import CodeServer, Program
 from kafka_lake.local_stack.supervision import MAX_DEATHS, Supervision
 

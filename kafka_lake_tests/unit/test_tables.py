@@ -27,7 +27,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Incoming, Policy
 from kafka_lake.lake.schema import Change, changes, needed_changes, type_name

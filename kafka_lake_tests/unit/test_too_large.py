@@ -8,8 +8,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException as SparkException
 
-from kafka_lake.common.errors import EngineUnavailableError, KafkaError, RecordTooLargeError
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
+from kafka_lake.errors import EngineUnavailableError, KafkaError, RecordTooLargeError
 from kafka_lake.ingest.causes import engine_died
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan

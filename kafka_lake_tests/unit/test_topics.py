@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.common.errors import ConfigurationError, KafkaError, TableError, UnknownTopicError
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks, losses_from_json, losses_to_json
 from kafka_lake.components import sensor
 from kafka_lake.components.assets import build_topic_assets, topics_of
@@ -25,6 +24,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.work import Pace
+from kafka_lake.errors import ConfigurationError, KafkaError, TableError, UnknownTopicError
 from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.plan.model import Plan

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
-from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.effort import Effort
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog

@@ -21,7 +21,7 @@ import sys
 from types import SimpleNamespace
 if "without" in sys.argv:
     sys.modules["opentelemetry"] = None
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.ingest import tracing
 from kafka_lake.ingest.effort import Effort
 effort = Effort()

@@ -5,7 +5,7 @@ from threading import Event
 import pytest
 
 from kafka_lake.cli.up import repeated
-from kafka_lake.common.errors import KafkaError
+from kafka_lake.errors import KafkaError
 
 
 def test_task_that_fails_is_told_once_and_called_again() -> None:

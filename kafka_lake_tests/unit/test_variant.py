@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.pyiceberg_compat.variant import VariantType, teach_pyiceberg
 from kafka_lake.lake.schema import Change, changes

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo.watch import Watch, made
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.local_stack.dagster_runs import Run, RunReport
 
 TABLE = ("pizza", "deliveries")

@@ -30,8 +30,8 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.session import SparkSession
 
 from kafka_lake import launcher
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.tested_versions import TESTED, is_tested
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
 from kafka_lake.executors.writing.task import decode_and_write
 from kafka_lake.kafka.http_errors import http_errors

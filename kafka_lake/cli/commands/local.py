@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from kafka_lake.cli import console
-from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.common.printable import counted
+from kafka_lake.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.local_stack.running import running
 
 
@@ -115,7 +115,7 @@ def serve(
     """
     from kafka_lake.cli import metrics
     from kafka_lake.common.durations import seconds_of
-    from kafka_lake.common.errors import ConfigurationError
+    from kafka_lake.errors import ConfigurationError
 
     seconds = seconds_of(interval)
     if seconds < 1:

@@ -40,7 +40,7 @@ def maintain(
     """
     from kafka_lake.cli.output import file_lines, health_table, preview_lines
     from kafka_lake.cli.project import connections_at_hand, maintained_tables
-    from kafka_lake.common.errors import ConfigurationError
+    from kafka_lake.errors import ConfigurationError
     from kafka_lake.ingest.maintenance.maintain import Maintained, sentence
     from kafka_lake.ingest.maintenance.maintain import maintain as maintain_tables
     from kafka_lake.ingest.maintenance.needed import due, preview

@@ -11,7 +11,7 @@ import typer
 
 from kafka_lake.cli import console
 from kafka_lake.cli.console import AnyTopic, AsJson, Topic
-from kafka_lake.common.errors import KafkaError
+from kafka_lake.errors import KafkaError
 
 
 def ingest(topic: Topic) -> None:
@@ -51,7 +51,7 @@ def status(
     from kafka_lake.common.durations import seconds_of
     from kafka_lake.components.at_hand import failed_runs
     from kafka_lake.components.keys import work_name
-    from kafka_lake.local_stack.at_hand import EmbeddedBrokerStoppedError
+    from kafka_lake.errors import EmbeddedBrokerStoppedError
 
     seconds = None if wait is None else seconds_of(wait)
     specs, found, untold = topic_tables(topic), [], False

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from kafka_lake.common.cluster_variables import own_prefix, own_variables
 from kafka_lake.common.environment import KAFKA
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.fixed import FixedResource
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.security.properties import client_properties, java_properties, properties_from_env
 

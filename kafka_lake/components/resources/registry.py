@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from kafka_lake.common.cluster_variables import own_variables
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.fixed import FixedResource
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.registry_settings import properties_from_env
 

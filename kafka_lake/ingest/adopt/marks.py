@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.kafka.sample import Record
 from kafka_lake.lake.positions import ancestors, head_of, summary_of
 

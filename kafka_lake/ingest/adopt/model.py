@@ -2,23 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, Watermarks
-
-
-class AdoptionRefusedError(TableError):
-    """It can't be told with certainty where an adopted table must resume. `main` is as it was.
-
-    Rows would be lost or doubled otherwise.
-    """
-
-    what_to_do: ClassVar[str] = (
-        "The message names what is uncertain. Usually the other writer still runs, or was stopped within a commit: let "
-        "it finish that commit, stop it, and run `kafka-lake adopt` again. If you know the offsets, name them with "
-        "`--from-offsets`. See [moving in](moving-in.md)."
-    )
+from kafka_lake.errors import AdoptionRefusedError
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from pyiceberg.expressions import NotNull, Reference
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import ConfigurationError, TableError
-from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError, position_of, starts
+from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
+from kafka_lake.ingest.adopt.model import Adoption, position_of, starts
 from kafka_lake.ingest.adopt.sources import Source
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable

@@ -7,8 +7,9 @@ from typing import Protocol
 from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import Watermarks
+from kafka_lake.errors import AdoptionRefusedError
 from kafka_lake.ingest.adopt.marks import control_offsets, first_uncommitted, sinks_of
-from kafka_lake.ingest.adopt.model import AdoptionRefusedError, Evidence
+from kafka_lake.ingest.adopt.model import Evidence
 from kafka_lake.ingest.plan.start import offsets_of
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.groups import ConsumerGroups

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import Watermarks
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.causes import headline
 from kafka_lake.ingest.continuous.run import Stop
 from kafka_lake.ingest.continuous.schedule import REPORTING_SHARE, Continuous, has_news

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.common.offsets import Watermarks
+from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.schedule import Continuous, Times, ending, has_news, next_poll, reached, report_due

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Position, Watermarks
+from kafka_lake.errors import ConfigurationError
 
 _TOPIC_POLL_SECONDS = 0.5
 REPORTING_SHARE = 0.05

@@ -5,25 +5,14 @@ grow again. Pure: `runner.Runner` asks what to do and does it.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
-from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.errors import EveryRecordFailsError
 from kafka_lake.ingest.plan.model import Plan, chunk, part
 
 _GROWTH = 8
 _FAILED_IN_A_ROW = 10
 _BY_CLIENT = 20_000
-
-
-class EveryRecordFailsError(KafkaLakeError):
-    """Ten records in a row failed one by one, so the cause is not in the records. `main` has whole commits only."""
-
-    what_to_do: ClassVar[str] = (
-        "The message quotes the last error. Look at the topic's `transform:`, at the packages that Spark's Python "
-        "workers need, and at the engine. Afterwards run the topic again. The records that were set apart are dead "
-        "letters of class `undecodable`: `kafka-lake dead-letters TOPIC --replay` moves them into the table."
-    )
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyspark.sql import DataFrame
 
-from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange, joined_ranges, positions_to_json
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import RECONCILED, RECONCILED_FROM, Unreconciled, unreconciled

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.executors.changes.debezium import key_row
 from kafka_lake.executors.changes.decoder import ChangesDecoder
 from kafka_lake.executors.changes.told import ROWS_TOLD, rows_told

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyiceberg.table import Table
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.tables.schema_update import sources_of
 

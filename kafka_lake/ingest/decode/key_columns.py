@@ -5,7 +5,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.tables.properties import from_json, to_json

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode import TRANSFORM_FAILED
 from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.topic_table import TopicTable

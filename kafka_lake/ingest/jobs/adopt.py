@@ -2,9 +2,9 @@
 
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position
-from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
+from kafka_lake.errors import AdoptionRefusedError, TableError
+from kafka_lake.ingest.adopt.model import Adoption
 from kafka_lake.ingest.adopt.plan import plan_adoption
 from kafka_lake.ingest.adopt.sources import Source
 from kafka_lake.ingest.commit import Commit

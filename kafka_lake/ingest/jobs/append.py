@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Position
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.append import opening, plan

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
-from kafka_lake.common.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.common.sql_text import unsafe_condition
+from kafka_lake.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from kafka_lake.common.errors import ConfigurationError, DataLossError, TableError
 from kafka_lake.common.offsets import OffsetRange, Watermarks
+from kafka_lake.errors import ConfigurationError, DataLossError, TableError
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job

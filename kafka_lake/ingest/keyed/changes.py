@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.sql_text import unsafe_condition
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.task import CHANGE as TOLD
 from kafka_lake.ingest.decode.excepted import without_excepted

@@ -8,13 +8,10 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import Position
+from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.keyed.keys import Keys
-from kafka_lake.ingest.keyed.refusals import (
-    ChangeRefusedError,
-    refuse_several_partitions,
-    refuse_several_sources,
-)
+from kafka_lake.ingest.keyed.refusals import refuse_several_partitions, refuse_several_sources
 from kafka_lake.ingest.keyed.source_snapshots import (
     NONE,
     READING,

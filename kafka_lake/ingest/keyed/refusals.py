@@ -2,28 +2,18 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import Position
+from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.ingest.keyed.fold import TOMBSTONE_ELSEWHERE
 from kafka_lake.ingest.keyed.keys import DOES, OTHER_PARTITION, Keys, quoted
 from kafka_lake.ingest.keyed.merge import NOT_THERE
 from kafka_lake.ingest.keyed.truncates import Truncate
 from kafka_lake.ingest.topic_table import TopicTable
-
-
-class ChangeRefusedError(AuditFailedError):
-    """A change of a keyed table can't be applied, or its topic's settings say to stop at it. `main` is as it was."""
-
-    what_to_do: ClassVar[str] = (
-        "The message names the change's Kafka partition and offset. A key whose changes come from several partitions "
-        "needs `order_by:`. `deletes:` and `on_truncate:` say what becomes of deletes and of an emptied source, "
-        "`on_snapshot:` and `max_snapshot_deletes:` what becomes of rows that a new snapshot lacks."
-    )
 
 
 def refuse_by_settings(spec: TopicTable, keys: Keys, told: DataFrame, figures: Any) -> None:

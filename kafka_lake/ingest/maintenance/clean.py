@@ -14,7 +14,7 @@ from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, staging_branches

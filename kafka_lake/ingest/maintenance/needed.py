@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog

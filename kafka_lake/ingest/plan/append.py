@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from kafka_lake.common.errors import DataLossError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
+from kafka_lake.errors import DataLossError
 from kafka_lake.ingest.plan.identity import another_topic, ways_on
 from kafka_lake.ingest.plan.model import Plan, chunk, position_only
 from kafka_lake.ingest.topic_table import TopicTable

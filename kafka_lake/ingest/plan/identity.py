@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from kafka_lake.common.errors import TopicReplacedError
 from kafka_lake.common.offsets import Loss, Position, Watermarks
+from kafka_lake.errors import TopicReplacedError
 
 WAYS_ON = (
     "Nothing was read. To continue with what is left and have the loss recorded, set on_data_loss: continue in the "

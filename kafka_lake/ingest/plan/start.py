@@ -3,8 +3,8 @@
 import re
 from datetime import UTC, datetime
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Watermarks
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 

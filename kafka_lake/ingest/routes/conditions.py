@@ -3,14 +3,13 @@
 import re
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import ClassVar
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.sql_text import unsafe_condition
+from kafka_lake.errors import ConditionError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.by_schema.names import SchemaNames, name_of, names_in
 from kafka_lake.ingest.decode.choose import fetch_of
@@ -81,15 +80,6 @@ UNMATCHED = -2
 
 
 _NONE: SchemaNames = MappingProxyType({})
-
-
-class ConditionError(ConfigurationError):
-    """A condition in SQL can't be asked of a topic's records, so that none of its tables can get any."""
-
-    what_to_do: ClassVar[str] = (
-        "Correct `where: {sql: …}` of the table that the message names. The message lists the columns that a condition "
-        "may use. Nothing was published to any table of the topic."
-    )
 
 
 def asks_for_schemas(spec: TopicTable) -> bool:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import ClassVar
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
-from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
+from kafka_lake.errors import UnmatchedRecordError
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.by_schema.names import SchemaNames
@@ -42,15 +41,6 @@ _LEVEL = StorageLevel.MEMORY_AND_DISK
 _ORDER = ("_route", "partition", "offset")
 
 Ranges = tuple[OffsetRange, ...]
-
-
-class UnmatchedRecordError(AuditFailedError):
-    """No table takes a record of the topic, and the topic's settings say to fail. `main` is as it was."""
-
-    what_to_do: ClassVar[str] = (
-        "The message names the record. Add a table that takes such records, or set `unmatched: dead_letter` or "
-        "`unmatched: ignore`, and run again."
-    )
 
 
 @dataclass(frozen=True)

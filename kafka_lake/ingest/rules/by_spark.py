@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from kafka_lake.common.durations import seconds_of
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.writing.rules import PLACE
 from kafka_lake.ingest.rule import WHOLE_TABLE, Rule
 from kafka_lake.ingest.rules.asked import Asked, Verdict, first_place, places, refused_by, where

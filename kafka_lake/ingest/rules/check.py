@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import DataFrame
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.samples import quoted

@@ -11,8 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.sql_text import unsafe_condition
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.writing.rules import Path
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.rules.referred import Referred

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.rows import DELETED
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.lake.catalog import LakeCatalog

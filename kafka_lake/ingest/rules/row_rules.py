@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.writing.rules import Answer, Path, RuleTest
 from kafka_lake.ingest.rule import BY_ARROW, Rule
 from kafka_lake.ingest.rules.result import RuleResult

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.task import ERROR_CLASS
 from kafka_lake.executors.writing.tables import TABLE, decode_and_write_tables
 from kafka_lake.ingest.context import Context

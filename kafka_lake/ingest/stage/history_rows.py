@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.ingest.decode.rows import DELETED, VALID_FROM
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
 from kafka_lake.ingest.keyed.check import Merged, NotSent

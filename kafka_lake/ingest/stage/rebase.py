@@ -12,7 +12,7 @@ from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.staged import Staged

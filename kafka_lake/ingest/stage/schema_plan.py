@@ -9,7 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import StructType
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import AuditFailedError, TableError
+from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.excepted import without_excepted

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.common.record_times import without_time
+from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import UNRECONCILED
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass

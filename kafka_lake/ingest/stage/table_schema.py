@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
 from kafka_lake.ingest.decode.by_schema.registered import Registered

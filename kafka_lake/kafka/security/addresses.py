@@ -4,7 +4,7 @@ import ipaddress
 import re
 
 from kafka_lake.common import environment
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 
 NAME = "bootstrap.servers"
 """The property that has the addresses."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from cryptography import x509
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.security import tls
 
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_lake.common import cluster_variables, environment
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.security import msk, sasl, tls
 from kafka_lake.kafka.security.addresses import NAME as SERVERS
 from kafka_lake.kafka.security.addresses import addresses

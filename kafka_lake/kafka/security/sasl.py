@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.security import msk, tls
 from kafka_lake.kafka.security.settings import FOR_LIBRDKAFKA, needed, setting
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kafka_lake.common import environment
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 
 FOR_JAVA = "java."
 """A property that begins so is for Spark's Java client alone."""

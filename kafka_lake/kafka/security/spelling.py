@@ -12,7 +12,7 @@ import string
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.security.settings import FOR_JAVA, FOR_LIBRDKAFKA, setting
 
 BOOLEANS = (

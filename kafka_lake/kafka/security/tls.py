@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.security import pem
 from kafka_lake.kafka.security.settings import setting
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.evolution.match import Column, by_source, claim_in_any_case, owners_of, widest_of
 from kafka_lake.lake.evolution.model import Conflict, Evolution, Incoming, Ledger, Policy
 from kafka_lake.lake.evolution.shapes import (

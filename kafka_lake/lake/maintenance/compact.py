@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import SortDirection
 
-from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.lake.catalog import LakeCatalog, literal, quoted_path
 from kafka_lake.lake.maintenance.health import COMPACTED
 from kafka_lake.lake.maintenance.settings import Maintenance

@@ -14,8 +14,8 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import AuditFailedError, PublishRefusedError, TableError
 from kafka_lake.common.offsets import positions_to_json
+from kafka_lake.errors import AuditFailedError, PublishRefusedError, TableError
 from kafka_lake.lake.author import EXPIRE_ROWS, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog

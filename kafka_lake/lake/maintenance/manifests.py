@@ -7,7 +7,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import summary_of
 

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DateType, NestedField, PrimitiveType, StructType, TimestampType, TimestamptzType
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 from kafka_lake.lake.catalog import quoted
 
 Share = Literal["all", "some", "none"]

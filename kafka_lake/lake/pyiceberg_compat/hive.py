@@ -14,8 +14,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ServerError, ServiceUnavailableError
 from pyiceberg.serializers import FromInputFile
 
-from kafka_lake.common.errors import CatalogRefusedError
 from kafka_lake.common.tested_versions import is_tested
+from kafka_lake.errors import CatalogRefusedError
 
 _LOCATION = "metadata_location"
 _MODIFIED = f"The table has been modified. The parameter value for key '{_LOCATION}' is"

@@ -17,8 +17,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType
 
-from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.tested_versions import TESTED, is_tested
+from kafka_lake.errors import ConfigurationError, TableError
 
 _FIELD_ID = b"PARQUET:field_id"
 _PARTS_OF_A_VARIANT = {"metadata", "value", "typed_value"}

@@ -18,8 +18,8 @@ from pyiceberg.serializers import Compressor, ToOutputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, TableMetadataV3
 from pyiceberg.typedef import IcebergBaseModel
 
-from kafka_lake.common.errors import CatalogError, TableError
 from kafka_lake.common.tested_versions import is_tested
+from kafka_lake.errors import CatalogError, TableError
 
 # Iceberg's Java allows as much, "commits can happen concurrently from different machines" (TableMetadata).
 _SKEW_MS = 60_000

@@ -12,7 +12,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform, parse_transform
 from pyiceberg.types import NestedField
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.names import Names, column_name
 from kafka_lake.lake.pyiceberg_compat.unsorted import make_unsorted
 from kafka_lake.lake.tables.properties import LAYOUT, from_json, to_json

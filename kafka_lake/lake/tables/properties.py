@@ -6,7 +6,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.errors import TableError
 
 SOURCES = "kafka-lake.sources"
 """Which field feeds which column where their names differ: path → field."""

@@ -6,8 +6,8 @@ round. What is documented needs a session and rows for it. There is no way witho
 
 from importlib.metadata import version
 
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.tested_versions import TESTED
+from kafka_lake.errors import ConfigurationError
 
 try:
     from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema

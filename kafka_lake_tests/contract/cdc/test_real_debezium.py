@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_lake.common.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.common.offsets import lag
 from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest

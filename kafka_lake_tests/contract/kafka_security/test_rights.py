@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from kafka_lake.common.errors import AuthorizationError, KafkaLakeError
 from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.errors import AuthorizationError, KafkaLakeError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AclOperation
 
-from kafka_lake.common.errors import AuthenticationError
+from kafka_lake.errors import AuthenticationError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation
 
-from kafka_lake.common.errors import AuthenticationError, ConfigurationError, KafkaError
 from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.errors import AuthenticationError, ConfigurationError, KafkaError
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.certificates import Authority, Identity
 from kafka_lake_tests.contract.kafka_security.conftest import Secured

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.common.errors import DataLossError, TopicReplacedError
 from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.errors import DataLossError, TopicReplacedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -7,8 +7,8 @@ from typing import Any
 
 from pyiceberg.table.snapshots import Operation
 
-from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import OffsetRange, Position, losses_from_json
+from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import Unreconciled, unreconciled
 from kafka_lake.ingest.gate import GateFailedError

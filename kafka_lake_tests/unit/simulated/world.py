@@ -12,8 +12,8 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table.snapshots import Operation
 from pyspark.errors import PySparkException
 
-from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import losses_from_json
+from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.dead_letters.unreconciled import Unreconciled, unreconciled
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.observer import ignore

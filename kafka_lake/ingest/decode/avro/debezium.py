@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.executors.avro.schema import VARIABLE_SCALE_DECIMAL
 from kafka_lake.executors.avro.texts import ISO_TEXTS
 from kafka_lake.executors.changes.avro_spans import Types

@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.executors.avro.decoder import AvroDecoder
 from kafka_lake.executors.avro.reader import UnsupportedTypeError
 from kafka_lake.executors.avro.schema import SchemaReader

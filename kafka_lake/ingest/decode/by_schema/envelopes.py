@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.errors import SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.executors.changes.debezium_avro import AvroEnvelopes
 from kafka_lake.executors.json.decoder import Seen
 from kafka_lake.executors.registered import key_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.common.errors import SchemaNotSupportedError, TableError, UnknownSchemaError
+from kafka_lake.errors import SchemaNotSupportedError, TableError, UnknownSchemaError
 from kafka_lake.executors.avro.schema import full_name
 from kafka_lake.executors.registered import HEADER, message_indexes
 from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.errors import SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import Seen
 from kafka_lake.executors.registered import Key, key_of, name_of

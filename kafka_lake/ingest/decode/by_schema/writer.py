@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.executors.registered import message_indexes
 from kafka_lake.ingest.decode.avro.decoder import avro_type, avro_work
 from kafka_lake.ingest.decode.json.json_schema import json_schema_type

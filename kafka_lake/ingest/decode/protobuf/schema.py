@@ -21,7 +21,7 @@ from google.protobuf.descriptor_pb2 import (  # type: ignore[import-untyped]
 )
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
+from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.executors.protobuf.model import UnsupportedTypeError
 from kafka_lake.executors.protobuf.reader import arrow_type
 from kafka_lake.kafka.schemas import WriterSchema

