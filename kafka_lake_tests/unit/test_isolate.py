@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyiceberg import exceptions as iceberg
 from pyspark.errors import AnalysisException, PythonException
 
-from kafka_lake.common import errors
+from kafka_lake import errors
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.errors import EveryRecordFailsError
 from kafka_lake.ingest.causes import headline, is_transient, may_be_a_record, may_be_a_record_time

@@ -17,7 +17,7 @@ from pyspark.errors.exceptions import captured
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException, convert_exception
 from sqlalchemy import exc as sql
 
-from kafka_lake.common import errors
+from kafka_lake import errors
 from kafka_lake.ingest.causes import is_transient, kafka_data_loss
 from kafka_lake.ingest.retry import RetryPolicy, call
 
