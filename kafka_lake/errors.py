@@ -33,7 +33,7 @@
       JarsError
       ServerStartError
 
-The docstring of a class, `retry_helps` and `what_to_do` make its entry in ``docs/operations.md``: a test renders them.
+The docstring of a class, `retry_helps` and `what_to_do` make its entry in ``docs/errors.md``: a test renders them.
 """
 
 from typing import ClassVar
@@ -68,7 +68,7 @@ class ConfigurationError(KafkaLakeError):
     what_to_do: ClassVar[str] = (
         "Correct the setting that the message names: a line of YAML, an environment variable or an option of the "
         "command. Then run `dg check defs`, or `kafka-lake reload` beside a running `kafka-lake up`. "
-        "[The reference](reference.md) has all settings."
+        "[The reference](configuration.md) has all settings."
     )
 
 
@@ -159,7 +159,7 @@ class RegistryRefusedError(RegistryError):
     what_to_do: ClassVar[str] = (
         "Check the address, including its path, and the credentials: `KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO`, "
         "`KAFKA_LAKE_REGISTRY_BEARER_AUTH_TOKEN` or a client certificate ([how to set "
-        "them](formats.md#the-registry))."
+        "them](formats.md#the-schema-registry))."
     )
 
 
@@ -191,7 +191,7 @@ class CatalogRefusedError(CatalogError):
     what_to_do: ClassVar[str] = (
         "Check credential, warehouse and type in the variables `PYICEBERG_CATALOG__<NAME>__…`, and the rights of "
         "that credential: it must be able to create tables, and to read and write the warehouse's files. [What "
-        "Spark is told](catalogs.md#settings) lists the properties."
+        "Spark is told](catalogs.md) lists the properties."
     )
 
 
@@ -252,7 +252,7 @@ class DataLossError(KafkaLakeError):
         "loss is then recorded in the snapshot and in the check `data_loss`. A replay that meets such offsets is "
         "refused too: begin it later, or keep those rows with `--keep-missing`. If a log was replaced, the records "
         "below the table's position may be other ones than those that the table has: [restored "
-        "brokers](operations.md#brokers-restored-from-an-older-copy). To prevent it, make retention "
+        "brokers](replay.md#brokers-restored-from-an-older-copy). To prevent it, make retention "
         "longer than the longest outage that you expect. See [what happens "
         "when](guarantees.md#when-something-else-changes)."
     )
@@ -296,7 +296,7 @@ class AdoptionRefusedError(TableError):
     what_to_do: ClassVar[str] = (
         "The message names what is uncertain. Usually the other writer still runs, or was stopped within a commit: let "
         "it finish that commit, stop it, and run `kafka-lake adopt` again. If you know the offsets, name them with "
-        "`--from-offsets`. See [moving in](moving-in.md)."
+        "`--from-offsets`. See [moving in](migrate.md)."
     )
 
 
@@ -368,5 +368,5 @@ class ServerStartError(KafkaLakeError):
         "`KAFKA_LAKE_REGISTRY_PORT`, `KAFKA_LAKE_CONNECT_PORT`, `KAFKA_LAKE_UI_PORT`. If memory is short, lower "
         "`KAFKA_LAKE_CONNECT_HEAP` and `KAFKA_LAKE_CONNECT_DIRECT`. If a program is missing, install the package that "
         "the message names. Otherwise read the log that the message names. A broker, registry, store or database of "
-        "your own doesn't need the embedded one: [the reference](reference.md) has the variables that name it."
+        "your own doesn't need the embedded one: [the reference](configuration.md) has the variables that name it."
     )

@@ -55,7 +55,7 @@ def known_topics(tell_user: Callable[[str], None], refresh: bool = False) -> lis
         raise ConfigurationError(
             "No document here is about many topics, or about tables by value.",
             "Add a YAML document of type kafka_lake.KafkaTopics to defs/; docs/many-topics.md has one. Or set "
-            "topics: to a pattern, or tables_by:, as in docs/routing.md.",
+            "topics: to a pattern, or tables_by:, as in docs/many-tables.md.",
         )
     return [topic for each in documents for topic in _compared(each, tell_user, refresh)]
 

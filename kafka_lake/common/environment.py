@@ -1,6 +1,6 @@
 """The environment variables that kafka_lake reads: each with its default and its meaning, declared here and only here.
 
-docs/reference.md derives from it.
+docs/configuration.md derives from it.
 """
 
 import os

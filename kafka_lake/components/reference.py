@@ -1,4 +1,4 @@
-"""docs/reference.md: every setting with its type, default, meaning and an example, as the code declares them."""
+"""docs/configuration.md: every setting with its type, default, meaning and an example, as the code declares them."""
 
 from collections.abc import Mapping
 from types import NoneType, UnionType
@@ -54,7 +54,7 @@ def of_a_topic() -> Mapping[str, str]:
 
 
 def of_others() -> Mapping[str, str]:
-    """Return the tables of docs/reference.md as Markdown, by the name that their place in the page has."""
+    """Return the tables of docs/configuration.md as Markdown, by the name that their place in the page has."""
     return {
         "continuous": _settings(ContinuousRuns),
         "maintenance": _settings(MaintenanceSettings),

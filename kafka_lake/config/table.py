@@ -208,7 +208,7 @@ class TableSettings(Settings):
     maintenance: MaintenanceSettings | None = Field(
         default=None,
         description="How the table is kept fast: small files are compacted, and old snapshots expire. See "
-        "[maintenance](reference.md#maintenance).",
+        "[maintenance](configuration.md#maintenance).",
         examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
     owners: TextOrList = Field(default_factory=list, description="Owners, as Dagster shows them.")

@@ -122,7 +122,7 @@ class Topic(Settings):
         default=None,
         description="Instead of topic: several topics of one cluster that fill the same table, which `table` names. A "
         "list of names, or `{pattern, exclude}` with regular expressions. `_kafka.topic` tells their rows apart. See "
-        "[many topics](many-topics.md#many-topics-in-one-table).",
+        "[many topics](many-topics.md#several-topics-in-one-table).",
         examples=[["shop.eu.orders", "shop.us.orders"], {"pattern": r"shop\..*\.orders"}],
     )
     cluster: Annotated[Text, Field(pattern=CLUSTER_NAME)] | None = Field(
@@ -150,13 +150,13 @@ class Topic(Settings):
     tables: Annotated[list[Table], Field(min_length=1)] | None = Field(
         default=None,
         description="Instead of table: several tables, each with a `name`, a condition `where`, and settings of its "
-        "own. See [routing](routing.md).",
+        "own. See [routing](many-tables.md).",
         examples=[[{"name": "shop.orders", "where": {"field": "type", "equals": "order"}}]],
     )
     tables_by: TablesBy | None = Field(
         default=None,
         description="Tables that are made as values appear in the records that no other table takes by its condition. "
-        "See [routing](routing.md#a-table-for-each-value).",
+        "See [routing](many-tables.md#a-table-for-each-value).",
         examples=[{"field": "type", "name": "shop.raw_{value}"}],
     )
     match: Match = Field(

@@ -21,7 +21,7 @@ from kafka_lake.ingest.plan.model import Plan
 log = logging.getLogger(RUNS)
 # Python would print warnings itself if nobody listens; Dagster and the progress bar are told of them anyway.
 log.addHandler(logging.NullHandler())
-_REMEDY = "docs/operations.md, #{}, says what to do; Dagster's page of the run has the whole trace."
+_REMEDY = "docs/errors.md, #{}, says what to do; Dagster's page of the run has the whole trace."
 _STAYS = "what the run has committed; the next run continues there."
 _MOST_NOTES = 10
 

@@ -1,4 +1,4 @@
-"""What deploy/values.yaml and docs/clusters.md tell Kubernetes, by the tools and schemas that know it; nothing is run.
+"""What deploy/values.yaml and docs/spark-clusters.md configure, checked with Kubernetes' own tools; nothing is run.
 
 The pod of a run is the one that Dagster's own launcher makes of the values.
 """
@@ -53,8 +53,10 @@ def validate(tools: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Val
 
 
 def of_clusters_page(kind: str) -> dict[str, Any]:
-    """Return a resource as docs/clusters.md has it."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "clusters.md").read_text(), re.MULTILINE | re.DOTALL)
+    """Return a resource as docs/spark-clusters.md has it."""
+    blocks = re.findall(
+        r"^```yaml\n(.*?)^```", (ROOT / "docs" / "spark-clusters.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     resources = [each for block in blocks for each in yaml.safe_load_all(block) if "apiVersion" in each]
     (found,) = (each for each in resources if each["kind"] == kind)
     return dict(found)

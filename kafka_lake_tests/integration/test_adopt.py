@@ -74,7 +74,7 @@ def start(spark: Any, options: dict[str, str], topic: str, table: str, checkpoin
 
 
 def end_of_query(table: Any, checkpoint: Path, topic: str) -> str:
-    """Return where the newest batch in the table ends, found as docs/moving-in.md says."""
+    """Return where the newest batch in the table ends, found as docs/migrate.md says."""
     marks = [summary_of(each).get("spark.sql.streaming.epochId") for each in table.refresh().metadata.snapshots]
     epoch = max(int(each) for each in marks if each is not None)
     ends = json.loads((checkpoint / "offsets" / str(epoch)).read_text().splitlines()[-1])[topic]

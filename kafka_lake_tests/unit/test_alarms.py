@@ -1,4 +1,4 @@
-"""The sensors that docs/operations.md has for alarms, as the page has them, against a receiver of webhooks."""
+"""The sensors that docs/monitoring.md has for alarms, as the page has them, against a receiver of webhooks."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 import requests
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 KEY = dg.AssetKey(["shop", "orders"])
 
 pytestmark = pytest.mark.processes

@@ -22,8 +22,8 @@ DOCS = ROOT / "docs"
 GENERATED = {
     **{(name, "formats.md"): table for name, table in tables().items()},
     **{(name, "settings.md"): table for name, table in of_a_topic().items()},
-    **{(name, "reference.md"): table for name, table in of_others().items()},
-    ("errors", "operations.md"): errors(),
+    **{(name, "configuration.md"): table for name, table in of_others().items()},
+    ("errors", "errors.md"): errors(),
     ("commands", "commands.md"): commands(),
     ("metrics", "metrics.md"): reference(),
     ("wrong-settings", "kafka-security.md"): wrong_settings(),

@@ -1,4 +1,4 @@
-"""The tables of docs/settings.md and docs/reference.md have every setting; `test_docs` holds the pages to them."""
+"""The tables of docs/settings.md and docs/configuration.md have every setting; `test_docs` holds the pages to them."""
 
 import ast
 from pathlib import Path

@@ -189,7 +189,7 @@ def test_the_shortest_document_gets_what_the_source_tells(
 def test_rows_without_a_schema_fit_the_columns_that_are_declared_for_them(
     source: Source, capture: NewWorker, connections: NewConnections, view: Callable[..., View]
 ) -> None:
-    """As docs/keyed-tables.md says of them."""
+    """As docs/upsert-tables.md says of them."""
     spec = TopicTable(f"bare.public.{NAME}", NAMESPACE, "bare", schema=DECLARED.replace("timestamp_ntz", "timestamp"),
                       write="upsert", envelope="debezium")  # fmt: skip
     source.execute(ROW)
