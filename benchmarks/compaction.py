@@ -19,10 +19,10 @@ from pyiceberg.table.snapshots import Operation
 from benchmarks.freshness import Case, run_case
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
-from kafka_lake.components.at_hand import dagster_at_hand
 from kafka_lake.components.keys import MAINTENANCE_TAG
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.components.runs import dagster_at_hand
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.maintenance.needed import Tables

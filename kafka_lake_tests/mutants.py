@@ -44,7 +44,7 @@ _REASONS = {
     "lake.branches.xǁStagingBranchǁ_publish": _SENTENCE,
     "lake.branches.x__again": "how long it waits between two attempts",
     "ingest.publish.x_publish": "when a commit became visible, which is only shown",
-    "components.sensor.x_work_of": "the text of a fingerprint, which is only compared with itself",
+    "components.sensors.requests.x_work_of": "the text of a fingerprint, which is only compared with itself",
 }
 
 

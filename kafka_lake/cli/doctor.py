@@ -13,8 +13,7 @@ from kafka_lake.common.cluster_variables import own_prefix
 from kafka_lake.common.environment import KAFKA, REGISTRY
 from kafka_lake.common.printable import counted
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import EmbeddedBrokerStoppedError, KafkaLakeError
 from kafka_lake.ingest.causes import headline

@@ -11,7 +11,7 @@ from rich.table import Table as Shown
 
 from kafka_lake.common.offsets import Loss
 from kafka_lake.common.printable import printable
-from kafka_lake.components.table_page import readable
+from kafka_lake.components.metadata import readable
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog

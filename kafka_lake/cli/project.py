@@ -7,19 +7,17 @@ from typing import Any, TypeVar
 
 from kafka_lake.cli.find_project import Target, defs_folder, targets
 from kafka_lake.cli.load_definitions import definitions, file_of, loading
-from kafka_lake.components.assets import SETTINGS, settings_of
+from kafka_lake.components.components.kafka_topic import KafkaTopic
+from kafka_lake.components.components.kafka_topics import KafkaTopics
 from kafka_lake.components.derived_assets import SETTINGS as DERIVED_SETTINGS
 from kafka_lake.components.derived_assets import settings_of as derived_settings_of
-from kafka_lake.components.has_topics import HasTopics
-from kafka_lake.components.kafka_topic import KafkaTopic
-from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.keys import of_cluster
-from kafka_lake.components.register_partitions import register_topics
+from kafka_lake.components.metadata import SETTINGS, settings_of
+from kafka_lake.components.partitions import register_topics
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.connections import build_connections
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.run_connections import build_connections
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.errors import ConfigurationError, NoProjectError
 from kafka_lake.ingest.connections import Connections
@@ -191,7 +189,7 @@ def documents_with_tables_by_value() -> list[KafkaTopic]:
         tree = definitions(at).component_tree
         if tree is None:
             return []
-        many = (topic for each in tree.get_all_components(HasTopics) for topic in each.topic_tables())
+        many = (topic for each in tree.get_all_components(KafkaTopics) for topic in each.topic_tables())
         return [each for each in (*tree.get_all_components(KafkaTopic), *many) if each.tables_by is not None]
 
 

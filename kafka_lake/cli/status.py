@@ -17,7 +17,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import TableState, live_row_count, row_count
 
 if TYPE_CHECKING:
-    from kafka_lake.components.at_hand import FailedRun
+    from kafka_lake.components.runs import FailedRun
 
 _POLL_SECONDS = 0.5
 

@@ -12,9 +12,9 @@ from kafka_lake.cli.project import (
     documents_with_tables_by_value,
 )
 from kafka_lake.common.printable import counted
-from kafka_lake.components.kafka_topic import KafkaTopic
-from kafka_lake.components.kafka_topics import KafkaTopics
-from kafka_lake.components.routed_state import keep
+from kafka_lake.components.components.base import keep
+from kafka_lake.components.components.kafka_topic import KafkaTopic
+from kafka_lake.components.components.kafka_topics import KafkaTopics
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.ingest.routes.by_value import knowing
 

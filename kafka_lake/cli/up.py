@@ -10,7 +10,7 @@ from kafka_lake.cli.find_project import code_locations, dagster_folder, other_lo
 from kafka_lake.cli.project import configured_catalog, configured_clusters, topic_tables
 from kafka_lake.cli.topics import refresh_unknown
 from kafka_lake.common.server_process import port_open
-from kafka_lake.components.register_partitions import register_topics
+from kafka_lake.components.partitions import register_topics
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog

@@ -1,19 +1,17 @@
-"""A topic's share of the asset graph: the topic itself, its table below it, and the checks of the table."""
+"""A topic's assets: the topic itself, its tables below it, and their checks."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
-from pydantic import TypeAdapter
 
 from kafka_lake.common.markdown import plain
-from kafka_lake.components.alive import alive
-from kafka_lake.components.dead_letters import build_dead_letters
-from kafka_lake.components.failures import as_failures
-from kafka_lake.components.freshness import build_freshness_check
-from kafka_lake.components.ingest_config import IngestConfig, Mode
+from kafka_lake.components.checks import build_dead_letters, build_freshness_check, rule_check_spec
+from kafka_lake.components.heartbeat import alive
+from kafka_lake.components.jobs import build_health_check
 from kafka_lake.components.keys import (
     CONTINUOUS_ASSET_TAG,
     TABLE_TAG,
@@ -24,25 +22,68 @@ from kafka_lake.components.keys import (
     topic_key,
     work_name,
 )
-from kafka_lake.components.maintenance import build_health_check
-from kafka_lake.components.materialize import check_published, materialize, observer_of, run_on
+from kafka_lake.components.materialize import (
+    IngestConfig,
+    Mode,
+    check_published,
+    go_round,
+    materialize,
+    observer_of,
+    run_on,
+    topics_of_run,
+)
+from kafka_lake.components.metadata import SETTINGS, topic_settings
 from kafka_lake.components.partitions import partitions_of
-from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.reporting import Event, Reporter
-from kafka_lake.components.rounds import go_round, topics_of_run
-from kafka_lake.components.rule_checks import rule_check_spec
-from kafka_lake.components.run_choices import run_choices
-from kafka_lake.components.run_connections import connections_of, kept_session, resource_keys
-from kafka_lake.components.table_page import settings_in, settings_table
-from kafka_lake.components.yield_slot import yields_slot
+from kafka_lake.components.resources.connections import connections_of, kept_session, resource_keys
+from kafka_lake.components.runs import yields_slot
+from kafka_lake.components.steps import as_failures, run_choices
 from kafka_lake.ingest.continuous.run import continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.finding import CHECKS, GATES
 from kafka_lake.ingest.run import logged_run
 from kafka_lake.ingest.topic_table import TopicTable
 
-SETTINGS = "topic_settings"
-_AS_JSON = TypeAdapter(TopicTable)
+
+@dataclass(frozen=True)
+class Presentation:
+    """What a document says for people. Nothing of it changes what a run does.
+
+    Args:
+        tags: Of each asset, so that Dagster can select by them.
+    """
+
+    group: str
+    owners: Sequence[str] = ()
+    description: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def asset(self, key: dg.AssetKey, description: str, kinds: set[str], **more: Any) -> dg.AssetSpec:
+        """Return one of the topic's assets.
+
+        Args:
+            kinds: The systems that Dagster shows beside its name.
+            more: Dagster's own arguments, as dependencies and metadata.
+        """
+        tags = {**self.tags, **more.pop("tags", {})}
+        shown: dict[str, Any] = {"group_name": self.group, "owners": list(self.owners), "tags": tags}
+        return dg.AssetSpec(key, description=description, kinds=kinds, **shown, **more)
+
+
+def follow_sources() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
+    """Return a condition: an asset is made again once what it is made from has changed, and is never left behind.
+
+    It is `dagster.AutomationCondition.eager()` but for one thing. That one takes an asset for current as soon as it is
+    made after its source has changed, though it may have read the source before: it would stay stale until the next
+    change. Here a change is made up for only by what was asked for after it.
+    """
+    eager, changed = dg.AutomationCondition.eager(), dg.AutomationCondition.any_deps_updated()
+    # An evaluation learns together of what the one before asked for and of what has changed since.
+    asked = dg.AutomationCondition.newly_requested() & ~changed
+    handled = (asked | dg.AutomationCondition.initial_evaluation()).with_label("handled")
+    return eager.replace("handled", handled).with_label("follow_sources")
+
+
 _CHECK_DESCRIPTIONS = {
     "row_count": "Rows, dead letters and tombstones together are as many as the records read.",
     "offset_continuity": "The commit starts where the table's position ends; every offset is there once.",
@@ -80,7 +121,7 @@ def build_topic_assets(
     ]
     which = f" {spec.where}" if spec.where else " that no other table takes" if spec.has_routes else ""
     told = f"The records of {spec.told}{which}."
-    settings = settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
+    settings = topic_settings(spec)
     tags = {CONTINUOUS_ASSET_TAG: ""} if continuous else {}
     table = _table(
         spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings}, tags=tags
@@ -171,24 +212,3 @@ def _checks(spec: TopicTable) -> list[dg.AssetCheckSpec]:
         dg.AssetCheckSpec(name, asset=key, blocking=name in GATES, description=_CHECK_DESCRIPTIONS[name])
         for name in CHECKS
     ] + [rule_check_spec(rule, key) for rule in spec.named_rules]
-
-
-def settings_of(metadata: dict[str, Any]) -> TopicTable:
-    """Return the settings that an asset's metadata carries, as `build_topic_assets` put them there."""
-    return _AS_JSON.validate_python(settings_in(metadata[SETTINGS]))
-
-
-def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:
-    """Return the settings of all topics that a code location has, by the keys of their tables.
-
-    The topics of one table follow each other, each with settings of its own.
-    """
-    if repository is None:
-        return []
-    by_key = {
-        key: metadata
-        for assets in repository.assets_defs_by_key.values()
-        for key, metadata in assets.metadata_by_key.items()
-        if SETTINGS in metadata
-    }
-    return [each for key in sorted(by_key) for each in settings_of(dict(by_key[key])).each_topic]

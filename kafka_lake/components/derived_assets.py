@@ -7,15 +7,13 @@ import dagster as dg
 from pydantic import Field, TypeAdapter
 
 from kafka_lake.common.markdown import block, plain
-from kafka_lake.components.alive import alive
-from kafka_lake.components.failures import as_failures
+from kafka_lake.components.assets import Presentation
+from kafka_lake.components.checks import check_result, rule_check_spec, with_all_rules
+from kafka_lake.components.heartbeat import alive
 from kafka_lake.components.keys import key_of, op_name_of, pool_name_of
-from kafka_lake.components.metadata import check_result
+from kafka_lake.components.metadata import about_table, settings_in, settings_table
 from kafka_lake.components.partitions import is_for_partitions
-from kafka_lake.components.presentation import Presentation
-from kafka_lake.components.rule_checks import rule_check_spec, with_all_rules
-from kafka_lake.components.run_choices import run_choices
-from kafka_lake.components.table_page import about_table, settings_in, settings_table
+from kafka_lake.components.steps import as_failures, run_choices
 from kafka_lake.derive.derived_table import DerivedTable, Identifier, Write
 from kafka_lake.derive.engine import DeriveReport, Engine
 from kafka_lake.derive.run import derive

@@ -1,23 +1,31 @@
-"""A run of a topic's tables in Dagster: commits, and what Dagster is told of them."""
+"""The step of a topic: commits of its tables, alone or in turn with other topics of the run."""
 
-from collections.abc import Generator, Iterator
-from contextlib import suppress
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import dagster as dg
+from pydantic import Field
 
-from kafka_lake.components.ingest_config import IngestConfig, Mode
+from kafka_lake.components.checks import check_result
 from kafka_lake.components.keys import table_key
-from kafka_lake.components.metadata import check_result
 from kafka_lake.components.reporting import Event, Reporter
+from kafka_lake.components.runs import yields_slot
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.continuous.run import ContinuousRun
+from kafka_lake.ingest.continuous.round import Round
+from kafka_lake.ingest.continuous.run import ContinuousRun, Stop
+from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.finding import CHECKS
 from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
@@ -25,9 +33,72 @@ from kafka_lake.ingest.plan.start import is_time
 from kafka_lake.ingest.published import examine, examine_rules
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import call
-from kafka_lake.ingest.run import each_topic, ingest, replay
-from kafka_lake.ingest.topic_runner import LeftBehindError
+from kafka_lake.ingest.run import each_topic, ingest, logged_run, replay
+from kafka_lake.ingest.runner import Runner
+from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner, runner_of
 from kafka_lake.ingest.topic_table import TopicTable
+
+_REPORT_SECONDS = 20.0
+
+
+class Mode(Enum):
+    """What a materialization does."""
+
+    incremental = "incremental"
+    replace = "replace"
+
+
+class IngestConfig(dg.Config):
+    """Run config of a table: how to materialize the chosen partitions."""
+
+    mode: Mode = Field(
+        default=Mode.incremental,
+        description="incremental: continue where the table ends. replace: read records again that the table has, and "
+        "replace their rows by what today's schema and transform give.",
+    )
+    start: str = Field(
+        default="earliest",
+        description="For replace: from here on. earliest, an offset, an ISO 8601 time, or by partition as 0:17,1:4.",
+    )
+    end: str = Field(
+        default="latest", description="For replace: up to here, exclusive, and never beyond the table's position."
+    )
+    keep_missing: bool = Field(
+        default=False, description="For replace: keep rows whose records Kafka no longer has, instead of failing."
+    )
+    catch_up_for: float = Field(
+        default=0.0,
+        ge=0,
+        description="For incremental: continue for at most this many seconds, while records come and no other run "
+        "waits in Dagster's queue. With 0 the run ends where the topic ended when it began.",
+    )
+    poll_every: float = Field(
+        default=10.0,
+        gt=0,
+        description="For catch_up_for: the shortest time between the beginnings of two commits, in seconds.",
+    )
+    topics: int = Field(
+        default=1,
+        ge=1,
+        description="For catch_up_for: how many topics the run has. They go on together once each has had its turn.",
+    )
+
+    def catch_up(self, run_id: str) -> Continuous | None:
+        """Return how a run continues after it has done what it was asked for; None if it doesn't."""
+        seconds = self.catch_up_for
+        if not seconds or self.mode is not Mode.incremental:
+            return None
+        # Up to a quarter less: else runs that began together would end together, and start together again.
+        time_limit = seconds * (1 - crc32(run_id.encode()) / 2**34)
+        trigger = min(self.poll_every, time_limit)
+        return Continuous(
+            trigger=trigger,
+            time_limit=time_limit,
+            idle=0.0,
+            compact_every=None,
+            report_every=max(_REPORT_SECONDS, trigger),
+        )
+
 
 # Of runs that continue: until when they do, and how many commits they have made. A catch-up run first reads all that
 # was there when it began. The names are short: Dagster's page of all runs cuts tags off after some thirty letters.
@@ -189,3 +260,75 @@ def check_published(
         for finding in findings:
             if finding.check in selected:
                 yield check_result(finding, table_key(each))
+
+
+@dataclass
+class TopicsOfARun:
+    """What the steps of a run over several topics share. They run in one process, one after the other.
+
+    Args:
+        done: The topics whose steps have done what the run was asked for, and what they did.
+    """
+
+    connections: Connections
+    done: list[tuple[Reporter, RunReport]] = field(default_factory=list)
+
+
+_runs: dict[str, TopicsOfARun] = {}
+
+
+def topics_of_run(run_id: str, connect: Callable[[], Connections]) -> TopicsOfARun:
+    """Return what the steps of a run share.
+
+    Args:
+        connect: Makes the connections, for the first step.
+    """
+    if run_id not in _runs:
+        _runs[run_id] = TopicsOfARun(connect())
+    return _runs[run_id]
+
+
+def go_round(context: dg.AssetExecutionContext, catch_up: Continuous, topics: int) -> Iterator[Event]:
+    """Go on with all topics of a run, if this step is the last; give what Dagster is told meanwhile.
+
+    Where a step has failed, or is another process's, none goes on: the sensor asks for the next run.
+
+    Args:
+        context: Of the step, which has done what it was asked for.
+        catch_up: How long the run goes on.
+        topics: How many the run has.
+
+    Raises:
+        DagsterExecutionInterruptedError: If the run was asked to stop.
+    """
+    if len(_runs[context.run_id].done) < topics:
+        return
+    shared = _runs.pop(context.run_id)
+    instance, end = context.instance, datetime.now(UTC) + timedelta(seconds=catch_up.time_limit)
+    began, commits, stop = time.monotonic(), 0, Stop()
+    with ExitStack() as runs:
+        runners = [_runner(runs, context.run_id, *done, stop=stop) for done in shared.done]
+        round_ = Round(
+            dict(enumerate(runners)),
+            catch_up,
+            watermarks=shared.connections.cluster.watermarks,
+            stop=stop,
+            others_wait=partial(yields_slot, instance, context.run_id),
+        )
+        tag_run(instance, context.run_id, end, commits)
+        for number, report in round_.reports():
+            commits += len(report.commits)
+            tag_run(instance, context.run_id, end, commits)
+            yield from shared.done[number][0].interval(report, set())
+    context.log.info(f"The run ends after {commits} more commits in {time.monotonic() - began:.0f} s: {round_.ended}.")
+    if stop.requested:
+        raise dg.DagsterExecutionInterruptedError("The run was asked to stop.")
+
+
+def _runner(runs: ExitStack, run_id: str, reporter: Reporter, report: RunReport, stop: Stop) -> Runner | TopicRunner:
+    observer = observer_of(reporter)
+    context = runs.enter_context(logged_run(reporter.spec, reporter.connections, run_id, observer))
+    runner = runner_of(replace(context, sleep=stop.sleep), Append)
+    if isinstance(runner, Runner):
+        runner.position = report.reached[reporter.spec.topic].position
+    return runner

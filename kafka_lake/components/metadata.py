@@ -1,51 +1,303 @@
-"""What a run's report looks like on Dagster's pages."""
+"""What Dagster's pages show of topics, tables and runs."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 import dagster as dg
-from pyiceberg.table import Table
+from pydantic import TypeAdapter
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField
 
 from kafka_lake.common.markdown import code, plain
 from kafka_lake.common.markdown import table as markdown_table
-from kafka_lake.components.keys import topic_key
-from kafka_lake.components.rule_checks import share_metadata
-from kafka_lake.components.table_page import about_table, in_a_window
+from kafka_lake.common.offsets import Watermarks
+from kafka_lake.common.printable import printable
+from kafka_lake.components.keys import table_key, topic_key
+from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
 from kafka_lake.ingest.commit import moment
-from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
+from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
+from kafka_lake.lake.how_to_read import how_to_read_page
 from kafka_lake.lake.losses import recorded_losses
+from kafka_lake.lake.positions import ancestors, has_origin, head_of, live_row_count, summary_of
 from kafka_lake.lake.tables.schema_update import sources_of
 
-_SHOWN_CHANGES = 20
+SETTINGS = "topic_settings"
+_AS_JSON = TypeAdapter(TopicTable)
+_SHORT_MARKDOWN = 1000
+_ORIGIN = "Where the row is from: topic, partition, offset and time of its record in Kafka."
 
 
-def check_result(
-    finding: Finding, asset_key: dg.AssetKey, more: Mapping[str, Any] | None = None
-) -> dg.AssetCheckResult:
-    """Return a gate's finding as an asset check result: what, where and how many.
+def about_table(table: Table, catalog: LakeCatalog, identifier: tuple[str, str]) -> dict[str, Any]:
+    """Return what a table's page shows of it, whatever fills it; nothing while it has no snapshot.
 
     Args:
-        more: Metadata of the result beside the finding's facts.
+        table: The table as it is now.
     """
-    metadata: dict[str, Any] = {key: _plain(value) for key, value in finding.facts.items()}
-    metadata |= {**share_metadata(finding), **(more or {})}
-    if finding.changes:
-        # Notes about a commit that was refused have neither time nor snapshot; a table has the same columns throughout.
-        lines = [{"when": "", **asdict(note)} for note in finding.changes]
-        metadata["changes"] = dg.MetadataValue.table([dg.TableRecord({"snapshot": "", **line}) for line in lines])
-    return dg.AssetCheckResult(
-        asset_key=asset_key,
-        check_name=finding.check,
-        passed=finding.passed,
-        severity=dg.AssetCheckSeverity.WARN if finding.warns else dg.AssetCheckSeverity.ERROR,
-        description=plain("; ".join(finding.problems)) or None,
-        metadata=metadata,
+    newest = table.current_snapshot()
+    if newest is None:
+        return {}
+    return {
+        "last_commit": dg.MetadataValue.timestamp(newest.timestamp_ms / 1000),
+        **_totals(newest),
+        # As text: snapshot ids are larger than what a browser's numbers hold.
+        "snapshot_id": str(newest.snapshot_id),
+        "dagster/row_count": live_row_count(table),
+        "dagster/uri": table.location(),
+        "how_to_read": dg.MetadataValue.md(how_to_read_page(catalog.name, identifier, catalog.properties)),
+        "dagster/column_schema": dg.TableSchema(columns=[_column(each) for each in table.schema().fields]),
+    }
+
+
+def _totals(newest: Snapshot) -> dict[str, int]:
+    """Return files and bytes of a table, as far as its newest snapshot tells them."""
+    told = summary_of(newest)
+    found = {"files_in_table": told.get("total-data-files"), "bytes_in_table": told.get("total-files-size")}
+    return {name: int(text) for name, text in found.items() if text is not None}
+
+
+def _column(field: NestedField) -> dg.TableColumn:
+    return dg.TableColumn(
+        field.name,
+        readable(str(field.field_type)),
+        description=plain(field.doc or "") or (_ORIGIN if has_origin(field.field_type) else None),
+        constraints=dg.TableColumnConstraints(nullable=not field.required),
     )
+
+
+def readable(iceberg_type: str) -> str:
+    """Return an Iceberg type as text without field ids and the word optional.
+
+    >>> readable("struct<11: topic: optional string, 12: partition: optional int>")
+    'struct<topic: string, partition: int>'
+    """
+    return re.sub(
+        r"\d+: ([^:]+): (?:optional |(required) )", lambda m: f"{m[1]}: {m[2] + ' ' if m[2] else ''}", iceberg_type
+    )
+
+
+def in_a_window(markdown: str) -> dg.MarkdownMetadataValue:
+    """Return Markdown that Dagster's page shows in a window of its own, at a click.
+
+    Shorter Markdown stands in a column, which cuts off what a table has on its right.
+    """
+    return dg.MetadataValue.md(markdown.ljust(_SHORT_MARKDOWN))
+
+
+def settings_table(settings: Mapping[str, Any]) -> dg.TableMetadataValue:
+    """Return settings as a table, from which `settings_in` reads them.
+
+    Args:
+        settings: As JSON has them, by name.
+    """
+    lines = [dg.TableRecord({"setting": name, "value": _written(each)}) for name, each in settings.items()]
+    columns = [dg.TableColumn("setting"), dg.TableColumn("value")]
+    return dg.MetadataValue.table(lines, dg.TableSchema(columns))
+
+
+def settings_in(table: dg.TableMetadataValue) -> dict[str, Any]:
+    """Return what `settings_table` was given."""
+    return {str(each.data["setting"]): _read(str(each.data["value"])) for each in table.records}
+
+
+def _written(value: Any) -> str:
+    """Return a value as JSON, text without quotes where it can't be taken for something else.
+
+    >>> _written("eu"), _written("3"), _written(["a"]), _written(None)
+    ('eu', '"3"', '["a"]', 'null')
+    """
+    if isinstance(value, str) and _read(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def topic_settings(spec: TopicTable) -> dg.TableMetadataValue:
+    """Return a topic's settings as a table, from which `settings_of` reads them."""
+    return settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
+
+
+def settings_of(metadata: dict[str, Any]) -> TopicTable:
+    """Return the settings that an asset's metadata carries, as `build_topic_assets` put them there."""
+    return _AS_JSON.validate_python(settings_in(metadata[SETTINGS]))
+
+
+def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:
+    """Return the settings of all topics that a code location has, by the keys of their tables.
+
+    The topics of one table follow each other, each with settings of its own.
+    """
+    if repository is None:
+        return []
+    by_key = {
+        key: metadata
+        for assets in repository.assets_defs_by_key.values()
+        for key, metadata in assets.metadata_by_key.items()
+        if SETTINGS in metadata
+    }
+    return [each for key in sorted(by_key) for each in settings_of(dict(by_key[key])).each_topic]
+
+
+_PLOTTED_PARTITIONS = 20
+"""Of topics with more partitions, only those that lag are told of."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What Dagster was told of a topic before.
+
+    Args:
+        end: Its end offset, summed over the partitions.
+        at: When, in seconds since 1970.
+    """
+
+    end: int
+    at: float
+
+    def rate(self, end: int, now: float) -> float | None:
+        """Return how many records per second have come since; None if nobody can tell.
+
+        Args:
+            end: The end offset now. Offsets without a record count, too: of transactions and of compaction.
+
+        >>> Told(100, 10.0).rate(400, 70.0), Told(100, 10.0).rate(40, 70.0), Told(100, 10.0).rate(400, 10.0)
+        (5.0, None, None)
+        """
+        # A topic that was made again ends before it did.
+        return round((end - self.end) / (now - self.at), 2) if end >= self.end and now > self.at else None
+
+
+def told_before(instance: dg.DagsterInstance, specs: Collection[TopicTable]) -> dict[dg.AssetKey, Told]:
+    """Return what Dagster was told of topics last, of those that it was told of: one query for all."""
+    found = {}
+    for record in instance.get_asset_records([topic_key(each) for each in specs]) if specs else ():
+        event = record.asset_entry.last_materialization
+        told = event.asset_materialization if event else None
+        end = told.metadata.get("end_offset") if told else None
+        if event and isinstance(end, dg.IntMetadataValue) and end.value is not None:
+            found[record.asset_entry.asset_key] = Told(end.value, event.timestamp)
+    return found
+
+
+def topic_materialization(
+    spec: TopicTable, now: Watermarks, behind: Mapping[int, int], rate: float | None = None
+) -> dg.AssetMaterialization:
+    """Return what Dagster shows of a topic: its end, which is its data version, and what its table lacks of it.
+
+    It is others who fill the topic. Dagster's page of what is only ever observed says that it is never materialized.
+
+    Args:
+        behind: Offsets still to consume by partition; those that are left out have none.
+        rate: Records per second; None if nobody can tell.
+    """
+    version = sha256(repr(sorted(now.end.items())).encode()).hexdigest()[:16]
+    few = len(now.end) <= _PLOTTED_PARTITIONS
+    lags = {f"lag_partition_{p}": behind.get(p, 0) for p in sorted(now.end) if few or behind.get(p)}
+    return dg.AssetMaterialization(
+        topic_key(spec),
+        metadata={
+            "table": dg.MetadataValue.asset(table_key(spec)),
+            "lag": sum(behind.values()),
+            **({} if rate is None else {"records_per_second": rate}),
+            "end_offset": sum(now.end.values()),
+            "partitions": len(now.end),
+            **lags,
+        },
+        tags={"dagster/data_version": version},
+    )
+
+
+_LONGEST, _MOST_COLUMNS = 80, 20
+_SNAPSHOTS = 20
+
+
+def sample_rows(spec: TopicTable, table: Table, snapshots: Iterable[int]) -> dg.MetadataValue | None:
+    """Return the first rows of the newest file that a run has added.
+
+    Args:
+        spec: The topic; its masks hide what they find.
+        table: Its table as it is now.
+        snapshots: Ids of the run's snapshots, the newest first.
+
+    Returns:
+        A table in Markdown, without the metadata column; None if the settings ask for none, or nothing was added.
+    """
+    if not (spec.samples and spec.sample_rows):
+        return None
+    file = next((found for each in snapshots for found in _added(table, each)), None)
+    if file is None:
+        return None
+    schema = table.schema()
+    fields = [field for field in schema.fields if field.name != spec.metadata_column]
+    shown = fields[:_MOST_COLUMNS]
+    if not shown:
+        return None
+    scan = ArrowScan(
+        table.metadata, table.io, schema.select(*[f.name for f in shown]), AlwaysTrue(), limit=spec.sample_rows
+    )
+    rows = scan.to_table([FileScanTask(file)]).to_pylist()
+    cells = [[quoted_cell(row[field.name], spec) for field in shown] for row in rows]
+    told = markdown_table([code(field.name) for field in shown], cells)
+    more = len(fields) - len(shown)
+    return in_a_window(f"{told}\n\n… and {more} more columns." if more else told)
+
+
+def newest_rows(table: Table, columns: Sequence[str], most: int) -> list[dict[str, Any]]:
+    """Return some of the rows that came last, those of newer snapshots first; of old snapshots, none are looked for.
+
+    Args:
+        table: A table that is appended to.
+        most: How many rows at most.
+    """
+    rows: list[dict[str, Any]] = []
+    schema = table.schema().select(*columns)
+    for snapshot in islice(ancestors(table, head_of(table)), _SNAPSHOTS):
+        for file in _added(table, snapshot.snapshot_id):
+            if len(rows) >= most:
+                return rows
+            scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue(), limit=most - len(rows))
+            rows += scan.to_table([FileScanTask(file)]).to_pylist()
+    return rows
+
+
+def _added(table: Table, snapshot_id: int) -> Iterator[DataFile]:
+    """Give the data files that a snapshot has added."""
+    snapshot = table.snapshot_by_id(snapshot_id)
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        if manifest.added_snapshot_id != snapshot_id or manifest.content != ManifestContent.DATA:
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot_id:
+                yield entry.data_file
+
+
+def quoted_cell(value: Any, spec: TopicTable) -> str:
+    """Return a value as code, in which Markdown and HTML mean nothing; what the topic's masks find is hidden."""
+    if value is None:
+        return ""
+    text = printable(quoted(str(value)[:SAMPLE_CHARACTERS], True, spec.mask))
+    return code(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+
+
+_SHOWN_CHANGES = 20
 
 
 def partition_metadata(report: PartitionReport) -> dict[str, int]:
@@ -152,7 +404,3 @@ def column_lineage(spec: TopicTable, table: Table) -> dg.TableColumnLineage:
             for name in fields
         }
     )
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | float | str) else str(value)

@@ -19,21 +19,19 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.markdown import code
 from kafka_lake.common.markdown import table as markdown_table
-from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
-from kafka_lake.components.dead_letters import dead_letter_evaluation
+from kafka_lake.components.checks import NO_DEAD_LETTERS, check_result, dead_letter_evaluation, with_all_rules
+from kafka_lake.components.jobs import health_check, health_check_key
 from kafka_lake.components.keys import partition_key, partitions_in, table_key, topic_key, work_name
-from kafka_lake.components.maintenance import health_check, health_check_key
 from kafka_lake.components.metadata import (
-    check_result,
     figures_metadata,
     history_metadata,
     partition_metadata,
+    sample_rows,
     table_metadata,
+    told_before,
+    topic_materialization,
 )
 from kafka_lake.components.partitions import is_for_partitions, register_partitions
-from kafka_lake.components.rule_checks import with_all_rules
-from kafka_lake.components.sample_rows import sample_rows
-from kafka_lake.components.topic_page import told_before, topic_materialization
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.connections import Connections

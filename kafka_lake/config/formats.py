@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from kafka_lake.config.settings import Problem, Settings, either, one_of
-from kafka_lake.config.text import OptionalText, Text
+from kafka_lake.config.settings import OptionalText, Problem, Settings, Text, either, one_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER, Placeholders
 from kafka_lake.ingest.decode.ddl import check_ddl

@@ -5,8 +5,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, create_model, field_validator
 
-from kafka_lake.config.settings import Problem, Settings, ShortFor
-from kafka_lake.config.text import OptionalText, Text, TextList, duration
+from kafka_lake.config.settings import OptionalText, Problem, Settings, ShortFor, Text, TextList, duration
 from kafka_lake.ingest.topic_table import pydantic_fields
 from kafka_lake.lake.maintenance.settings import Maintenance
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from kafka_lake.config.rule_problems import rule_problems
+from kafka_lake.config.rules import rule_problems
 from kafka_lake.config.settings import Problem
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.ddl import check_ddl

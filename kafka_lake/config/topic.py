@@ -1,7 +1,4 @@
-"""The settings of a topic's document, each group declared once, and the spec that the pipeline takes of them.
-
-The YAML component, its JSON schema and docs/settings.md derive from these models.
-"""
+"""The settings of a topic's document, and the specification that the pipeline takes."""
 
 import re
 from collections import Counter
@@ -12,15 +9,15 @@ from typing import Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
-from kafka_lake.config.continuous import ContinuousRuns
+from kafka_lake.common.durations import seconds_of
 from kafka_lake.config.formats import Json, KeyFormat, ValueFormat, format_spec, key_spec
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.problems import maintenance_problems, routing_problems, table_problems
-from kafka_lake.config.settings import Problem, Settings, ShortFor, is_template
+from kafka_lake.config.settings import Problem, Settings, ShortFor, Text, TextList, TextOrList, is_template
 from kafka_lake.config.table import NAMESPACE, OneTable, Table, TablesBy, TableSettings, table_name
-from kafka_lake.config.text import Text, TextList, TextOrList
 from kafka_lake.config.topic_pattern import TopicPattern, compiled
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.route import Match, Unmatched, When
 from kafka_lake.ingest.topic_table import (
@@ -32,6 +29,54 @@ from kafka_lake.ingest.topic_table import (
     TopicTable,
     derived_table_name,
 )
+
+
+class ContinuousRuns(Settings):
+    """How often a topic's continuous runs commit, and when they end. All has defaults: ``continuous: {}`` is enough.
+
+    Durations are a number and ms, s, m or h.
+    """
+
+    trigger: Text = Field(default="2s", description="At most one commit starts in this time.")
+    time_limit: Text = Field(
+        default="1h", alias="for", description="The run ends after this time; the sensor starts another."
+    )
+    idle: Text = Field(default="5m", description="The run ends when no record has arrived for this time.")
+    compact_every: Annotated[int, Field(ge=2)] | None = Field(
+        default=100, description="Small files are compacted after this many commits; null for never."
+    )
+    report_every: Text = Field(
+        default="30s", description="Materializations and check results are reported once in this time."
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give the durations that are none, or too short for another."""
+        try:
+            self.settings()
+        except ConfigurationError as error:
+            yield (), str(error)
+
+    def settings(self) -> Continuous:
+        """Return the settings as a continuous run takes them.
+
+        Raises:
+            ConfigurationError: If a duration is none, or too short for another.
+        """
+        written = {"trigger": self.trigger, "for": self.time_limit, "idle": self.idle}
+        seconds = {}
+        for key, text in {**written, "report_every": self.report_every}.items():
+            try:
+                seconds[key] = seconds_of(text)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{key}: {error}") from error
+        return Continuous(
+            trigger=seconds["trigger"],
+            time_limit=seconds["for"],
+            idle=seconds["idle"],
+            compact_every=self.compact_every,
+            report_every=seconds["report_every"],
+        )
+
 
 _TOPIC_NAME = next(each.pattern for each in get_args(TopicName) if isinstance(each, InDocuments))
 

@@ -5,8 +5,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
-from kafka_lake.config.settings import Problem, Settings, either, one_of
-from kafka_lake.config.text import Limit, OptionalText, Text, TextOrList, duration
+from kafka_lake.config.settings import (
+    Limit,
+    OptionalText,
+    Problem,
+    Settings,
+    Text,
+    TextOrList,
+    duration,
+    either,
+    one_of,
+)
 from kafka_lake.ingest.topic_table import DeleteMode, TruncateMode
 
 

@@ -10,9 +10,9 @@ from rich.table import Table
 from kafka_lake.cli.status import collect
 from kafka_lake.common.environment import SCHEMA_REGISTRY_URL
 from kafka_lake.common.printable import counted
+from kafka_lake.components.metadata import readable
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.table_page import readable
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history

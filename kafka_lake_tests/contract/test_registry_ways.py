@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from kafka_lake.common.server_process import free_port
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import RegistryResource
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 from pyspark.sql.types import IntegerType
 
-from kafka_lake.components.kafka_topic import KafkaTopic
+from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource

@@ -21,21 +21,17 @@ from pyiceberg.exceptions import ServiceUnavailableError
 
 from kafka_lake.common.server_process import free_port
 from kafka_lake.components import reporting
-from kafka_lake.components.assets import build_topic_assets
-from kafka_lake.components.automation import follow_sources
-from kafka_lake.components.dead_letters import CHECK as NO_DEAD_LETTERS
+from kafka_lake.components.assets import Presentation, build_topic_assets, follow_sources
+from kafka_lake.components.checks import NO_DEAD_LETTERS
+from kafka_lake.components.jobs import build_replay_job, health_check_key
 from kafka_lake.components.keys import TOPIC_TAG, table_key, topic_key
-from kafka_lake.components.maintenance import health_check_key
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
-from kafka_lake.components.presentation import Presentation
-from kafka_lake.components.replay_job import build_replay_job
 from kafka_lake.components.reporting import BACKFILL_TAG
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.work import run_checks
+from kafka_lake.components.sensors.requests import run_checks
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.continuous.schedule import Continuous
@@ -910,7 +906,7 @@ def test_the_job_moves_dead_letters_and_what_lies_downstream_notices(
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     assert runner.run(strict, (0, 0)).success
     # In process a job has no code location to ask.
-    monkeypatch.setattr("kafka_lake.components.replay_job._topics", lambda context: [lenient])
+    monkeypatch.setattr("kafka_lake.components.jobs._topics", lambda context: [lenient])
     definitions = dg.Definitions(
         assets=build_topic_assets(lenient, SHOWN),
         jobs=[build_replay_job()],

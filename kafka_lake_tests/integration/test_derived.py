@@ -11,9 +11,9 @@ import dagster as dg
 import pytest
 from dagster import ResourceDefinition
 
+from kafka_lake.components.assets import Presentation
 from kafka_lake.components.derived_assets import build_derived_asset
 from kafka_lake.components.keys import op_name_of
-from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable

@@ -11,11 +11,10 @@ import dagster as dg
 import pytest
 from dagster import ResourceDefinition
 
-from kafka_lake.components.assets import build_topic_assets
+from kafka_lake.components.assets import Presentation, build_topic_assets
 from kafka_lake.components.derived_assets import build_derived_asset, time_partitions_of, up_to_date_tags
 from kafka_lake.components.keys import table_key, work_name
 from kafka_lake.components.partitions import register_partitions
-from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable

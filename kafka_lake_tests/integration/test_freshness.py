@@ -1,4 +1,4 @@
-"""How fresh a table is, on a real broker: told when it changes, and by the check itself."""
+"""How fresh a table is, on a real broker: told when it freshness_changes, and by the check itself."""
 
 import time
 from collections.abc import Callable
@@ -7,15 +7,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_lake.components.assets import build_topic_assets
-from kafka_lake.components.freshness import CHECK, changes, freshness
+from kafka_lake.components.assets import Presentation, build_topic_assets
+from kafka_lake.components.checks import FRESHNESS, freshness, freshness_changes
 from kafka_lake.components.keys import table_key
-from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensor import build_sensor
+from kafka_lake.components.sensors.topics import build_sensor
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -54,7 +52,7 @@ def test_a_record_that_waits_too_long_shows_and_a_quiet_topic_is_fresh(
         return [each for each in found.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
 
     (first,) = tick()
-    assert (first.asset_key, first.check_name, first.passed) == (table_key(spec), CHECK, True)
+    assert (first.asset_key, first.check_name, first.passed) == (table_key(spec), FRESHNESS, True)
     topic.send({"id": 1}, 0, timestamp_ms=ago(10))
     assert tick() == [], "nothing has changed: the record is young"
     topic.send({"id": 2}, 1, timestamp_ms=ago(1000))
@@ -68,9 +66,9 @@ def test_a_record_that_waits_too_long_shows_and_a_quiet_topic_is_fresh(
     assert stale.description.startswith("3 offsets wait; the oldest record that the table lacks is 10")
     assert tick() == [], "it is told once"
     ingest(spec, connections(), "run")
-    alone = dg.AssetSelection.checks(dg.AssetCheckKey(table_key(spec), CHECK))
+    alone = dg.AssetSelection.checks(dg.AssetCheckKey(table_key(spec), FRESHNESS))
     checked = dg.materialize(assets, instance=instance, resources=resources, selection=alone)
-    assert [(each.check_name, each.passed) for each in checked.get_asset_check_evaluations()] == [(CHECK, True)]
+    assert [(each.check_name, each.passed) for each in checked.get_asset_check_evaluations()] == [(FRESHNESS, True)]
     (fresh,) = tick()
     assert (fresh.passed, fresh.metadata["lag"].value) == (True, 0)
     # The runs come first: that nothing can be told keeps none waiting.
@@ -79,7 +77,7 @@ def test_a_record_that_waits_too_long_shows_and_a_quiet_topic_is_fresh(
     def fails(*_: object) -> Any:
         raise OSError("no record comes")
 
-    monkeypatch.setattr("kafka_lake.components.freshness.arrival_times", fails)
+    monkeypatch.setattr("kafka_lake.components.checks.arrival_times", fails)
     context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=asked, cursor=cursor)
     found = repository.get_sensor_def("kafka_offsets").evaluate_tick(context)
     assert table_key(spec) in {key for request in found.run_requests for key in request.asset_selection}
@@ -92,8 +90,8 @@ def test_who_cannot_be_asked_is_left_as_he_was_told(
 ) -> None:
     spec = new_topic(1).spec(max_age="5m")
     cluster, catalog = connections().cluster, connections().catalog
-    events, told = changes([spec], cluster, catalog, "of another version")
+    events, told = freshness_changes([spec], cluster, catalog, "of another version")
     assert [each.passed for each in events] == [True]
     monkeypatch.setattr(KafkaCluster, "watermarks", lambda _, topics: {each: OSError("gone") for each in topics})
-    assert changes([spec], cluster, catalog, told) == ([], told)
+    assert freshness_changes([spec], cluster, catalog, told) == ([], told)
     assert freshness([spec], cluster, catalog) == []

@@ -17,10 +17,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyiceberg.exceptions import CommitFailedException
 
+from kafka_lake.components.jobs import health_check_key
 from kafka_lake.components.keys import MAINTENANCE_TAG, table_key
-from kafka_lake.components.maintenance import health_check_key
-from kafka_lake.components.maintenance_sensor import evaluate
 from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.sensors.maintenance import evaluate
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.maintain import maintain, sentence

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import kafka_lake.cli.console
 from kafka_lake.cli.main import app
-from kafka_lake.components.assets import topics_of
+from kafka_lake.components.metadata import topics_of
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kafka_lake.cli.status import collect
-from kafka_lake.components.kafka_topic import KafkaTopic
+from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import clean

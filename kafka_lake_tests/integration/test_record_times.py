@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_lake.common.offsets import OffsetRange, Position
-from kafka_lake.components.freshness import freshness
+from kafka_lake.components.checks import freshness
 from kafka_lake.components.metadata import figures_metadata
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent

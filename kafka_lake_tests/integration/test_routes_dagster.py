@@ -8,8 +8,7 @@ import pytest
 
 from kafka_lake.components.keys import table_key
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.finding import CHECKS
 from kafka_lake.ingest.route import When

@@ -7,16 +7,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_lake.components import topic_runs
+from kafka_lake.components import runs as topic_runs
 from kafka_lake.components.assets import build_topic_assets
-from kafka_lake.components.groups import Sharing
 from kafka_lake.components.keys import TOPIC_TAG, op_name, table_key
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensor import evaluate
-from kafka_lake.components.work import Pace
+from kafka_lake.components.sensors.requests import Pace, Sharing
+from kafka_lake.components.sensors.topics import evaluate
 from kafka_lake.ingest.rule import Range, RuleEntry
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster

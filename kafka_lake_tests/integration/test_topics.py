@@ -15,8 +15,7 @@ from confluent_kafka import TopicPartition
 from kafka_lake.components.keys import partition_key, table_key, work_name
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import ConfigurationError, TopicReplacedError
 from kafka_lake.ingest.adopt.plan import plan_adoption

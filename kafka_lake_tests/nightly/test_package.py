@@ -165,7 +165,17 @@ def test_the_wheel_has_the_library_and_not_the_shop(stranger: Stranger, tmp_path
         )
     )
     assert told[0].startswith(str(stranger.python.parents[1]))
-    assert told[1:] == [False, False, False, True, True, "kafka_lake.components.kafka_topic", True, True, True]
+    assert told[1:] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        "kafka_lake.components.components.kafka_topic",
+        True,
+        True,
+        True,
+    ]
     assert not (Path(told[0]).parent / "kafka_lake_tests").exists()
     assert "demo" not in stranger.run("kafka-lake", "--help", folder=tmp_path)
     assert "--demo" not in stranger.run("kafka-lake", "up", "--help", folder=tmp_path)

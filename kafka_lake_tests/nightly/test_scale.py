@@ -17,12 +17,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Created
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
-from kafka_lake.components.groups import Sharing
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.sensor import evaluate, poll_topics
-from kafka_lake.components.work import Pace
+from kafka_lake.components.sensors.requests import Pace, Sharing
+from kafka_lake.components.sensors.topics import evaluate, poll_topics
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan.append import plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, read

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from kafka_lake.common.process_names import is_gone, name_of, number_of
-from kafka_lake.components.alive import ALIVE_TAG, alive, end_dead
+from kafka_lake.components.heartbeat import HEARTBEAT_TAG, alive, end_dead
 from kafka_lake.components.keys import TOPIC_TAG
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -28,7 +28,7 @@ def job() -> None: ...
 
 
 def begun(instance, alive_tag, status=dg.DagsterRunStatus.STARTED):
-    return instance.create_run_for_job(job, status=status, tags={ALIVE_TAG: alive_tag} if alive_tag else {})
+    return instance.create_run_for_job(job, status=status, tags={HEARTBEAT_TAG: alive_tag} if alive_tag else {})
 
 
 def status(instance, run):
@@ -71,13 +71,13 @@ def test_a_run_says_that_it_lives_again_and_again(instance):
             seen.append("fails")
             raise OSError("the database is gone for a moment")
         add(run_id, tags)
-        seen.append(tags[ALIVE_TAG])
+        seen.append(tags[HEARTBEAT_TAG])
         if len(seen) > 3:
             again.set()
 
     instance.add_run_tags = added
     with alive(instance, run.run_id, beat_seconds=0.001):
-        assert instance.get_run_by_id(run.run_id).tags[ALIVE_TAG].startswith(name_of(os.getpid()))
+        assert instance.get_run_by_id(run.run_id).tags[HEARTBEAT_TAG].startswith(name_of(os.getpid()))
         assert again.wait(20)
     assert seen.pop() == "done"
     moments = [datetime.fromisoformat(each.rpartition(" ")[2]) for each in seen if each != "fails"]
@@ -96,13 +96,13 @@ def test_a_database_that_is_locked_when_a_run_begins_does_not_end_it(instance, m
     with alive(instance, run.run_id):
         done.append(True)
     assert done
-    assert ALIVE_TAG not in instance.get_run_by_id(run.run_id).tags
+    assert HEARTBEAT_TAG not in instance.get_run_by_id(run.run_id).tags
 
 
 def test_runs_of_processes_that_are_gone_are_ended(instance, process):
     living, dead = begun(instance, said(name_of(process.pid), 10_000)), begun(instance, said("x"))
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    instance.add_run_tags(dead.run_id, {ALIVE_TAG: said(name_of(gone.pid))})
+    instance.add_run_tags(dead.run_id, {HEARTBEAT_TAG: said(name_of(gone.pid))})
     gone.kill()
     gone.wait()
     found = [instance.get_run_by_id(each.run_id) for each in (living, dead)]

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from kafka_lake.components.automation import follow_sources
+from kafka_lake.components.assets import follow_sources
 
 SOURCE = dg.AssetKey(["pizza", "completed_pizzas"])
 

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, MapType, NestedField, StringType, StructType
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
-from kafka_lake.components import dead_letters
+from kafka_lake.components import checks as dead_letters
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder, Seen, news_leaves

@@ -22,15 +22,14 @@ from kafka_lake.cli.main import app
 from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.cluster_variables import own_variables
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
-from kafka_lake.components import register_partitions, replay_job
-from kafka_lake.components.assets import build_topic_assets, settings_of
-from kafka_lake.components.groups import Sharing
+from kafka_lake.components import jobs as replay_job
+from kafka_lake.components import partitions as register_partitions
+from kafka_lake.components.assets import Presentation, build_topic_assets
 from kafka_lake.components.keys import TOPIC_TAG
-from kafka_lake.components.presentation import Presentation
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
-from kafka_lake.components.sensor import evaluate
-from kafka_lake.components.work import Pace
+from kafka_lake.components.metadata import settings_of
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.components.sensors.requests import Pace, Sharing
+from kafka_lake.components.sensors.topics import evaluate
 from kafka_lake.discovery.discover import Discovered, document, documents
 from kafka_lake.errors import AuthenticationError, ConfigurationError, KafkaError
 from kafka_lake.ingest.topic_table import TopicTable

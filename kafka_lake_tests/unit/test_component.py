@@ -10,16 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafka_lake.cli.load_definitions import explanation
-from kafka_lake.components.assets import build_topic_assets, settings_of
-from kafka_lake.components.ingest_config import IngestConfig, Mode
-from kafka_lake.components.kafka_topic import KafkaTopic, partitions_apart_from_the_key
+from kafka_lake.components.assets import Presentation, build_topic_assets
+from kafka_lake.components.components.kafka_topic import KafkaTopic, partitions_apart_from_the_key
 from kafka_lake.components.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
-from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.materialize import IngestConfig, Mode
+from kafka_lake.components.metadata import settings_of
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.connections import kept_session
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.run_connections import kept_session
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.components.derived_problems import derived_problems
+from kafka_lake.components.components.derived_table import derived_problems
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.query import fingerprint, over_views, parsed, tables_read, with_origin
 

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from pyiceberg.table import Table
 
-from kafka_lake.components.derived_sensor import Asked, asked_before, evaluate
+from kafka_lake.components.sensors.derived import Asked, asked_before, evaluate
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.upstream import read_of
 from kafka_lake.lake.catalog import LakeCatalog

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from kafka_lake.cli.discover import discovered_blocks, size_of, written_lines
 from kafka_lake.cli.main import app
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
-from kafka_lake.components.kafka_topic import KafkaTopic
+from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.discovery.discover import Discovered, described, document, documents, write
 from kafka_lake.discovery.guess import Column, Guess, Schemas, columns_of, guess, json_value
 from kafka_lake.errors import ConfigurationError, RegistryError, UnknownSchemaError

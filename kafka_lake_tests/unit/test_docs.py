@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from kafka_lake import errors as errors_module
-from kafka_lake.components.reference import of_a_topic, of_others
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.decode.reference import tables
@@ -16,6 +15,7 @@ from kafka_lake.lake.how_to_read import how_to_read
 from kafka_lake.metrics.declared import reference
 from kafka_lake_tests.contract.kafka_security.page import wrong_settings
 from kafka_lake_tests.unit.generated_pages import commands, error_classes, errors
+from kafka_lake_tests.unit.generated_tables import of_a_topic, of_others
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

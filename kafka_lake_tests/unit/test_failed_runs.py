@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_lake.components.at_hand import dagster_at_hand, failed_runs
-from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import member_tag, op_name
+from kafka_lake.components.runs import dagster_at_hand, failed_runs
+from kafka_lake.components.steps import as_failures
 from kafka_lake.errors import AuditFailedError, RegistryError
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import TopicTable

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.components.groups import FAILED, FAR_BEHIND, Due, Sharing, groups
 from kafka_lake.components.keys import pool_name, table_key
+from kafka_lake.components.sensors.requests import FAILED, FAR_BEHIND, Due, Sharing, groups
 from kafka_lake.ingest.topic_table import TopicTable
 
 SPEC = TopicTable("pizzas", "pizza", "orders")

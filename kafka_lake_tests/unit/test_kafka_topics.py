@@ -12,9 +12,8 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
 from kafka_lake.cli.load_definitions import explanation
-from kafka_lake.components.assets import SETTINGS, settings_of
-from kafka_lake.components.has_topics import new_topics
-from kafka_lake.components.kafka_topics import KafkaTopics
+from kafka_lake.components.components.kafka_topics import KafkaTopics, new_topics
+from kafka_lake.components.metadata import SETTINGS, settings_of
 from kafka_lake.errors import KafkaError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster as Brokers

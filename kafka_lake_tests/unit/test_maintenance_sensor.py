@@ -13,16 +13,14 @@ import yaml
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 
 from kafka_lake.common.offsets import Position, TopicIdentity
-from kafka_lake.components.alive import ALIVE_TAG
-from kafka_lake.components.assets import build_topic_assets
+from kafka_lake.components.assets import Presentation, build_topic_assets
+from kafka_lake.components.heartbeat import HEARTBEAT_TAG
+from kafka_lake.components.jobs import build_maintenance_job, health_check_key
 from kafka_lake.components.keys import MAINTENANCE_TAG, table_key
-from kafka_lake.components.maintenance import build_maintenance_job, health_check_key
-from kafka_lake.components.maintenance_sensor import at_once, build_maintenance_sensor, evaluate
-from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.components.sensors.maintenance import at_once, build_maintenance_sensor, evaluate
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance import policy
@@ -123,7 +121,7 @@ def test_a_run_in_progress_is_waited_for_and_a_dead_one_or_a_queued_one_is_not(
     assert tables(result) == []
     assert "pizza.a: its maintenance is in flight" in str(result.skip_reason)
     instance.delete_run(running.run_id)
-    died = {ALIVE_TAG: "elsewhere:boot:1:17:123 2026-01-02T03:04:05+00:00"}
+    died = {HEARTBEAT_TAG: "elsewhere:boot:1:17:123 2026-01-02T03:04:05+00:00"}
     dead = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags={**tags, **died})
     assert tables(tick()) == ["pizza.a,pizza.b"]
     run = instance.get_run_by_id(dead.run_id)

@@ -16,7 +16,7 @@ import kafka_lake.cli.project
 import kafka_lake.ingest.maintenance.needed
 from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.cli.main import app
-from kafka_lake.components.assets import topics_of
+from kafka_lake.components.metadata import topics_of
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.topic import Topic
 from kafka_lake.ingest.maintenance.needed import Due, Preview

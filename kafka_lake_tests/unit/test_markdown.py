@@ -16,11 +16,10 @@ from markdown_it.token import Token
 from kafka_lake.common.markdown import block, code, plain, table
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.common.printable import printable
-from kafka_lake.components import dead_letters
-from kafka_lake.components.metadata import check_result, table_metadata
+from kafka_lake.components import checks as dead_letters
+from kafka_lake.components.checks import check_result
+from kafka_lake.components.metadata import about_table, sample_rows, table_metadata
 from kafka_lake.components.reporting import _of_routes
-from kafka_lake.components.sample_rows import sample_rows
-from kafka_lake.components.table_page import about_table
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.finding import Finding

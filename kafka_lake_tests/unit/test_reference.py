@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from kafka_lake.common.environment import VARIABLES
-from kafka_lake.components.reference import of_a_topic
 from kafka_lake.config.formats import Avro
 from kafka_lake.config.table import Table
 from kafka_lake.config.topic import Topic
 from kafka_lake.config.write import History, Upsert
+from kafka_lake_tests.unit.generated_tables import of_a_topic
 
 ROOT = Path(__file__).parents[2]
 

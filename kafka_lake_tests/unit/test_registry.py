@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import RegistryResource
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.registry_settings import properties_from_env

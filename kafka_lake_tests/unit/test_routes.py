@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.components.assets import SETTINGS, settings_of
-from kafka_lake.components.kafka_topic import refuse_shared_tables
+from kafka_lake.components.components.kafka_topic import refuse_shared_tables
+from kafka_lake.components.metadata import SETTINGS, settings_of
 from kafka_lake.config.problems import routing_problems
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.by_schema.names import schema_name

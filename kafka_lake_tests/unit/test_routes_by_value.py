@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_lake.components.kafka_topic import refuse_shared_tables
+from kafka_lake.components.components.kafka_topic import refuse_shared_tables
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.routes.by_value import admitted, as_properties, begins_in, knowing, may_meet, may_name, place_of

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafka_lake.components.assets import settings_of
-from kafka_lake.components.metadata import check_result
+from kafka_lake.components.checks import check_result
+from kafka_lake.components.metadata import settings_of
 from kafka_lake.errors import ConfigurationError, EngineUnavailableError
 from kafka_lake.executors.writing.refused import split
 from kafka_lake.ingest.decode import meaning_of

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from kafka_lake.components.sample_rows import sample_rows
+from kafka_lake.components.metadata import sample_rows
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 

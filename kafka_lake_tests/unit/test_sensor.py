@@ -12,22 +12,20 @@ from dagster._utils.error import serializable_error_info_from_exc_info
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.common.server_process import free_port
-from kafka_lake.components import sensor, topic_runs
-from kafka_lake.components.alive import ALIVE_TAG
-from kafka_lake.components.assets import build_topic_assets
-from kafka_lake.components.failures import SensorFailedError
-from kafka_lake.components.groups import FAR_BEHIND, Sharing
+from kafka_lake.components import runs as topic_runs
+from kafka_lake.components.assets import Presentation, build_topic_assets
+from kafka_lake.components.heartbeat import HEARTBEAT_TAG
 from kafka_lake.components.keys import TOPIC_TAG, YIELD_TAG, pool_name, table_key
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
-from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.metadata import told_before
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensor import build_sensor, evaluate, poll_topics
-from kafka_lake.components.topic_page import told_before
-from kafka_lake.components.topic_runs import WORK_TAG
-from kafka_lake.components.work import Pace
+from kafka_lake.components.runs import WORK_TAG
+from kafka_lake.components.sensors import topics as sensor
+from kafka_lake.components.sensors.requests import FAR_BEHIND, Pace, Sharing
+from kafka_lake.components.sensors.topics import build_sensor, evaluate, poll_topics
+from kafka_lake.components.steps import SensorFailedError
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.topic_table import Route, TopicTable
@@ -287,7 +285,7 @@ def test_a_tick_that_fails_says_why_first(answers, tmp_path, monkeypatch):
 
 
 def test_a_dead_run_does_not_block_its_topic(instance, catalog, answers, monkeypatch):
-    tags = {TOPIC_TAG: "pizzas", ALIVE_TAG: "elsewhere:boot:1:17:123 2026-01-02T03:04:05+00:00"}
+    tags = {TOPIC_TAG: "pizzas", HEARTBEAT_TAG: "elsewhere:boot:1:17:123 2026-01-02T03:04:05+00:00"}
     job = dg.GraphDefinition("any").to_job()
     dead = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)
     monkeypatch.setattr(topic_runs, "_FIRST_PAUSE", 0.0)

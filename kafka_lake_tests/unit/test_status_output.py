@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 import kafka_lake.cli.project
 import kafka_lake.cli.status
-import kafka_lake.components.at_hand
+import kafka_lake.components.runs
 from kafka_lake.cli.main import app
 from kafka_lake.cli.output import overview, status_table
 from kafka_lake.cli.status import PartitionStatus, TopicStatus
 from kafka_lake.cli.topic import record_lines
-from kafka_lake.components.at_hand import FailedRun
+from kafka_lake.components.runs import FailedRun
 from kafka_lake.ingest.topic_table import TopicTable
 
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
@@ -105,7 +105,7 @@ def test_last_failure_is_in_json_and_told_of_a_topic_that_lags(monkeypatch: pyte
     monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda _=None: [TopicTable("a"), TopicTable("b")])
     monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", unconnected)
     monkeypatch.setattr(kafka_lake.cli.status, "collect", lambda *_: [status("a", lag=3), status("b")])
-    monkeypatch.setattr(kafka_lake.components.at_hand, "failed_runs", lambda _: {"a": failed})
+    monkeypatch.setattr(kafka_lake.components.runs, "failed_runs", lambda _: {"a": failed})
     done = CliRunner().invoke(app, ["status", "--json"])
     assert done.exit_code == 0
     told = {each["topic"]: each["last_failure"] for each in json.loads(done.stdout)}

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from kafka_lake.cli.load_definitions import explanation
-from kafka_lake.components.has_topics import new_topics
-from kafka_lake.components.kafka_topic import KafkaTopic
-from kafka_lake.components.names_of_topics import keep_names, kept_names
+from kafka_lake.components.components.base import keep_names, kept_names
+from kafka_lake.components.components.kafka_topic import KafkaTopic
+from kafka_lake.components.components.kafka_topics import new_topics
 from kafka_lake_tests.unit.test_component import refusal
 from kafka_lake_tests.unit.test_kafka_topics import Project, project  # noqa: F401
 

@@ -12,18 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks, losses_from_json, losses_to_json
-from kafka_lake.components import sensor
-from kafka_lake.components.assets import build_topic_assets, topics_of
-from kafka_lake.components.freshness import Freshness, _by_table
-from kafka_lake.components.groups import Sharing
+from kafka_lake.components.assets import Presentation, build_topic_assets
+from kafka_lake.components.checks import Freshness, _by_table
 from kafka_lake.components.keys import TOPIC_TAG, partition_key, partitions_in
-from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.metadata import topics_of
 from kafka_lake.components.reporting import Reporter
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.work import Pace
+from kafka_lake.components.sensors import topics as sensor
+from kafka_lake.components.sensors.requests import Pace, Sharing
 from kafka_lake.errors import ConfigurationError, KafkaError, TableError, UnknownTopicError
 from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.gate import GateFailedError
@@ -177,7 +175,7 @@ def test_a_document_of_several_topics_is_one_table_below_all_of_them() -> None:
 
 
 def test_two_documents_with_a_topic_in_common_are_refused() -> None:
-    from kafka_lake.components.kafka_topic import refuse_shared_tables
+    from kafka_lake.components.components.kafka_topic import refuse_shared_tables
 
     first, _ = load("topics: [a, b]\ntable: both")
     second, _ = load("topic: b\ntable: other")

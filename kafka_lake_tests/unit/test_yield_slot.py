@@ -7,7 +7,7 @@ import pytest
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from sqlalchemy.exc import OperationalError
 
-from kafka_lake.components.yield_slot import yields_slot
+from kafka_lake.components.runs import yields_slot
 
 PIZZAS, PASTA, SALADS = (dg.AssetKey(["lake", name]) for name in ("pizzas", "pasta", "salads"))
 STARTED, QUEUED = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.QUEUED

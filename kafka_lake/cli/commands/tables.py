@@ -49,8 +49,8 @@ def status(
     from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.cli.status import awaited, clusters_of, collect, unanswered
     from kafka_lake.common.durations import seconds_of
-    from kafka_lake.components.at_hand import failed_runs
     from kafka_lake.components.keys import work_name
+    from kafka_lake.components.runs import failed_runs
     from kafka_lake.errors import EmbeddedBrokerStoppedError
 
     seconds = None if wait is None else seconds_of(wait)

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from kafka_lake.common import environment
-from kafka_lake.components.resources.fixed import FixedResource
+from kafka_lake.components.resources import FixedResource
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_properties import catalog_name, properties_from_environment
 

@@ -17,8 +17,8 @@ from pyspark.logger import PySparkLogger
 
 from kafka_lake.common import environment
 from kafka_lake.common.home import ensure_home, home
+from kafka_lake.components.resources import FixedResource
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.fixed import FixedResource
 from kafka_lake.spark.commit_slots import CommitSlots
 from kafka_lake.spark.connect_session import await_port, connect_session, is_here, is_known, refuse_other_file
 from kafka_lake.spark.kept import forget_all

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from pyiceberg.catalog import load_catalog
 
-from kafka_lake.components.alive import ALIVE_TAG
+from kafka_lake.components.heartbeat import HEARTBEAT_TAG
 from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.lake.catalog_properties import properties_from_environment
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run
@@ -129,11 +129,11 @@ def test_a_run_whose_host_vanished_is_noticed_and_the_next_one_takes_its_records
     def at_work() -> str | None:
         new = [run for run in deployment.runs() if run.run_id not in earlier and run.status == "STARTED"]
         tags = instance.get_run_by_id(new[0].run_id).tags if new else {}
-        return new[0].run_id if ALIVE_TAG in tags else None
+        return new[0].run_id if HEARTBEAT_TAG in tags else None
 
     with deployment.instance() as instance:
         cut_off = until(at_work, "a run to be at work")
-        assert instance.get_run_by_id(cut_off).tags[ALIVE_TAG].startswith("code-1:")
+        assert instance.get_run_by_id(cut_off).tags[HEARTBEAT_TAG].startswith("code-1:")
         deployment.processes["code"].kill()
         deployment.produce(400, 100)
         deployment.start("code", "code-2")
@@ -142,10 +142,10 @@ def test_a_run_whose_host_vanished_is_noticed_and_the_next_one_takes_its_records
         assert instance.get_run_by_id(cut_off).status == dg.DagsterRunStatus.STARTED
 
         # As if it had been silent for more than a quarter of an hour.
-        name, _, said = instance.get_run_by_id(cut_off).tags[ALIVE_TAG].rpartition(" ")
+        name, _, said = instance.get_run_by_id(cut_off).tags[HEARTBEAT_TAG].rpartition(" ")
         long_ago = datetime.fromisoformat(said) - timedelta(minutes=16)
         assert long_ago < datetime.now(UTC)
-        instance.add_run_tags(cut_off, {ALIVE_TAG: f"{name} {long_ago.isoformat()}"})
+        instance.add_run_tags(cut_off, {HEARTBEAT_TAG: f"{name} {long_ago.isoformat()}"})
 
         until(lambda: instance.get_run_by_id(cut_off).is_finished, "the run to be ended", 60)
         assert instance.get_run_by_id(cut_off).status == dg.DagsterRunStatus.FAILURE

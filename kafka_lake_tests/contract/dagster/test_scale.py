@@ -17,17 +17,14 @@ from confluent_kafka.admin import NewTopic
 
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.common.server_process import HOST, free_port
-from kafka_lake.components.assets import build_topic_assets
-from kafka_lake.components.groups import Sharing
+from kafka_lake.components.assets import Presentation, build_topic_assets
 from kafka_lake.components.keys import TOPIC_TAG, table_key
 from kafka_lake.components.partitions import partitions_of
-from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensor import evaluate
-from kafka_lake.components.work import Pace, run_checks
+from kafka_lake.components.sensors.requests import Pace, Sharing, run_checks
+from kafka_lake.components.sensors.topics import evaluate
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog

@@ -10,15 +10,13 @@ import jsonschema
 import pytest
 import yaml
 
-from kafka_lake.components.kafka_topic import KafkaTopic
-from kafka_lake.components.kafka_topics import KafkaTopics
-from kafka_lake.config.continuous import ContinuousRuns
+from kafka_lake.components.components.kafka_topic import KafkaTopic
+from kafka_lake.components.components.kafka_topics import KafkaTopics
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.rules import RuleSettings
 from kafka_lake.config.settings import Settings, groups_in, has_templates
-from kafka_lake.config.table import OneTable, TablesBy, TableSettings
-from kafka_lake.config.topic import Topic
-from kafka_lake.config.where import CONDITIONS
+from kafka_lake.config.table import CONDITIONS, OneTable, TablesBy, TableSettings
+from kafka_lake.config.topic import ContinuousRuns, Topic
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.unit.config import refusal, spec
 from kafka_lake_tests.unit.test_component import load

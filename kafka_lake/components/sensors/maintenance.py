@@ -1,7 +1,4 @@
-"""One sensor for the maintenance of a cluster's tables: it looks at their metadata, and asks for a run where it is due.
-
-What it keeps is when it has asked last, so that a table which maintenance can't help isn't maintained at every tick.
-"""
+"""One sensor for the maintenance of a cluster's tables."""
 
 import json
 import time
@@ -12,12 +9,12 @@ from typing import Any
 import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
-from kafka_lake.components.alive import end_dead
-from kafka_lake.components.assets import topics_of
-from kafka_lake.components.failures import as_failed_tick
+from kafka_lake.components.heartbeat import end_dead
+from kafka_lake.components.jobs import health_check, health_check_key
 from kafka_lake.components.keys import MAINTENANCE_TAG, of_cluster
-from kafka_lake.components.maintenance import health_check, health_check_key
-from kafka_lake.components.topic_runs import IN_FLIGHT
+from kafka_lake.components.metadata import topics_of
+from kafka_lake.components.runs import IN_FLIGHT
+from kafka_lake.components.steps import as_failed_tick
 from kafka_lake.ingest.maintenance.needed import Due, Tables, due
 from kafka_lake.ingest.topic_table import TopicTable, once_each
 from kafka_lake.lake.catalog import LakeCatalog

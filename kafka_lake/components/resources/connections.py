@@ -5,8 +5,7 @@ from typing import Any
 
 from kafka_lake.components.keys import of_cluster
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.retry import RetryPolicy

@@ -1,4 +1,4 @@
-"""`type: kafka_lake.KafkaTopic`: a few lines of YAML become a topic's asset, those of its tables, and checks."""
+"""`type: kafka_lake.KafkaTopic`: a few lines of YAML become the assets of a topic and its tables, and their checks."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,14 +8,17 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_lake.components.assets import build_topic_assets
-from kafka_lake.components.from_document import FromDocument
-from kafka_lake.components.has_defaults import cluster_maintenance
+from kafka_lake.components.assets import Presentation, build_topic_assets
+from kafka_lake.components.components.base import (
+    FromDocument,
+    Place,
+    cluster_maintenance,
+    keep_names,
+    kept,
+    kept_names,
+    state_of_document,
+)
 from kafka_lake.components.keys import plain_name
-from kafka_lake.components.names_of_topics import keep_names, kept_names
-from kafka_lake.components.presentation import Presentation
-from kafka_lake.components.routed_state import kept, state_of_document
-from kafka_lake.components.which_cluster import Place
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.settings import Problem
 from kafka_lake.config.table import TableSettings, table_name
@@ -63,11 +66,6 @@ class KafkaTopic(FromDocument, Topic):
     def is_known(self) -> bool:
         """Return whether it is known which topics fill the table."""
         return self.pattern is None or self._names is not None
-
-    @property
-    def shown(self) -> str:
-        """Return where the document is, as users name it."""
-        return "/".join(self._place.parts[-3:])
 
     @property
     def full_table(self) -> str:

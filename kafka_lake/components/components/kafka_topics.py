@@ -12,19 +12,28 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs
 from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
 from pydantic import Field, PrivateAttr, ValidationError
 
-from kafka_lake.components.has_topics import HasTopics
-from kafka_lake.components.kafka_cluster import KafkaCluster
-from kafka_lake.components.kafka_topic import KafkaTopic
-from kafka_lake.components.names_of_topics import keep_names, kept_names
-from kafka_lake.components.which_cluster import Place
-from kafka_lake.config.settings import Problem, ShortFor, message, said
+from kafka_lake.components.components.base import ClusterDocument, FromDocument, Place, keep_names, kept_names
+from kafka_lake.components.components.kafka_topic import KafkaTopic
+from kafka_lake.config.settings import Problem, ShortFor, Text, message, said
 from kafka_lake.config.table import NAMESPACE
-from kafka_lake.config.text import Text
 from kafka_lake.config.topic import MatchingTopics
-from kafka_lake.config.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled
+from kafka_lake.config.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled, sentence
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.topic_table import CLUSTER_NAME
 from kafka_lake.kafka.cluster import KafkaCluster as Brokers
+
+
+def new_topics(documents: Iterable["KafkaTopics | KafkaTopic"], names: Sequence[str]) -> str:
+    """Return what to do about topics that no table is for yet; empty if there are none.
+
+    Args:
+        documents: All documents about topics of a cluster, and those by whose patterns topics share a table.
+        names: The topics of the cluster.
+    """
+    documents = list(documents)
+    tables = {each.shown: each.full_table for each in documents if isinstance(each, KafkaTopic)}
+    return sentence({each.shown: each.new(names) for each in documents}, tables)
+
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +46,7 @@ def _kept_by_hand() -> DefsStateConfigArgs:
     return DefsStateConfigArgs(management_type=local.management_type, refresh_if_dev=False)
 
 
-class KafkaTopics(dg.StateBackedComponent, HasTopics):
+class KafkaTopics(dg.StateBackedComponent, FromDocument):
     """All topics of a cluster that a pattern matches, each as a table of its own.
 
     The names of the cluster's topics are kept by Dagster, so that no broker is asked when definitions load:
@@ -167,7 +176,8 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
             self._document(_ANY)
         if self._names is None:
             log.warning("%s: no topics are known yet. Run `kafka-lake topics refresh`.", self.shown)
-        return self.defs_of(self._documents)
+        folder = self._place.parent
+        return dg.Definitions(assets=[each for topic in self._documents for each in topic.assets(folder)])
 
     @property
     def place(self) -> Place:
@@ -251,8 +261,8 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
             f"{self._place}: {of}: {'; '.join(dict.fromkeys(told))}.", "Correct defaults: or overrides:."
         )
 
-    def _cluster_document(self) -> KafkaCluster:
-        found: list[KafkaCluster] = self._context.component_tree.get_all_components(KafkaCluster)
+    def _cluster_document(self) -> ClusterDocument:
+        found: list[ClusterDocument] = self._context.component_tree.get_all_components(ClusterDocument)
         for each in found:
             if each.name == self.cluster:
                 return each

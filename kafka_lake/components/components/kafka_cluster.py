@@ -1,4 +1,4 @@
-"""`type: kafka_lake.KafkaCluster`: the resources that its topics share, and the one sensor that watches them."""
+"""`type: kafka_lake.KafkaCluster`: the resources, sensors and jobs that topics share."""
 
 import re
 
@@ -6,26 +6,23 @@ import dagster as dg
 from pydantic import Field, field_validator
 
 from kafka_lake.common.durations import seconds_of
-from kafka_lake.components.derived_sensor import build_derived_sensor
-from kafka_lake.components.derived_table import DerivedTable
-from kafka_lake.components.has_defaults import HasDefaults
-from kafka_lake.components.has_topics import HasTopics
-from kafka_lake.components.kafka_topic import KafkaTopic, refuse_shared_tables
+from kafka_lake.components.components.base import ClusterDocument, Place, check_names, check_topics, shared
+from kafka_lake.components.components.derived_table import DerivedTable
+from kafka_lake.components.components.kafka_topic import KafkaTopic, refuse_shared_tables
+from kafka_lake.components.components.kafka_topics import KafkaTopics
+from kafka_lake.components.jobs import build_maintenance_job, build_replay_job
 from kafka_lake.components.keys import of_cluster
-from kafka_lake.components.maintenance import build_maintenance_job
-from kafka_lake.components.maintenance_sensor import build_maintenance_sensor
-from kafka_lake.components.replay_job import build_replay_job
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensor import build_sensor
-from kafka_lake.components.which_cluster import Place, check_names, check_topics, shared
-from kafka_lake.config.text import OptionalText, Properties, Text, duration
+from kafka_lake.components.sensors.derived import build_derived_sensor
+from kafka_lake.components.sensors.maintenance import build_maintenance_sensor
+from kafka_lake.components.sensors.topics import build_sensor
+from kafka_lake.config.settings import OptionalText, Properties, Text, duration
 from kafka_lake.ingest.topic_table import CLUSTER_NAME
 
 
-class KafkaCluster(HasDefaults):
+class KafkaCluster(ClusterDocument):
     """A Kafka cluster, an Iceberg catalog and a Spark, for all the topics of this deployment.
 
     All have defaults for the embedded set-up and are configured by environment variables; what is given here wins.
@@ -103,9 +100,9 @@ class KafkaCluster(HasDefaults):
             ConfigurationError: If two topics have a table in common, if a topic's cluster isn't there, or if several
                 clusters can't be told apart.
         """
-        of_many = context.component_tree.get_all_components(HasTopics)
+        of_many = context.component_tree.get_all_components(KafkaTopics)
         documents = context.component_tree.get_all_components(KafkaTopic)
-        many: list[HasTopics | KafkaTopic] = [*of_many, *(each for each in documents if each.pattern is not None)]
+        many: list[KafkaTopics | KafkaTopic] = [*of_many, *(each for each in documents if each.pattern is not None)]
         topics = [
             *(each for each in documents if each.every_topic),
             *(topic for each in of_many for topic in each.topic_tables()),

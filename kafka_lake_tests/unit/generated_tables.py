@@ -1,4 +1,4 @@
-"""docs/configuration.md: every setting with its type, default, meaning and an example, as the code declares them."""
+"""The tables of docs/settings.md and docs/reference.md, as the code declares the settings."""
 
 from collections.abc import Mapping
 from types import NoneType, UnionType
@@ -10,19 +10,25 @@ from pydantic_core import PydanticUndefined
 
 from kafka_lake.common.environment import VARIABLES, Variable
 from kafka_lake.common.markdown import table
+from kafka_lake.components.components.derived_table import DerivedSettings
+from kafka_lake.components.components.kafka_cluster import KafkaCluster
+from kafka_lake.components.components.kafka_topics import KafkaTopics
 from kafka_lake.components.derived_assets import DeriveConfig
-from kafka_lake.components.derived_settings import DerivedSettings
-from kafka_lake.components.ingest_config import IngestConfig
-from kafka_lake.components.kafka_cluster import KafkaCluster
-from kafka_lake.components.kafka_topics import KafkaTopics
-from kafka_lake.config.continuous import ContinuousRuns
+from kafka_lake.components.materialize import IngestConfig
 from kafka_lake.config.formats import FORMATS, KEYS, Debezium
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.rules import RuleKind, RuleSettings
 from kafka_lake.config.settings import Settings
-from kafka_lake.config.table import Evolution, KeepDeadLetters, SkipDeadLetters, Table, TablesBy, TableSettings
-from kafka_lake.config.topic import MatchingTopics, Read, Topic
-from kafka_lake.config.where import CONDITIONS
+from kafka_lake.config.table import (
+    CONDITIONS,
+    Evolution,
+    KeepDeadLetters,
+    SkipDeadLetters,
+    Table,
+    TablesBy,
+    TableSettings,
+)
+from kafka_lake.config.topic import ContinuousRuns, MatchingTopics, Read, Topic
 from kafka_lake.config.write import MODES
 
 _WORDS: dict[object, str] = {

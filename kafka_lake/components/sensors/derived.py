@@ -1,8 +1,4 @@
-"""One sensor for all derived tables: where an upstream table has news, it asks for a run.
-
-It reads metadata of tables only, and looks again at every tick: so it can't forget a failed run. What it keeps is when
-it has asked last, so that a table which fails again and again waits longer each time.
-"""
+"""One sensor for all derived tables: where an upstream table has new data, it requests a run."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,11 +8,11 @@ from typing import Any
 import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
-from kafka_lake.components.alive import end_dead
 from kafka_lake.components.derived_assets import DERIVED_TAG, derived_of, up_to_date_tags
-from kafka_lake.components.failures import as_failed_tick
+from kafka_lake.components.heartbeat import end_dead
 from kafka_lake.components.keys import key_of
-from kafka_lake.components.topic_runs import IN_FLIGHT
+from kafka_lake.components.runs import IN_FLIGHT
+from kafka_lake.components.steps import as_failed_tick
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.plan import DerivePlan, load, plan
 from kafka_lake.errors import KafkaLakeError

@@ -1,8 +1,4 @@
-"""Maintenance of a topic's tables in Dagster: a job that compacts and expires, and the check `table_health`.
-
-The check is of the table. Alone, it looks at the tables; in a run of the job it maintains them first, and its result
-says what was done. So there is an op for each table, with the pool that the table's other runs have.
-"""
+"""The jobs: maintenance of tables, with the check `table_health`, and the replay of dead letters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -13,26 +9,33 @@ from pydantic import Field
 
 from kafka_lake.common.markdown import code, plain
 from kafka_lake.common.markdown import table as markdown_table
-from kafka_lake.components.alive import alive
-from kafka_lake.components.failures import as_failures
+from kafka_lake.components.checks import dead_letter_evaluation
+from kafka_lake.components.heartbeat import alive
 from kafka_lake.components.keys import (
     MAINTENANCE_TAG,
     TABLE_TAG,
     maintenance_op_name,
     maintenance_pool,
     of_cluster,
+    partition_key,
     table_key,
 )
+from kafka_lake.components.metadata import topics_of
 from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.connections import connections_of, resource_keys
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.run_choices import run_choices
+from kafka_lake.components.steps import as_failures, run_choices
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest import run
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.maintain import Maintained, maintain, sentence
 from kafka_lake.ingest.maintenance.needed import Due, Tables, due
+from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.health import dangling_deletes
 from kafka_lake.lake.maintenance.manifests import Planning
 
-CHECK = "table_health"
+TABLE_HEALTH = "table_health"
 JOB = "maintain_tables"
 _MIB = 2**20
 
@@ -57,7 +60,7 @@ def build_maintenance_job(cluster: str | None = None) -> Any:
         selection=_HealthChecks(cluster),
         tags={MAINTENANCE_TAG: "all tables"},
         description="Small files are compacted, old snapshots and rows expire, old files are moved, where the settings "
-        f"maintenance: ask for it. The check {CHECK} of each table says what was done.",
+        f"maintenance: ask for it. The check {TABLE_HEALTH} of each table says what was done.",
     )
 
 
@@ -71,13 +74,13 @@ class _HealthChecks(dg.AssetSelection):
         return set()
 
     def resolve_checks_inner(self, asset_graph: Any, allow_missing: bool) -> set[dg.AssetCheckKey]:
-        every = {each for each in asset_graph.asset_check_keys if each.name == CHECK}
+        every = {each for each in asset_graph.asset_check_keys if each.name == TABLE_HEALTH}
         return {each for each in every if asset_graph.get(each.asset_key).tags.get(TABLE_TAG) == self._cluster}
 
 
 def health_check_key(spec: TopicTable) -> dg.AssetCheckKey:
     """Return the key of the check whose runs maintain a table, and the tables beside it."""
-    return dg.AssetCheckKey(table_key(spec), CHECK)
+    return dg.AssetCheckKey(table_key(spec), TABLE_HEALTH)
 
 
 def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDefinition:
@@ -88,7 +91,7 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
     """
     key = table_key(spec)
     check = dg.AssetCheckSpec(
-        CHECK,
+        TABLE_HEALTH,
         asset=key,
         description="Warns if a table has gone far too long without the maintenance that it needs. The job "
         f"{of_cluster(JOB, spec.cluster)}, which sensor {of_cluster('kafka_maintenance', spec.cluster)} asks for, "
@@ -183,7 +186,7 @@ def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvalua
     result = _verdict(table_key(spec), tables, _metadata(spec, tables, ()))
     return dg.AssetCheckEvaluation(
         asset_key=table_key(spec),
-        check_name=CHECK,
+        check_name=TABLE_HEALTH,
         passed=result.passed,
         severity=result.severity,
         description=result.description,
@@ -207,9 +210,80 @@ def _verdict(
     problems = [f"{each.name}: {problem}" for each in tables if (problem := each.needs.overdue)]
     return dg.AssetCheckResult(
         asset_key=key,
-        check_name=CHECK,
+        check_name=TABLE_HEALTH,
         passed=not problems,
         severity=dg.AssetCheckSeverity.WARN,
         description=plain("; ".join(problems)) or None,
         metadata={**more, **({"old_files_held_by": "; ".join(held)} if held else {})},
     )
+
+
+class ReplayConfig(dg.Config):
+    """Which dead letters to decode again."""
+
+    topic: str = Field(description="The Kafka topic.")
+    where: str = Field(
+        default="", description="SQL condition on the dead-letter table, as error_class = 'wrong_type'; empty for all."
+    )
+
+
+def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
+    """Return the job for the topics of a cluster, by the cluster's name."""
+
+    @dg.op(
+        name=of_cluster("decode_again", cluster),
+        required_resource_keys=resource_keys(cluster),
+        config_schema=run_choices(ReplayConfig),
+        out=dg.Out(dg.Nothing),
+    )
+    def replay(context: dg.OpExecutionContext) -> Iterator[Any]:
+        config = ReplayConfig(**context.op_config)
+        with as_failures(allow_retries=False):
+            connections = connections_of(context.resources, cluster)
+            for each in _chosen(context, cluster, config.topic):
+                for spec in each.tables:
+                    yield from _replay(context, spec, connections, config.where)
+        yield dg.Output(None)
+
+    @dg.job(
+        name=of_cluster("replay_dead_letters", cluster),
+        description="Decodes a topic's dead letters again and moves those that fit now into its table, exactly once.",
+        executor_def=dg.in_process_executor,
+    )
+    def replay_dead_letters() -> None:
+        replay()
+
+    return replay_dead_letters
+
+
+def _replay(
+    context: dg.OpExecutionContext, spec: TopicTable, connections: Connections, where: str
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    observer = Observer(step_done=context.log.debug, warn=context.log.warning)
+    done = run.replay_dead_letters(spec, connections, run_id=context.run_id, where=where or None, observer=observer)
+    context.log.info(
+        f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
+        f"{done.remaining} of those examined remain."
+    )
+    for partition in done.report.partitions():
+        if partition.rows:
+            # What lies downstream notices: the table's partitions have new rows.
+            yield dg.AssetMaterialization(
+                table_key(spec),
+                partition=partition_key(spec, partition.partition),
+                metadata={"rows_added": partition.rows, "from": "dead letters"},
+            )
+    yield dead_letter_evaluation(spec, connections.catalog)
+
+
+def _topics(context: dg.OpExecutionContext) -> list[TopicTable]:
+    return topics_of(context.repository_def)
+
+
+def _chosen(context: dg.OpExecutionContext, cluster: str | None, topic: str) -> list[TopicTable]:
+    specs = [spec for spec in _topics(context) if spec.cluster == cluster]
+    chosen = [spec for spec in specs if spec.topic == topic]
+    if not chosen:
+        known = ", ".join(sorted({spec.topic for spec in specs})) or "none"
+        raise ConfigurationError(f"Topic {topic} has no table here; the topics are: {known}.", "Name one of them.")
+    return chosen

@@ -1,22 +1,106 @@
-"""Whether settings of derived tables go together, with their queries, and with the tables of the project. Pure.
+"""`type: kafka_lake.DerivedTable`: a query over tables becomes a table, its asset and its checks."""
 
-The text of a query shows whether it is one query, which tables it reads, and its columns. Whether rows of a key, or of
-a record, depend on other rows, the audit checks on data: see `derive.verify`.
-"""
-
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Annotated, Any
 
+import dagster as dg
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, create_model
 from sqlglot import exp
 
 from kafka_lake.common.sql_text import unsafe_condition, unsafe_query
-from kafka_lake.config.rule_problems import derived_rule_problems
-from kafka_lake.derive.derived_table import DerivedTable, Identifier
+from kafka_lake.components.assets import Presentation
+from kafka_lake.components.components.base import FromDocument
+from kafka_lake.components.components.kafka_topic import KafkaTopic
+from kafka_lake.components.components.kafka_topics import KafkaTopics
+from kafka_lake.components.derived_assets import build_derived_asset
+from kafka_lake.components.keys import key_of, op_name_of, plain_name
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.rules import RuleSettings, derived_rule_problems
+from kafka_lake.config.settings import OptionalText, Properties, Settings, Text, TextList, TextMap, TextOrList
+from kafka_lake.derive.derived_table import NEWS, Identifier, OnChange, Write
+from kafka_lake.derive.derived_table import DerivedTable as DerivedSpec
 from kafka_lake.derive.query import parsed, parsed_key, result_columns, tables_read
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.routes.by_value import may_name
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TABLE_NAME, TopicTable, pydantic_fields
+
+
+def _as_mapping(value: object) -> object:
+    if isinstance(value, str):
+        value = [value]
+    return {each: each for each in value} if isinstance(value, list | tuple) else value
+
+
+_IN_JSON = {
+    "anyOf": [
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "string"},
+    ]
+}
+Key = Annotated[dict[str, str], BeforeValidator(_as_mapping), WithJsonSchema(_IN_JSON)]
+"""Columns, one or a list, or a mapping of columns to expressions."""
+
+_Name = Annotated[Text, StringConstraints(pattern=TABLE_NAME)]
+# What YAML has for each setting: text is taken as it is written, and templates work.
+_KINDS = {
+    "table": _Name,
+    "namespace": _Name,
+    "sources": TextOrList,
+    "join": TextOrList,
+    "sql": OptionalText,
+    "transform": OptionalText,
+    "write": Write,
+    "key": Key,
+    "order_by": TextOrList,
+    "on_change": OnChange,
+    "every": Text,
+    "verify": int,
+    "partitions": OptionalText,
+    "partition_by": TextOrList,
+    "sort_by": TextOrList,
+    "table_properties": Properties,
+    "maintenance": MaintenanceSettings | None,
+    "rules": list[RuleSettings],
+}
+
+
+def _settings() -> dict[str, Any]:
+    """Return the fields of `DerivedSpec` as those of a component: same names, rules, defaults and documentation."""
+    found: dict[str, Any] = {}
+    for name, declared in pydantic_fields(DerivedSpec).items():
+        own: Any = declared
+        if alias := declared.serialization_alias:
+            own = Field(alias=alias, min_length=1, description=declared.description, examples=declared.examples)
+        if name == "maintenance":
+            own = Field(default=None, description=declared.description, examples=declared.examples)
+        found[name] = (_KINDS[name], own)
+    return found
+
+
+_DerivedFields: Any = create_model("DerivedFields", __base__=Settings, **_settings())
+
+
+class DerivedSettings(_DerivedFields):  # type: ignore[misc]
+    """What can be said of a derived table."""
+
+    owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
+    group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
+    description: OptionalText = Field(default=None, description="What the rows are.")
+    tags: TextMap = Field(default_factory=dict, description="Tags of the table's asset in Dagster.")
+
+    def derived_table(self) -> DerivedSpec:
+        """Return the settings as a run takes them."""
+        given = {name: getattr(self, name) for name in pydantic_fields(DerivedSpec) if name != "maintenance"}
+        given["rules"] = tuple(rule.entry() for rule in self.rules)
+        return DerivedSpec(**given, **({"maintenance": self.maintenance.policy()} if self.maintenance else {}))
+
+    def presentation(self) -> Presentation:
+        """Return how Dagster shows the table's asset."""
+        return Presentation(self.group or plain_name(self.namespace), self.owners, self.description, self.tags)
 
 
 @dataclass(frozen=True)
@@ -24,7 +108,7 @@ class Project:
     """The tables of a project."""
 
     topics: Sequence[TopicTable] = ()
-    derived: Sequence[DerivedTable] = ()
+    derived: Sequence[DerivedSpec] = ()
     _known: dict[Identifier, str] = field(default_factory=dict, init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -54,7 +138,7 @@ def _why_not_a_log(topic: TopicTable) -> str:
     return "" if topic.metadata_column else "a table without metadata_column, whose rows don't tell their records"
 
 
-def derived_problems(spec: DerivedTable) -> Iterator[str]:
+def derived_problems(spec: DerivedSpec) -> Iterator[str]:
     """Yield what is wrong with a table's settings, a sentence each, with the setting and what to do."""
     yield from _settings_problems(spec)
     try:
@@ -66,7 +150,7 @@ def derived_problems(spec: DerivedTable) -> Iterator[str]:
         yield str(error)
 
 
-def _settings_problems(spec: DerivedTable) -> Iterator[str]:
+def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
     if (spec.sql is None) == (spec.transform is None):
         yield "sql: or transform: is needed, and one of them only."
     names = [each.rpartition(".")[2].lower() for each in (*spec.sources, *spec.join)]
@@ -91,7 +175,7 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
         yield problem
 
 
-def _key_problems(spec: DerivedTable) -> Iterator[str]:
+def _key_problems(spec: DerivedSpec) -> Iterator[str]:
     for name, text in spec.key.items():
         if spec.write == "upsert" and text != name:
             yield f"key: {name} has an expression. With write: upsert the key is of columns of the result; list them."
@@ -102,7 +186,7 @@ def _key_problems(spec: DerivedTable) -> Iterator[str]:
             yield f"key: {name}: {text}: isn't an expression over the columns of one row."
 
 
-def _text_problems(spec: DerivedTable, sql: str) -> Iterator[str]:
+def _text_problems(spec: DerivedSpec, sql: str) -> Iterator[str]:
     query = parsed(sql)
     if unsafe := unsafe_query(sql):
         yield f"sql: {unsafe}."
@@ -116,7 +200,7 @@ def _text_problems(spec: DerivedTable, sql: str) -> Iterator[str]:
         yield f"{setting}: {missing[0]} is no column of the result. Select it under that name."
 
 
-def _names_problems(spec: DerivedTable, query: exp.Query) -> Iterator[str]:
+def _names_problems(spec: DerivedSpec, query: exp.Query) -> Iterator[str]:
     read = tables_read(query)
     known = {name.lower(): name for name in (*spec.upstream, *spec.joined)}
     for name in sorted(read - set(known)):
@@ -128,7 +212,7 @@ def _names_problems(spec: DerivedTable, query: exp.Query) -> Iterator[str]:
         yield f"sql: doesn't read {known[name]}. Take it out of from: and join:."
 
 
-def check_derived(spec: DerivedTable, project: Project) -> None:
+def check_derived(spec: DerivedSpec, project: Project) -> None:
     """Make sure that a derived table's settings go together, and with the tables that it reads.
 
     Raises:
@@ -169,7 +253,7 @@ def check_derived(spec: DerivedTable, project: Project) -> None:
         )
 
 
-def _edges(tables: Iterable[DerivedTable]) -> dict[Identifier, list[Identifier]]:
+def _edges(tables: Iterable[DerivedSpec]) -> dict[Identifier, list[Identifier]]:
     return {each.identifier: [*each.upstream.values(), *each.joined.values()] for each in tables}
 
 
@@ -190,3 +274,60 @@ def cycle_of(start: Identifier, edges: Mapping[Identifier, Sequence[Identifier]]
                 seen.add(each)
                 ways.append([*way, each])
     return []
+
+
+log = logging.getLogger(__name__)
+
+
+class DerivedTable(FromDocument, DerivedSettings):
+    """A table that a query makes of other tables, kept up to date exactly once.
+
+    ``table``, ``from``, ``write`` and a query are needed. A query that doesn't go with ``write``, or an upstream table
+    that doesn't, is refused when definitions load.
+    """
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the table's asset and checks, and its schedule if it has one.
+
+        Raises:
+            ConfigurationError: If the settings don't go together, or with the tables that are read.
+        """
+        tree = context.component_tree
+        documents, many = tree.get_all_components(KafkaTopic), tree.get_all_components(KafkaTopics)
+        topics = [
+            *(each for each in documents if each.every_topic),
+            *(topic for each in many for topic in each.topic_tables()),
+        ]
+        project = Project(
+            [table for each in topics for table in each.topic_table(each._place.parent).tables],
+            [each.derived_table() for each in tree.get_all_components(DerivedTable)],
+        )
+        spec = self.derived_table()
+        missing = [".".join(each) for each in spec.upstream.values() if project.why_not_incremental(each) is None]
+        if missing and not (all(each.every_topic for each in documents) and all(each.is_known for each in many)):
+            # What tells the topics needs definitions that load.
+            log.warning(
+                "Table %s: from: %s isn't known, nor are all topics that a pattern matches. Run `kafka-lake topics "
+                "refresh`.",
+                spec.name,
+                missing[0],
+            )
+            return dg.Definitions()
+        check_derived(spec, project)
+        asset = build_derived_asset(spec, self.presentation())
+        return dg.Definitions(assets=[asset], schedules=[_schedule(spec)] if spec.at_most_every is None else [])
+
+
+def _schedule(spec: DerivedSpec) -> dg.ScheduleDefinition:
+    try:
+        return dg.ScheduleDefinition(
+            name=f"{op_name_of(spec.identifier)}__schedule",
+            cron_schedule=spec.every,
+            target=dg.AssetSelection.assets(key_of(spec.identifier)),
+            default_status=dg.DefaultScheduleStatus.RUNNING,
+        )
+    except dg.DagsterInvalidDefinitionError as error:
+        raise ConfigurationError(
+            f"Table {spec.name}: every: {spec.every!r} is neither {NEWS} nor a duration nor a cron expression.",
+            "Write 5m for at most once in five minutes, or five fields, as in '0 * * * *' for each hour.",
+        ) from error

@@ -1,10 +1,4 @@
-"""Runs report that they are alive, and the sensor ends runs that don't.
-
-Dagster itself doesn't notice if the process of a run was killed, or ended with its container. It shows the run as
-running forever, and no other run may fill the table. Runs report only while they work on a topic's table, since other
-steps of the same run may be in other processes. If a run is taken for dead and is alive, no harm is done: of two runs
-for one table only one can publish.
-"""
+"""Runs report that they are alive, and sensors end runs whose process is gone."""
 
 import logging
 import os
@@ -19,7 +13,7 @@ import dagster as dg
 from kafka_lake.common.process_names import is_gone, name_of
 from kafka_lake.components.keys import MAINTENANCE_TAG, TOPIC_TAG
 
-ALIVE_TAG = ".dagster/kafka_lake_alive"
+HEARTBEAT_TAG = ".dagster/kafka_lake_alive"
 """Tag of a run: its process's name, and when it last reported that it is alive. Dagster's pages don't show it."""
 
 _BEAT_SECONDS = 60.0
@@ -59,7 +53,7 @@ def _now() -> str:
 
 def _record(instance: dg.DagsterInstance, run_id: str, said: str) -> None:
     try:
-        instance.add_run_tags(run_id, {ALIVE_TAG: said})
+        instance.add_run_tags(run_id, {HEARTBEAT_TAG: said})
     except Exception as error:
         # Dagster's storage may be away for a while; what matters is what the run does.
         log.warning("Run %s couldn't report that it is alive: %s", run_id, error)
@@ -85,7 +79,7 @@ def end_dead(
 
 
 def _death(instance: dg.DagsterInstance, run: dg.DagsterRun, now: float) -> str:
-    said = run.tags.get(ALIVE_TAG)
+    said = run.tags.get(HEARTBEAT_TAG)
     if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING) or said == _DONE:
         return ""
     if said is None:

@@ -1,9 +1,4 @@
-"""One sensor for all topics of a cluster: where Kafka's ends are beyond a table's position, it asks for a run.
-
-Topics that are due together share runs, so that a small topic doesn't cost a process. The sensor asks brokers and
-catalog only, and compares again at every tick: so it can't forget a failed run. Its cursor has nothing but which
-results of checks it has told.
-"""
+"""One sensor for all topics of a cluster: it requests runs for topics whose ends are beyond their tables' positions."""
 
 import os
 import time
@@ -14,18 +9,28 @@ from typing import Any
 import dagster as dg
 
 from kafka_lake.common.offsets import Position, Positions, Watermarks, least
-from kafka_lake.components.assets import topics_of
-from kafka_lake.components.failures import as_failed_tick
-from kafka_lake.components.freshness import changes
-from kafka_lake.components.groups import FAILED, FAR_BEHIND, Due, Sharing, groups
-from kafka_lake.components.has_topics import HasTopics, new_topics
-from kafka_lake.components.kafka_topic import KafkaTopic
+from kafka_lake.components.checks import freshness_changes
+from kafka_lake.components.components.kafka_topic import KafkaTopic
+from kafka_lake.components.components.kafka_topics import KafkaTopics, new_topics
 from kafka_lake.components.keys import CONTINUOUS_ASSET_TAG, TABLE_TAG, YIELD_TAG, of_cluster, topic_key, work_name
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
+from kafka_lake.components.metadata import told_before, topic_materialization, topics_of
 from kafka_lake.components.partitions import partitions_of
-from kafka_lake.components.topic_page import told_before, topic_materialization
-from kafka_lake.components.topic_runs import Failures, InFlight, attempts, failed_lately, failures, in_flight
-from kafka_lake.components.work import Pace, Table, Work, fingerprint, request, work_of
+from kafka_lake.components.runs import Failures, InFlight, attempts, failed_lately, failures, in_flight
+from kafka_lake.components.sensors.requests import (
+    FAILED,
+    FAR_BEHIND,
+    Due,
+    Pace,
+    Sharing,
+    Table,
+    Work,
+    fingerprint,
+    groups,
+    request,
+    work_of,
+)
+from kafka_lake.components.steps import as_failed_tick
 from kafka_lake.errors import CatalogError, KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -33,7 +38,7 @@ from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import position_in
 
-SENSOR = "kafka_offsets"
+TOPICS_SENSOR = "kafka_offsets"
 
 # Dagster's daemon evaluates its sensors no more often, whatever they ask for.
 _DAEMON_LOOP_SECONDS = 5.0
@@ -44,7 +49,7 @@ def build_sensor(
     running: bool,
     catch_up_seconds: float = 0.0,
     cluster: str | None = None,
-    many: Sequence[HasTopics | KafkaTopic] = (),
+    many: Sequence[KafkaTopics | KafkaTopic] = (),
     shared_runs: int | None = None,
 ) -> dg.SensorDefinition:
     """Return the sensor of a cluster.
@@ -63,7 +68,7 @@ def build_sensor(
     places = shared_runs or (os.cpu_count() or 1) + 1
 
     @dg.sensor(
-        name=of_cluster(SENSOR, cluster),
+        name=of_cluster(TOPICS_SENSOR, cluster),
         asset_selection=dg.AssetSelection.tag(TABLE_TAG, cluster or ""),
         required_resource_keys={kafka, "catalog"},
         minimum_interval_seconds=interval_seconds,
@@ -86,7 +91,7 @@ def build_sensor(
         if new and isinstance(found, dg.SensorResult):
             context.log.warning(new)
         try:
-            events, told = changes(specs, brokers, catalog, context.cursor)
+            events, told = freshness_changes(specs, brokers, catalog, context.cursor)
         except Exception as error:
             # Runs are asked for all the same, and the next tick looks again.
             context.log.warning(f"How fresh the tables are can't be told now: {error}")

@@ -1,32 +1,23 @@
-"""Dagster's runs of topics: which are in flight, which have failed lately, and how long a topic waits after failures.
-
-A run may have several topics, each with a step of its own. One Dagster instance may have several code locations with
-topics of the same name, in clusters of their own. A run of another code location says nothing about a topic of this
-one.
-"""
+"""Dagster's runs of topics: which are in flight, which failed lately, and whether one yields its slot."""
 
 import json
+import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
+from itertools import takewhile
 
 import dagster as dg
 from pydantic import TypeAdapter
 
-from kafka_lake.components.alive import end_dead
-from kafka_lake.components.keys import (
-    MEMBER_TAG,
-    SHARED_TAG,
-    YIELD_TAG,
-    member_tag,
-    op_name,
-    table_key,
-    work_name,
-)
+from kafka_lake.common.home import dagster_home
+from kafka_lake.components.heartbeat import end_dead
+from kafka_lake.components.keys import MEMBER_TAG, SHARED_TAG, YIELD_TAG, member_tag, op_name, table_key, work_name
+from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.topic_table import TopicTable
 
 WORK_TAG = ".dagster/kafka_lake_work"
@@ -219,3 +210,113 @@ def _of_this_location(context: dg.SensorEvaluationContext, runs: Iterable[dg.Dag
         its = run.remote_job_origin
         if here is None or its is None or its.location_name == here.location_name:
             yield run
+
+
+# A run that is in flight by now may fail as the last one did.
+_ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+
+
+def dagster_at_hand() -> dg.DagsterInstance:
+    """Return the Dagster instance of ``DAGSTER_HOME``, or that of this deployment's folder."""
+    if "DAGSTER_HOME" in os.environ:
+        return dg.DagsterInstance.get()
+    return dg.DagsterInstance.from_config(str(dagster_home()))
+
+
+@dataclass(frozen=True)
+class FailedRun:
+    """A topic's last run that is over, which failed.
+
+    Args:
+        failed_at: ISO 8601 in UTC; empty if Dagster doesn't say.
+    """
+
+    run_id: str
+    failed_at: str
+    error: str
+
+    def line(self, topic: str) -> str:
+        """Return it as people read it."""
+        moment = self.failed_at or "an unknown time"
+        return f"The last run of topic {topic}, {self.run_id[:8]}, failed at {moment}: {self.error}"
+
+
+def failed_runs(specs: Iterable[TopicTable]) -> dict[str, FailedRun]:
+    """Return the last runs of topics, of those whose last run failed; none if Dagster can't be asked."""
+    by_name = {work_name(spec): spec for spec in specs}
+    try:
+        with dagster_at_hand() as instance:
+            found = {name: _failed(instance, name, spec) for name, spec in by_name.items()}
+    except Exception:
+        # Whatever Dagster's storage may be, and whatever it may lack: positions and lags are told all the same.
+        return {}
+    return {name: run for name, run in found.items() if run is not None}
+
+
+def _failed(instance: dg.DagsterInstance, name: str, spec: TopicTable) -> FailedRun | None:
+    last = instance.get_run_records(dg.RunsFilter(statuses=_ENDED, tags={member_tag(name): name}), limit=1)
+    if not last or not topic_failed(instance, last[0].dagster_run, spec):
+        return None
+    run, ended = last[0].dagster_run, last[0].end_time
+    moment = datetime.fromtimestamp(ended, UTC).isoformat(timespec="seconds") if ended else ""
+    why = "see its page in Dagster."
+    failed = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    # A run of one topic may have steps that check its table, too.
+    for each in [each for each in failed if each.step_key == op_name(spec)] or failed:
+        data = each.get_dagster_event().step_failure_data
+        if data.user_failure_data is not None and data.user_failure_data.description:
+            why = data.user_failure_data.description
+        elif data.error is not None:
+            error = data.error
+            while error.cause is not None:
+                error = error.cause
+            why = error.message.strip()
+    return FailedRun(run.run_id, moment, why)
+
+
+_NEXT_SECONDS = 5.0
+_QUEUED_LOOKED_AT = 20
+_IN_PROGRESS = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+
+
+def yields_slot(instance: dg.DagsterInstance, run_id: str, clock: Callable[[], float] = time.time) -> bool:
+    """Return whether another run can't begin before one ends, and it is for this one to end.
+
+    If Dagster's database can't tell at the moment, nobody waits: it is asked again soon.
+
+    It is, at once, if the sensor has asked the run to end, or a queued run fills one of the same tables. If all places
+    are taken it is for the run that was launched first; five seconds later for the second as well, and so on: one is
+    enough, but may not be able to go yet.
+
+    Args:
+        run_id: Of the run that stays.
+    """
+    try:
+        return _yields_slot(instance, run_id, clock)
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        return False
+
+
+def _yields_slot(instance: dg.DagsterInstance, run_id: str, clock: Callable[[], float]) -> bool:
+    run = instance.get_run_by_id(run_id)
+    if run is None or YIELD_TAG in run.tags:
+        return run is not None
+    queued = instance.get_run_records(
+        dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED]), limit=_QUEUED_LOOKED_AT, ascending=True
+    )
+    if not queued:
+        return False
+    tables = run.asset_selection or frozenset()
+    if any(not tables.isdisjoint(record.dagster_run.asset_selection or ()) for record in queued):
+        return True
+    queue = instance.get_concurrency_config().run_queue_config
+    going = instance.get_run_records(dg.RunsFilter(statuses=_IN_PROGRESS), ascending=True)
+    # Without a limit, or below it, what is queued begins in a moment, or waits for something else.
+    if queue is None or not 0 <= queue.max_concurrent_runs <= len(going):
+        return False
+    before = len(list(takewhile(lambda record: record.dagster_run.run_id != run_id, going)))
+    # The database's clock may be ahead of ours.
+    waited = max(0.0, clock() - queued[0].create_timestamp.timestamp())
+    return waited >= _NEXT_SECONDS * before

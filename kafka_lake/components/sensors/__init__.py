@@ -1,0 +1,1 @@
+"""The sensors, which ask brokers and catalog and request runs."""
