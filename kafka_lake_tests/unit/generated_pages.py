@@ -39,13 +39,8 @@ def errors() -> str:
 
 def _error(cls: type[KafkaLakeError]) -> str:
     meaning = re.split("\n(?:Args|Attributes):", inspect.cleandoc(cls.__doc__ or ""))[0]
-    retry = "yes, and runs do it automatically." if cls.retry_helps else "no, not before the cause is fixed."
-    parts = [
-        f"### {cls.__name__}",
-        " ".join(meaning.split()),
-        f"*Does a retry help?* {retry[0].upper()}{retry[1:]}",
-        f"*What to do:* {cls.what_to_do}",
-    ]
+    retry = "*Retry.* " if cls.retry_helps else ""
+    parts = [f"### {cls.__name__}", " ".join(meaning.split()), f"{retry}{cls.what_to_do}"]
     return "\n\n".join(parts) + "\n"
 
 
