@@ -24,8 +24,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.runs import dagster_at_hand
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.ingest.maintenance.needed import Tables
+from kafka_lake.ingest.maintenance.maintain import Tables, maintain
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.policy import MOST_SNAPSHOTS

@@ -21,8 +21,7 @@ from benchmarks.results import document
 from benchmarks.throughput import scratch
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.ingest.maintenance.needed import Tables
+from kafka_lake.ingest.maintenance.maintain import Tables, maintain
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.manifests import planning_of
@@ -78,7 +77,7 @@ def measure(settings: Settings, tell: Callable[[str], object]) -> dict[str, Any]
         resource = catalog_in(folder)
         spark = SparkResource(spark_config=settings.engine.spark_config(), catalog=resource)
         try:
-            tables = Tables(resource.open(), lambda: spark.spark_session, "bench")
+            tables = Tables(resource.open(), lambda: spark.spark_session)
             return document("maintenance", asdict(settings)) | _measured(settings, tables, tell)
         finally:
             spark.stop()

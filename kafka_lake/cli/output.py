@@ -21,7 +21,7 @@ from kafka_lake.common.printable import counted, printable
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
-from kafka_lake.ingest.maintenance.needed import Due, HasTables, Preview
+from kafka_lake.ingest.maintenance.maintain import Due, HasTables, Preview
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress as RunProgress

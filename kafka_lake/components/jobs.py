@@ -28,8 +28,7 @@ from kafka_lake.components.steps import as_failures, run_choices
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest import run
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.maintain import Maintained, maintain, sentence
-from kafka_lake.ingest.maintenance.needed import Due, Tables, due
+from kafka_lake.ingest.maintenance.maintain import Due, Maintained, Tables, due, maintain, sentence
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.health import dangling_deletes
@@ -111,10 +110,16 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
         config = MaintenanceConfig(**context.op_execution_context.op_config)
         resources: Any = context.resources
         with as_failures(), alive(context.instance, context.run.run_id):
-            tables = _tables(resources.catalog, resources.spark, context.run.run_id)
+            tables = _tables(resources.catalog, resources.spark)
             done: Sequence[Maintained] = ()
             if MAINTENANCE_TAG in context.run.tags:
-                done = maintain(spec, tables, config.everything, lambda each: context.log.info(f"{sentence(each)}."))
+                done = maintain(
+                    spec,
+                    tables,
+                    config.everything,
+                    tell=lambda each: context.log.info(f"{sentence(each)}."),
+                    run_id=context.run.run_id,
+                )
                 if not done:
                     context.log.info(f"{'.'.join(spec.identifier)} needs nothing.")
             found = due(spec, tables)
@@ -127,8 +132,8 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
     return maintain_tables
 
 
-def _tables(catalog: CatalogResource, spark: SparkResource, run_id: str) -> Tables:
-    return Tables(catalog.open(), lambda: spark.live_session(""), run_id)
+def _tables(catalog: CatalogResource, spark: SparkResource) -> Tables:
+    return Tables(catalog.open(), lambda: spark.live_session(""))
 
 
 def _metadata(spec: TopicTable, tables: Sequence[Due], done: Sequence[Maintained]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.finding import GATES, Finding
 from kafka_lake.ingest.gate import GateFailedError
-from kafka_lake.ingest.maintenance.needed import due
+from kafka_lake.ingest.maintenance.maintain import due
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress
 from kafka_lake.ingest.report import PartitionReport, Reached, RunReport, RunSoFar, merged

@@ -21,7 +21,6 @@ from kafka_lake.errors import PublishRefusedError, TableError
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.ingest.maintenance.needed import Tables
 from kafka_lake.ingest.report import merged
 from kafka_lake.ingest.retry import call, short_pauses
 from kafka_lake.ingest.run_log import RunLog
@@ -248,7 +247,7 @@ def cleaned(spec: DerivedTable, engine: Engine, committed: bool) -> None:
         if table is not None and staging_branches(table):
             sweep(spec, engine)
         due = spec.maintenance.enabled is not False
-        if committed and due and maintain(spec, Tables(engine.catalog, engine.spark, engine.run_id)):
+        if committed and due and maintain(spec, engine, run_id=engine.run_id):
             engine.observer.step_done("maintained")
     except Exception as error:
         engine.observer.warn(f"Table {spec.name} is up to date, but its maintenance failed: {error}")

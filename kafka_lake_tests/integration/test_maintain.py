@@ -23,8 +23,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.sensors.maintenance import evaluate
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.maintain import maintain, sentence
-from kafka_lake.ingest.maintenance.needed import due
+from kafka_lake.ingest.maintenance.maintain import due, maintain, sentence
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

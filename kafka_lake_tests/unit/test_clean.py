@@ -19,8 +19,7 @@ from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance import clean as clean_module
 from kafka_lake.ingest.maintenance.clean import clean
-from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.ingest.maintenance.needed import Tables, preview
+from kafka_lake.ingest.maintenance.maintain import Tables, maintain, preview
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.maintenance.expired import expired_of, proven_positions
@@ -138,7 +137,7 @@ def test_old_rows_in_files_of_their_own_go_without_spark(catalog):
     positions = {topic: Position(TopicIdentity("c", f"id of {topic}", topic), {0: 4}) for topic in ("drinks", "pizzas")}
     table.append(old.slice(0, 0), snapshot_properties={POSITION: positions_to_json(positions.values())})
     assert preview(spec, Tables(catalog, no_spark))[0].rows == ExpiredRows(2, 1, 0)
-    (done,) = maintain(spec, Tables(catalog, no_spark, "run-7"))
+    (done,) = maintain(spec, Tables(catalog, no_spark), run_id="run-7")
     assert done.rows == ExpiredRows(2, 1, 0)
     table.refresh()
     assert table.scan().to_arrow().num_rows == 2

@@ -25,7 +25,7 @@ import kafka_lake.cli.project
 import kafka_lake.cli.status
 import kafka_lake.definitions
 import kafka_lake.ingest.maintenance.clean
-import kafka_lake.ingest.maintenance.needed
+import kafka_lake.ingest.maintenance.maintain
 from kafka_lake.cli import repair
 from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.main import app
@@ -49,7 +49,7 @@ from kafka_lake.errors import CatalogError, ConfigurationError
 from kafka_lake.ingest import run as runs
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import Cleaned
-from kafka_lake.ingest.maintenance.needed import HasTables
+from kafka_lake.ingest.maintenance.maintain import HasTables
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable
@@ -517,7 +517,7 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
     monkeypatch.setattr(kafka_lake.cli.project, "_topic_tables", topic_tables)
     monkeypatch.setattr(kafka_lake.cli.project, "_derived_tables", lambda _assets: [made])
     monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
-    monkeypatch.setattr(kafka_lake.ingest.maintenance.needed, "due", due)
+    monkeypatch.setattr(kafka_lake.ingest.maintenance.maintain, "due", due)
     seen: list[str] = []
     shown = lambda spec, _found: seen.append(spec.identifier[1]) or ""  # noqa: E731
     monkeypatch.setattr(kafka_lake.cli.output, "health_table", shown)

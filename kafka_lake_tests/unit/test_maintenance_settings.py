@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 import kafka_lake.cli.console
 import kafka_lake.cli.project
-import kafka_lake.ingest.maintenance.needed
+import kafka_lake.ingest.maintenance.maintain
 from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.cli.main import app
 from kafka_lake.components.metadata import topics_of
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.topic import Topic
-from kafka_lake.ingest.maintenance.needed import Due, Preview
+from kafka_lake.ingest.maintenance.maintain import Due, Preview
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.health import TableHealth
 from kafka_lake.lake.maintenance.old_files import ExpiredRows
@@ -165,7 +165,7 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
 
     monkeypatch.setattr(kafka_lake.cli.project, "maintained_tables", lambda _name: [TopicTable("orders")])
     monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
-    monkeypatch.setattr(kafka_lake.ingest.maintenance.needed, "preview", lambda *_: found)
+    monkeypatch.setattr(kafka_lake.ingest.maintenance.maintain, "preview", lambda *_: found)
     monkeypatch.setattr(kafka_lake.cli.console, "out", Console(width=200))
     result = CliRunner().invoke(app, ["maintain", "--dry-run"])
     assert result.exit_code == 0

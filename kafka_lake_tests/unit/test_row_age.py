@@ -25,7 +25,7 @@ from pyiceberg.types import (
 
 from kafka_lake.common.offsets import Position, Positions, TopicIdentity
 from kafka_lake.errors import ConfigurationError, TableError
-from kafka_lake.ingest.maintenance.needed import old_rows
+from kafka_lake.ingest.maintenance.maintain import old_rows
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of, limit_ms, proven_positions, why_expire
 from kafka_lake.lake.maintenance.old_files import RowLimit, row_limit

@@ -15,7 +15,7 @@ from kafka_lake.components.keys import MAINTENANCE_TAG, of_cluster
 from kafka_lake.components.metadata import topics_of
 from kafka_lake.components.runs import IN_FLIGHT
 from kafka_lake.components.steps import as_failed_tick
-from kafka_lake.ingest.maintenance.needed import Due, Tables, due
+from kafka_lake.ingest.maintenance.maintain import Due, Tables, due
 from kafka_lake.ingest.topic_table import TopicTable, once_each
 from kafka_lake.lake.catalog import LakeCatalog
 

@@ -1,37 +1,32 @@
-"""Clean: what dead runs left behind, branches and files, and never what a live run needs.
+"""Remove branches and files of dead runs, and never what a live run needs.
 
-A staging branch from which ``main`` has moved away can't be published any more, whoever made it: it is dropped at
-once, except one that an expiry of rows or a change of a column's type has just made. One that could still be
-published may be a live run's, and so may files that no snapshot knows yet: only their age tells.
+A staging branch that doesn't contain the head of ``main`` can't be published any more and is dropped at once, except
+one that an expiry of rows or a change of a column's type has just made. Other branches, and files without a snapshot,
+may belong to a live run: they are removed only when they are old.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.maintenance.maintain import HasEngine, HasTables
 from kafka_lake.lake.branches import StagingBranch, staging_branches
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
 
 DEFAULT_AGE_SECONDS = 24 * 3600.0
-
 # Where a table's files may be beside its location (https://iceberg.apache.org/docs/latest/configuration/).
 _PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
-
-# What the branches are for that a side table has without one of the topic's table: to reconcile, and to expire rows.
-_FOLLOWS = ("_expire", "_retype")
+# Branches of expired rows and of rewritten files can follow a moved head for ten minutes.
+_FOLLOWS, _FOLLOWS_SECONDS = ("_expire", "_retype"), 600.0
+# Branches that a dead-letter table has without one of the topic's table.
 _ALONE = ("_settle", *_FOLLOWS)
-# Rows that expire, and files that are written again, may follow a head that main has moved to: what was written
-# serves so long.
-_FOLLOWS_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -39,47 +34,21 @@ class Cleaned:
     """What was removed, or would be.
 
     Args:
-        branches: Names of branches, with their tables in front; what was staged on them goes with them.
-        files: Paths of files that no snapshot knows.
+        branches: As ``namespace.table.branch``.
+        files: Paths of files without a snapshot.
     """
 
     branches: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
 
-class HasTables(Protocol):
-    """Whose staging branches are swept: the tables that one kind of run writes."""
-
-    @property
-    def identifier(self) -> tuple[str, str]:
-        """Return the table that is published last."""
-
-    @property
-    def identifiers(self) -> tuple[tuple[str, str], ...]:
-        """Return all of them, that one first."""
-
-
-class HasEngine(Protocol):
-    """What sweeping works with."""
-
-    @property
-    def catalog(self) -> LakeCatalog:
-        """Return where the tables are."""
-
-    @property
-    def spark(self) -> Callable[[], Any]:
-        """Return what gives the session."""
-
-
 def sweep(
     spec: HasTables, connections: HasEngine, older_than_seconds: float | None = None, dry_run: bool = False
 ) -> tuple[str, ...]:
-    """Drop the staging branches of tables that can't be published any more, with what was staged on them.
+    """Drop staging branches that can't be published any more, with what was staged on them.
 
     Args:
-        spec: The settings of a topic, or of a derived table.
-        connections: Spark is touched only if there is something to drop.
-        older_than_seconds: Drop others too if they are older than this; None spares them.
+        older_than_seconds: Drop other branches too if they are older.
 
     Returns:
         What was dropped, or would be, as ``namespace.table.branch``.
@@ -112,19 +81,14 @@ def _publishable(table: Table, branch: str) -> bool:
 
 
 def clean(
-    spec: TopicTable, connections: Connections, older_than_seconds: float = DEFAULT_AGE_SECONDS, dry_run: bool = False
+    spec: HasTables, connections: HasEngine, older_than_seconds: float = DEFAULT_AGE_SECONDS, dry_run: bool = False
 ) -> Cleaned:
-    """Remove branches and files that dead runs left in the topic's tables, and nothing that another table refers to.
+    """Remove branches and files that dead runs left in the tables, unless another table refers to them.
 
     Args:
-        connections: The storage is listed through the catalog's own file access.
-        older_than_seconds: Spare younger branches that could still be published, and younger files. Writers of
-            others, a compaction for instance, have files too that no snapshot knows yet: less than what their longest
-            job takes is safe only while there is none.
-        dry_run: Remove nothing, and tell what would be.
-
-    Returns:
-        What was removed, or would be.
+        older_than_seconds: Spare younger branches that could still be published, and younger files: other writers,
+            such as a compaction, have files without a snapshot until they commit.
+        dry_run: Remove nothing.
     """
     branches = sweep(spec, connections, older_than_seconds, dry_run)
     files: list[str] = []
@@ -138,48 +102,47 @@ def clean(
 
 
 def remove(table: Table, paths: Iterable[str]) -> None:
-    """Delete files of a table that `orphan_files` has found."""
+    """Delete files of a table."""
     for path in paths:
         _filesystem(table).delete_file(path)
 
 
 def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> list[str]:
-    """Return the paths of the files in a table's folders that no snapshot, of whatever branch or table, refers to.
+    """Return the files in a table's folders to which no snapshot of any branch or table refers.
 
     Args:
-        catalog: Its other tables are asked, too, as far as there is need to.
-        older_than_seconds: Younger files aren't looked at, nor those that a run may be writing.
+        older_than_seconds: Spare younger files, and those that a run may be writing.
 
     Raises:
         TableError: If the storage lists files by other names than the table does, or can't be listed.
     """
-    limit = min([time.time() - older_than_seconds, *_live(table)])
+    limit = min([time.time() - older_than_seconds, *_branch_times(table)])
     listed = list(_listed(table))
-    _refuse_other_names(table, {each.path for each in listed})
-    found = {each.path: each for each in listed if each.mtime is not None and each.mtime.timestamp() < limit}
+    _check_names(table, {file.path for file in listed})
+    found = {file.path: file for file in listed if file.mtime is not None and file.mtime.timestamp() < limit}
     if not found:
         return []
-    # Whoever was renamed has left its files where it was, and a table by its old name may lie there by now.
+    # A renamed table leaves its files where they were, and a new table of its old name may lie there.
     near, far = list[Table](), list[Table]()
-    for each in catalog.tables():
-        if each.name() != table.name():
-            (near if _overlap(each, table) else far).append(each)
-    limit = min([limit, *(created for each in near for created in _live(each))])
+    for other in catalog.tables():
+        if other.name() != table.name():
+            (near if _overlap(other, table) else far).append(other)
+    limit = min([limit, *(created for other in near for created in _branch_times(other))])
     left = {path for path in found if found[path].mtime.timestamp() < limit}
     seen = set[str]()
-    # A copy of a table lies elsewhere and refers to the files here: so all others are asked, once there is need to.
-    for each in (table, *near, *far):
+    # A copy of a table refers to files here and lies elsewhere, so the far tables are searched last.
+    for other in (table, *near, *far):
         if not left:
             break
-        # Loaded again after the listing: what was committed meanwhile is known too.
-        for state in (each, each.refresh()):
+        # Reloaded after the listing: commits meanwhile count too.
+        for state in (other, other.refresh()):
             known = {_path(path) for path in _referenced(state, seen)}
             left = {path for path in left if _checked(path) not in known}
     return sorted(left)
 
 
-def _refuse_other_names(table: Table, listed: set[str]) -> None:
-    """Refuse to take every file for an orphan, as names that never match would have it."""
+def _check_names(table: Table, listed: set[str]) -> None:
+    """Refuse to take every file for an orphan because the storage lists them by other names."""
     own = _path(table.metadata_location)
     if own.startswith(f"{_path(table.location())}/metadata/") and own not in listed:
         raise TableError(
@@ -189,8 +152,8 @@ def _refuse_other_names(table: Table, listed: set[str]) -> None:
         )
 
 
-def _live(table: Table) -> list[float]:
-    """Return when the staging branches were made: a live run's branch is older than any of its files."""
+def _branch_times(table: Table) -> list[float]:
+    """Return when the staging branches were made: a live run's branch is older than its files."""
     return [created for created, _ in staging_branches(table).values()]
 
 
@@ -203,7 +166,7 @@ def _overlap(other: Table, table: Table) -> bool:
 
 
 def _checked(path: str) -> str:
-    """Return the file that a checksum file of Hadoop's is about (``.name.crc`` beside ``name``), else the path."""
+    """Return the file of one of Hadoop's checksum files (``.name.crc``), else the path."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else path
 
@@ -219,7 +182,7 @@ def _filesystem(table: Table) -> Any:
 
 
 def _path(location: str) -> str:
-    """Return a location as pyarrow's file systems know it: without scheme."""
+    """Return a location without its scheme, as pyarrow has it."""
     return PyArrowFileIO.parse_location(location)[2]
 
 
@@ -231,7 +194,7 @@ def _listed(table: Table) -> Iterator[Any]:
 
 
 def _referenced(table: Table, seen: set[str]) -> Iterator[str]:
-    """Yield every file that a snapshot, old metadata or statistics refer to, each once."""
+    """Yield every file that a snapshot, old metadata or statistics refer to."""
     yield table.metadata_location
     yield from (entry.metadata_file for entry in table.metadata.metadata_log)
     yield from (each.statistics_path for each in table.metadata.statistics)

@@ -1,23 +1,97 @@
-"""Maintain: old rows of a topic's tables expire, files are compacted, old snapshots expire, as the settings ask."""
+"""Maintain tables of a topic, or a derived table: rows expire, files are compacted, snapshots expire."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
+from pyiceberg.table import Table
+
 from kafka_lake.common.printable import counted
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.needed import Due, HasTables, Tables, due, old_rows
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.compact import Compacted, compact
 from kafka_lake.lake.maintenance.expire import expire
 from kafka_lake.lake.maintenance.expire_rows import expire_rows
-from kafka_lake.lake.maintenance.health import TableHealth, table_health
+from kafka_lake.lake.maintenance.expired import limit_ms, why_expire
+from kafka_lake.lake.maintenance.health import TableHealth, dangling_deletes, table_health
 from kafka_lake.lake.maintenance.manifests import Planning, planning_of, rewrite_manifests
-from kafka_lake.lake.maintenance.old_files import ExpiredRows
-from kafka_lake.lake.maintenance.policy import limits_of
+from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldRows, count_old_rows
+from kafka_lake.lake.maintenance.policy import Needs, applies_to, limits_of, needs_of
+from kafka_lake.lake.maintenance.settings import Maintenance
 
 T = TypeVar("T")
+Identifier = tuple[str, str]
+
+
+class HasTables(Protocol):
+    """Settings of a topic or of a derived table."""
+
+    @property
+    def identifier(self) -> Identifier:
+        """Return the table that has the position."""
+
+    @property
+    def identifiers(self) -> Sequence[Identifier]:
+        """Return all tables, the one with the position first."""
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Return the policy."""
+
+
+class HasEngine(Protocol):
+    """A catalog, and a Spark session that is opened only when it is needed."""
+
+    @property
+    def catalog(self) -> LakeCatalog:
+        """Return the catalog."""
+
+    @property
+    def spark(self) -> Callable[[], Any]:
+        """Return the function that opens the session."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """An engine without a broker."""
+
+    catalog: LakeCatalog
+    spark: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Due:
+    """A table and what it needs.
+
+    Args:
+        left_alone: Whether the policy excludes the table, since kafka_lake didn't create it.
+    """
+
+    identifier: Identifier
+    needs: Needs
+    left_alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the table's full name."""
+        return ".".join(self.identifier)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What maintenance would do to a table now.
+
+    Args:
+        rows: The rows that would expire; None if the settings keep all rows.
+        dangling: Delete files without a data file; None if the metadata doesn't show that.
+    """
+
+    due: Due
+    rows: ExpiredRows | None = None
+    dangling: int | None = None
 
 
 @dataclass(frozen=True)
@@ -25,13 +99,12 @@ class Maintained:
     """What was done to a table.
 
     Args:
-        compacted: What its compaction did; None if there was none.
-        seconds: How long all of it took.
-        rows: The rows that expired; None if none were asked to.
-        planning_before: What it took to plan a query before.
+        compacted: None if nothing was compacted.
+        expired: Number of snapshots.
+        rows: The rows that expired; None if the settings keep all rows.
     """
 
-    identifier: tuple[str, str]
+    identifier: Identifier
     before: TableHealth
     after: TableHealth
     compacted: Compacted | None
@@ -42,8 +115,181 @@ class Maintained:
     planning_after: Planning | None = None
 
 
+def due(spec: HasTables, tables: HasEngine) -> list[Due]:
+    """Return what each existing table needs. Only metadata is read.
+
+    Raises:
+        CatalogError: If the catalog doesn't answer.
+    """
+    now = int(time.time() * 1000)
+    return [_due(spec, identifier, table, now) for identifier, table in _loaded(spec, tables)]
+
+
+def preview(spec: HasTables, tables: HasEngine) -> list[Preview]:
+    """Return what maintenance would do to each table. Data files are read where metadata isn't enough.
+
+    Raises:
+        CatalogError: If the catalog doesn't answer.
+        TableError: If the age of rows can't be determined.
+    """
+    previews, now = [], int(time.time() * 1000)
+    for identifier, table in _loaded(spec, tables):
+        found = _due(spec, identifier, table, now)
+        old = None if found.left_alone else old_rows(spec, identifier, now)
+        rows = count_old_rows(table, old) if old is not None else None
+        previews.append(Preview(found, rows, dangling_deletes(table)))
+    return previews
+
+
+def _loaded(spec: HasTables, tables: HasEngine) -> list[tuple[Identifier, Table]]:
+    return [(name, table) for name in spec.identifiers if (table := tables.catalog.table(name)) is not None]
+
+
+def _due(spec: HasTables, identifier: Identifier, table: Table, now: int) -> Due:
+    policy, column = spec.maintenance, _age_column(spec, identifier)
+    needs, left_alone = needs_of(table, policy, now), not applies_to(policy, table)
+    if column is not None and not left_alone:
+        needs = replace(needs, rows=why_expire(table, policy, now, column))
+    return Due(identifier, needs, left_alone)
+
+
+def old_rows(spec: HasTables, identifier: Identifier, now_ms: int) -> OldRows | None:
+    """Return which rows of a table expire at a time, in milliseconds since 1970; None if none do."""
+    before, column = limit_ms(spec.maintenance, now_ms), _age_column(spec, identifier)
+    if before is None or column is None:
+        return None
+    return OldRows(column, before, needs_position=identifier == spec.identifier)
+
+
+def _age_column(spec: HasTables, identifier: Identifier) -> str | None:
+    """Return the column with the age of a table's rows; None if its rows never expire."""
+    if not isinstance(spec, TopicTable) or spec.write != "append":
+        return None
+    if identifier == spec.dead_letter_table:
+        return "timestamp"
+    if identifier != spec.identifier:
+        return None
+    policy = spec.maintenance
+    if policy.by is None and spec.metadata_column is None and policy.keep_rows:
+        raise ConfigurationError(
+            f"Topic {spec.topic}: row_retention needs the age of rows, and without metadata_column: table "
+            f"{'.'.join(identifier)} doesn't have Kafka's timestamp.",
+            "Name a column with a time in row_retention: by, or set metadata_column:.",
+        )
+    return policy.by or f"{spec.metadata_column}.timestamp"
+
+
+def maintain(
+    spec: HasTables,
+    tables: HasEngine,
+    everything: bool = False,
+    tell: Callable[[Maintained], object] = lambda _: None,
+    run_id: str = "",
+) -> list[Maintained]:
+    """Maintain the tables of a topic, or a derived table, one after the other.
+
+    Args:
+        everything: Compact all tables and expire all snapshots that may go, whether needed yet or not, also of tables
+            that the policy excludes (their rows stay).
+        tell: Called after each table.
+        run_id: Recorded in the commits.
+
+    Returns:
+        The tables to which something was done.
+
+    Raises:
+        TableError: If another writer interfered. The other tables are maintained, and no row is lost.
+        Exception: Any other failure of Spark or the catalog, after the other tables.
+    """
+    done, failures = [], list[Exception]()
+    for table in due(spec, tables):
+        if everything or (table.needs.reasons and not table.left_alone):
+            try:
+                done.append(_Work(spec, tables, table, everything, run_id or f"maintenance-{uuid4().hex[:8]}").done())
+            except Exception as error:
+                failures.append(error)
+            else:
+                tell(done[-1])
+    if failures:
+        raise failures[0]
+    return done
+
+
+@dataclass(frozen=True)
+class _Work:
+    spec: HasTables
+    tables: HasEngine
+    table: Due
+    everything: bool
+    run_id: str
+
+    def done(self) -> Maintained:
+        began, failures = time.monotonic(), list[Exception]()
+        before, planning = self.table.needs.health, self._planning()
+
+        def tried(step: Callable[[], T], otherwise: T) -> T:
+            # A step that fails doesn't prevent the others.
+            try:
+                return step()
+            except Exception as error:
+                failures.append(error)
+                return otherwise
+
+        # Expired rows needn't be compacted.
+        rows = tried(self._expire_rows, None)
+        compacted = tried(self._compact, None)
+        tried(self._rewrite_manifests, None)
+        expired = tried(self._expire_snapshots, 0)
+        if failures:
+            raise failures[0]
+        now = self._loaded()
+        return Maintained(
+            self.table.identifier,
+            before=before,
+            after=table_health(now) if now is not None else before,
+            compacted=compacted,
+            expired=expired,
+            seconds=time.monotonic() - began,
+            rows=rows,
+            planning_before=planning,
+            planning_after=self._planning(),
+        )
+
+    def _loaded(self) -> Table | None:
+        return self.tables.catalog.table(self.table.identifier)
+
+    def _planning(self) -> Planning | None:
+        table = self._loaded()
+        return planning_of(table) if table is not None else None
+
+    def _expire_rows(self) -> ExpiredRows | None:
+        identifier = self.table.identifier
+        old = None if self.table.left_alone else old_rows(self.spec, identifier, int(time.time() * 1000))
+        if old is None or not (self.table.needs.rows or self.everything):
+            return None
+        return expire_rows(self.tables.spark, self.tables.catalog, identifier, old, run_id=self.run_id)
+
+    def _compact(self) -> Compacted | None:
+        if not (self.table.needs.compaction or self.everything):
+            return None
+        own = self.spec.maintenance if self.table.identifier == self.spec.identifier else None
+        return compact(self.tables.spark(), self.tables.catalog, self.table.identifier, own)
+
+    def _rewrite_manifests(self) -> None:
+        # Without compaction, files stay as they are.
+        if self.spec.maintenance.compact_every is not None:
+            rewrite_manifests(self.tables.spark, self.tables.catalog, self.table.identifier)
+
+    def _expire_snapshots(self) -> int:
+        table = self._loaded()
+        limits = limits_of(table, self.spec.maintenance, int(time.time() * 1000)) if table is not None else None
+        if limits is None or not (self.table.needs.expiry or self.everything):
+            return 0
+        return expire(self.tables.spark(), self.tables.catalog, self.table.identifier, limits)
+
+
 def sentence(done: Maintained) -> str:
-    """Return what was done to a table, as people read it."""
+    """Return what was done to a table as one sentence for users."""
     parts = []
     if done.rows is not None:
         parts.append(f"{counted(done.rows.rows, 'row')} expired")
@@ -60,116 +306,3 @@ def sentence(done: Maintained) -> str:
         if before.seconds is not None and after.seconds is not None:
             parts.append(f"planning a query took {before.seconds:.2f} s and takes {after.seconds:.2f} s")
     return f"{'.'.join(done.identifier)}: {', '.join(parts) or 'nothing to do'} ({done.seconds:.0f} s)"
-
-
-def maintain(
-    spec: HasTables,
-    tables: Tables | Connections,
-    everything: bool = False,
-    tell: Callable[[Maintained], object] = lambda _: None,
-) -> list[Maintained]:
-    """Do what a topic's tables, or a derived table, need, one table after the other.
-
-    Args:
-        spec: The settings of the topic, or of the derived table: of those no rows expire.
-        tables: Spark is touched only if there is something to do.
-        everything: Compact all tables and expire all that may, though none needs it yet, and those that the settings
-            leave alone, too. Of those, no row expires.
-        tell: Is told of each table when it is done.
-
-    Returns:
-        What was done, a table each; those that need nothing are left out.
-
-    Raises:
-        TableError: If another writer came in the way. The other tables are maintained, and rows are as they were.
-        Exception: Whatever else Spark or the catalog raise, after the other tables.
-    """
-    done, failures = [], list[Exception]()
-    for each in due(spec, tables):
-        if each.left_alone and not everything:
-            continue
-        if each.needs.reasons or everything:
-            try:
-                done.append(_Work(spec, tables, each, everything).done())
-            except Exception as error:
-                failures.append(error)
-            else:
-                tell(done[-1])
-    if failures:
-        raise failures[0]
-    return done
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What is to be done to a table; its fields are those of `maintain`."""
-
-    spec: HasTables
-    tables: Tables | Connections
-    table: Due
-    everything: bool
-
-    def done(self) -> Maintained:
-        began, failures = time.monotonic(), list[Exception]()
-        before = self._planning()
-
-        def tried(do: Callable[[], T], otherwise: T) -> T:
-            # What can't be done is no reason to leave the rest undone.
-            try:
-                return do()
-            except Exception as error:
-                failures.append(error)
-                return otherwise
-
-        # Rows that go needn't be written again.
-        rows = tried(self._rows, None)
-        compacted = tried(self._compacted, None)
-        tried(self._manifests, None)
-        expired = tried(self._expired, 0)
-        if failures:
-            raise failures[0]
-        now = self.tables.catalog.table(self.table.identifier)
-        return Maintained(
-            self.table.identifier,
-            before=self.table.needs.health,
-            after=table_health(now) if now is not None else self.table.needs.health,
-            compacted=compacted,
-            expired=expired,
-            seconds=time.monotonic() - began,
-            rows=rows,
-            planning_before=before,
-            planning_after=self._planning(),
-        )
-
-    @property
-    def _run_id(self) -> str:
-        return (self.tables.run_id if isinstance(self.tables, Tables) else "") or f"maintenance-{uuid4().hex[:8]}"
-
-    def _planning(self) -> Planning | None:
-        table = self.tables.catalog.table(self.table.identifier)
-        return planning_of(table) if table is not None else None
-
-    def _rows(self) -> ExpiredRows | None:
-        identifier = self.table.identifier
-        asked = None if self.table.left_alone else old_rows(self.spec, identifier, int(time.time() * 1000))
-        if asked is None or not (self.table.needs.rows or self.everything):
-            return None
-        return expire_rows(self.tables.spark, self.tables.catalog, identifier, asked, run_id=self._run_id)
-
-    def _compacted(self) -> Compacted | None:
-        if not (self.table.needs.compaction or self.everything):
-            return None
-        own = self.spec.maintenance if self.table.identifier == self.spec.identifier else None
-        return compact(self.tables.spark(), self.tables.catalog, self.table.identifier, own)
-
-    def _manifests(self) -> None:
-        # Where compaction is switched off, so is this: files stay as they are.
-        if self.spec.maintenance.compact_every is not None:
-            rewrite_manifests(self.tables.spark, self.tables.catalog, self.table.identifier)
-
-    def _expired(self) -> int:
-        table = self.tables.catalog.table(self.table.identifier)
-        limits = limits_of(table, self.spec.maintenance, int(time.time() * 1000)) if table is not None else None
-        if limits is None or not (self.table.needs.expiry or self.everything):
-            return 0
-        return expire(self.tables.spark(), self.tables.catalog, self.table.identifier, limits)

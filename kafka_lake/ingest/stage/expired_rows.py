@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.maintenance.needed import old_rows
+from kafka_lake.ingest.maintenance.maintain import old_rows
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.replaced_rows import of_ranges
 from kafka_lake.ingest.stage.spark_writer import append
