@@ -14,10 +14,9 @@ from kafka_lake.components.keys import key_of, op_name_of, pool_name_of
 from kafka_lake.components.metadata import about_table, settings_in, settings_table
 from kafka_lake.components.partitions import is_for_partitions
 from kafka_lake.components.steps import as_failures, run_choices
-from kafka_lake.derive.derived_table import DerivedTable, Identifier, Write
+from kafka_lake.derive.derived_table import DerivedTable, Identifier, Unit, Window, Write
 from kafka_lake.derive.engine import DeriveReport, Engine
 from kafka_lake.derive.run import derive
-from kafka_lake.derive.window import Unit, Window
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer

@@ -1,29 +1,116 @@
-"""What a derived table shall be: each setting with its type, default and documentation, declared here and only here."""
+"""The settings of a derived table, each with its type, default and documentation; and its time partitions. Pure."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
-from typing import Literal
+from datetime import UTC, datetime, timedelta
+from typing import Literal, get_args
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from kafka_lake.common.durations import seconds_of
-from kafka_lake.derive.window import TimePartitions
+from kafka_lake.derive.derived_table import TimePartitions
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.ingest.topic_table import TableName
+from kafka_lake.lake.catalog import quoted
 from kafka_lake.lake.maintenance.settings import Maintenance
+
+Unit = Literal["hourly", "daily", "monthly"]
+EXAMPLE = "daily(ordered_at, 2026-01-01)"
+_TEXT = re.compile(rf"({'|'.join(get_args(Unit))})\(\s*([^,()]*[^,()\s])\s*,\s*(\d{{4}}-\d\d-\d\d)\s*\)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LITERALS = {"timestamp": "TIMESTAMP '{:%Y-%m-%d %H:%M:%S} UTC'", "date": "DATE '{:%Y-%m-%d}'"}
+_HOURS = {"timestamp": "floor(unix_seconds({}) / 3600)", "date": "24 * datediff({}, DATE '1970-01-01')"}
+
+
+@plain_dataclass(frozen=True)
+class TimePartitions:
+    """Time partitions of the asset in Dagster; Iceberg's own partitions are independent of them."""
+
+    unit: Unit
+    column: str
+    since: str
+
+    @classmethod
+    def of(cls, text: str) -> "TimePartitions":
+        """Parse the setting.
+
+        Raises:
+            ConfigurationError: If it isn't valid.
+        """
+        found = _TEXT.fullmatch(text.strip())
+        try:
+            if found is None:
+                raise ValueError("no partitions")
+            first = datetime.fromisoformat(found[3])
+            if found[1] == "monthly" and first.day != 1:
+                raise ValueError("Dagster would begin with the next month")
+        except ValueError as error:
+            raise ConfigurationError(
+                f"partitions: {text!r} doesn't name a period, a time column and the first date.",
+                f"Write {EXAMPLE}; hourly, and monthly from the first of a month, are possible too.",
+            ) from error
+        unit: Unit = next(each for each in get_args(Unit) if each == found[1])
+        return cls(unit, found[2], found[3])
+
+    def key(self, hours: int) -> str:
+        """Return Dagster's key of the partition with an hour, which is counted since 1970.
+
+        >>> TimePartitions("daily", "at", "2026-01-01").key(24 * 20_000 + 5)
+        '2024-10-04'
+        """
+        at = _EPOCH + timedelta(hours=hours)
+        if self.unit == "hourly":
+            return f"{at:%Y-%m-%d-%H:%M}"
+        return f"{at.replace(day=1) if self.unit == 'monthly' else at:%Y-%m-%d}"
+
+    @property
+    def first_hour(self) -> int:
+        """Return the first hour of the first partition, counted since 1970."""
+        return (datetime.fromisoformat(self.since).replace(tzinfo=UTC) - _EPOCH) // timedelta(hours=1)
+
+    def hours(self, kind: str) -> str:
+        """Return the Spark SQL expression for a row's hours since 1970."""
+        return _HOURS[kind].format(quoted(self.column))
+
+    def has(self, kind: str) -> bool:
+        """Return whether a column of this type determines the partition."""
+        return kind in _HOURS and (kind != "date" or self.unit != "hourly")
+
+
+@plain_dataclass(frozen=True)
+class Window:
+    """Partitions to recompute."""
+
+    partitions: TimePartitions
+    start: datetime
+    end: datetime
+
+    def condition(self, kind: str) -> str:
+        """Return the Spark SQL condition for rows in these partitions.
+
+        >>> window = Window(TimePartitions("daily", "d", "2026-01-01"), _EPOCH, _EPOCH + timedelta(days=1))
+        >>> window.condition("date")
+        "`d` >= DATE '1970-01-01' AND `d` < DATE '1970-01-02'"
+        """
+        column = quoted(self.partitions.column)
+        start, end = (_LITERALS[kind].format(each.astimezone(UTC)) for each in (self.start, self.end))
+        return f"{column} >= {start} AND {column} < {end}"
+
 
 Write = Literal["append", "upsert", "aggregate", "replace"]
 OnChange = Literal["fail", "forward", "rebuild"]
 NEWS = "news"
-"""What ``every`` is for tables that follow their upstream tables as those change."""
+"""The value of ``every`` for tables that follow their upstream tables."""
 Identifier = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """A table made of other tables by a query. Settings that can't go together are refused when definitions load."""
+    """A table that a query computes from other tables. Invalid combinations are refused when definitions load."""
 
     table: TableName = Field(description="Name of the table.")
     sources: tuple[str, ...] = Field(
@@ -116,27 +203,27 @@ class DerivedTable:
 
     @property
     def identifiers(self) -> tuple[Identifier, ...]:
-        """Return the tables that are this one's alone."""
+        """Return the tables that a run writes."""
         return (self.identifier,)
 
     @property
     def name(self) -> str:
-        """Return the table's name as messages have it."""
+        """Return the full name."""
         return ".".join(self.identifier)
 
     @property
     def upstream(self) -> dict[str, Identifier]:
-        """Return the tables of ``from``, by the names that the query knows them by."""
+        """Return the tables of ``from`` by their names in the query."""
         return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.sources}
 
     @property
     def joined(self) -> dict[str, Identifier]:
-        """Return the tables of ``join``, by the names that the query knows them by."""
+        """Return the tables of ``join`` by their names in the query."""
         return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.join}
 
     @property
     def at_most_every(self) -> float | None:
-        """Return the seconds between two runs at least, of a table that follows its upstream tables; None by cron."""
+        """Return the least seconds between two runs; None for a cron expression."""
         try:
             return 0.0 if self.every == NEWS else seconds_of(self.every)
         except ConfigurationError:
@@ -144,22 +231,22 @@ class DerivedTable:
 
     @property
     def time_partitions(self) -> TimePartitions | None:
-        """Return the partitions of its asset; None if it has none. What is something else is a ConfigurationError."""
+        """Return the partitions of its asset; an invalid setting is a ConfigurationError."""
         return TimePartitions.of(self.partitions) if self.partitions is not None else None
 
     @property
     def named_rules(self) -> tuple[Rule, ...]:
-        """Return the rules one by one; a row of a table that is made by a query has no dead letter to become."""
+        """Return the rules. Derived tables have no dead letters, so the default is to fail."""
         return tuple(replace(each, on_failure=each.entry.on_failure or "fail") for each in rules_of(self.rules))
 
     @property
     def is_incremental(self) -> bool:
-        """Return whether a run reads what is new alone, or computes what that changes."""
+        """Return whether a run computes only what new rows change."""
         return self.write != "replace"
 
     @property
     def is_row_wise(self) -> bool:
-        """Return whether each row comes from one row of an upstream table, and carries where that came from."""
+        """Return whether each row comes from one upstream row and names that row's record."""
         return self.write in ("append", "upsert")
 
     def _identifier_of(self, name: str) -> Identifier:

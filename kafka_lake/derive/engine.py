@@ -1,4 +1,4 @@
-"""What a run over derived tables works with, and what it reports. It needs no broker."""
+"""What a run of a derived table needs and reports. It needs no broker."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from kafka_lake.spark.commit_slots import CommitSlots
 
 @dataclass(frozen=True)
 class UpstreamRead:
-    """An upstream table as a run read it: the snapshot, its rows, and how many of these are new."""
+    """An upstream table as a run read it; ``new`` of its rows were new."""
 
     snapshot: int
     rows: int
@@ -26,13 +26,13 @@ class DeriveReport:
     """What a run did.
 
     Args:
-        snapshot: The one that was published; None if there was nothing to do.
-        full: Why everything was computed; empty if only what is new was.
-        keys: Keys that were computed again; None if rows aren't written by key.
-        verified: Keys or records that were also computed from all upstream rows, and compared.
-        rederived: Offsets whose rows were derived again.
-        findings: Results of the table's rules.
-        partitions: Keys of the asset's partitions of which rows came, a thousand at most of each commit.
+        snapshot: The published snapshot; None if there was nothing to do.
+        full: The reason for a full computation; empty if only new rows were read.
+        keys: Number of recomputed keys; None if rows aren't written by key.
+        verified: Number of keys or records that the audit recomputed.
+        rederived: Number of offsets before the position whose rows were recomputed.
+        findings: Results of the rules.
+        partitions: Dagster's keys of partitions with new rows, at most a thousand for each commit.
     """
 
     table: str
@@ -51,14 +51,13 @@ class DeriveReport:
 
 @dataclass(frozen=True)
 class Engine:
-    """A catalog, a Spark session, and the callbacks of a run.
+    """A catalog, a Spark session and the callbacks of a run.
 
     Args:
-        spark: Returns the session; called only when there is work.
-        run_id: Goes into branch names and snapshot summaries.
-        commit_slots: Limit commits at a time; None for no limit.
-        sleep: Pauses between attempts, for that many seconds.
-        published: Called after each commit with its report.
+        spark: Called only when there is work.
+        run_id: Part of branch names and snapshot summaries.
+        commit_slots: Limits concurrent commits.
+        published: Called after each commit.
     """
 
     catalog: LakeCatalog

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import TopicIdentity
-from kafka_lake.derive.derived_table import DerivedTable, Identifier
+from kafka_lake.derive.derived_table import DerivedTable, Identifier, Window
 from kafka_lake.derive.query import fingerprint
 from kafka_lake.derive.upstream import Changes, Read, Record, changes_since, read_of, record_of
-from kafka_lake.derive.window import Window
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.decode.key_columns import KEYED
 from kafka_lake.lake.catalog import LakeCatalog

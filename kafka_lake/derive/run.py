@@ -1,24 +1,24 @@
 """A run of a derived table: plan, compute, stage, audit, publish; again if another commit was faster."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from typing import Any
 
 from pyiceberg.schema import Schema
 from pyspark.sql import types as T
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.derived_table import DerivedTable, Window
 from kafka_lake.derive.engine import DeriveReport, Engine, UpstreamRead
 from kafka_lake.derive.frames import Frames
-from kafka_lake.derive.lineage import DeriveLineage
 from kafka_lake.derive.plan import DerivePlan, Pinned, load, plan, plan_window
 from kafka_lake.derive.stage import StagedRows, stage
 from kafka_lake.derive.upstream import APPEND
-from kafka_lake.derive.window import Window
 from kafka_lake.errors import PublishRefusedError, TableError
 from kafka_lake.ingest.causes import is_transient
+from kafka_lake.ingest.lineage import RunLineage, Subject, place_of, table_facets, written_facets
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.report import merged
@@ -28,7 +28,8 @@ from kafka_lake.ingest.stage.table_schema import arrow_columns
 from kafka_lake.ingest.stage.variant_table import append_nothing
 from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
-from kafka_lake.lake.positions import row_count
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import row_count, summary_of
 from kafka_lake.lake.schema import needed_changes
 from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
 from kafka_lake.lake.tables.layout import evolve_layout
@@ -251,3 +252,42 @@ def cleaned(spec: DerivedTable, engine: Engine, committed: bool) -> None:
             engine.observer.step_done("maintained")
     except Exception as error:
         engine.observer.warn(f"Table {spec.name} is up to date, but its maintenance failed: {error}")
+
+
+class DeriveLineage(RunLineage):
+    """OpenLineage's events of one run of a derived table, during a block."""
+
+    def __init__(self, spec: DerivedTable, catalog: LakeCatalog, run_id: str) -> None:
+        asset = "/".join(spec.identifier)
+        super().__init__(Subject(f"table {spec.name}", spec.name, f"derive {spec.name}", asset=asset, run_id=run_id))
+        self._spec = spec
+        self._catalog = catalog
+        self._report: DeriveReport | None = None
+
+    def derived(self, report: DeriveReport) -> None:
+        """Keep the run's report for the last event."""
+        self._report = report
+
+    def inputs(self) -> Iterator[Any]:
+        """Give the tables of ``from`` and ``join`` that are there."""
+        from openlineage.client.event_v2 import InputDataset
+
+        for identifier in (*self._spec.upstream.values(), *self._spec.joined.values()):
+            if table := self._catalog.table(identifier):
+                yield InputDataset(*place_of(table), facets=table_facets(self._catalog.name, identifier, table))
+
+    def outputs(self) -> Iterator[Any]:
+        """Give the derived table if it is there, and what the run has written to it."""
+        from openlineage.client.event_v2 import OutputDataset
+
+        table, report = self._catalog.table(self._spec.identifier), self._report
+        if table is None:
+            return
+        written = []
+        if report and report.snapshot and (snapshot := table.metadata.snapshot_by_id(report.snapshot)):
+            summary = summary_of(snapshot)
+            size, files = (int(summary.get(each, 0)) for each in ("added-files-size", "added-data-files"))
+            written = [(report.rows, size, files)]
+        facets = table_facets(self._catalog.name, self._spec.identifier, table)
+        done = written_facets(written) if self._ended else {}
+        yield OutputDataset(*place_of(table), facets=facets, outputFacets=done)

@@ -21,10 +21,9 @@ from pyspark.sql import types as T
 
 from kafka_lake.common import environment
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.derive.compute import Computed, having, keys_of, newest, not_older, of_keys
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
-from kafka_lake.derive.frames import Frames, place, within
+from kafka_lake.derive.frames import Computed, Frames, having, keys_of, newest, not_older, of_keys, place, within
 from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.errors import AuditFailedError

@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive import frames as frames_module
-from kafka_lake.derive.compute import Computed
 from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.frames import Frames, within
+from kafka_lake.derive.frames import Computed, Frames, within
 from kafka_lake.derive.plan import DerivePlan, Pinned
 from kafka_lake.derive.upstream import Changes, Read, Record
 from kafka_lake.derive.verify import verify

@@ -11,9 +11,8 @@ import duckdb
 import pytest
 
 from kafka_lake.components.derived_assets import time_partitions_of
-from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.derived_table import DerivedTable, TimePartitions, Window
 from kafka_lake.derive.run import derive
-from kafka_lake.derive.window import TimePartitions, Window
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.observer import Observer

@@ -17,9 +17,8 @@ from kafka_lake.components.keys import table_key, work_name
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.derived_table import DerivedTable, TimePartitions, Window
 from kafka_lake.derive.run import derive
-from kafka_lake.derive.window import TimePartitions, Window
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.retry import RetryPolicy

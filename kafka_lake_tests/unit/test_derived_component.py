@@ -208,5 +208,5 @@ def test_partitions_are_dagsters_and_need_a_column_and_a_first_day() -> None:
 )
 def test_what_are_no_partitions_is_refused(text: str) -> None:
     said = refusal(with_derived({**BIG, "partitions": text}))
-    assert f"partitions: {text!r} doesn't tell" in said
+    assert f"partitions: {text!r} doesn't name" in said
     assert "Write daily(ordered_at, 2026-01-01)" in said

@@ -9,7 +9,7 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import DeriveReport
-from kafka_lake.derive.lineage import DeriveLineage
+from kafka_lake.derive.run import DeriveLineage
 from kafka_lake.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.unit.test_lineage import RUN, backend, fresh

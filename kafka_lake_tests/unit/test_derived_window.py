@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from kafka_lake.components.derived_assets import time_partitions_of
-from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.partitioned import time_type
-from kafka_lake.derive.window import TimePartitions, Unit
+from kafka_lake.derive.derived_table import DerivedTable, TimePartitions, Unit
+from kafka_lake.derive.stage import time_type
 from kafka_lake.errors import ConfigurationError
 
 HOUR = timedelta(hours=1)

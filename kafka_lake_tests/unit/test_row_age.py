@@ -167,7 +167,7 @@ def test_which_column_tells_the_age_of_a_row() -> None:
     assert by(replace(spec, maintenance=Maintenance()), spec.identifier) is None
     keyed = replace(spec, write="upsert", key=("id",))
     assert [by(keyed, each) for each in keyed.identifiers] == [None] * 3
-    with pytest.raises(ConfigurationError, match="Topic orders: row_retention needs to know"):
+    with pytest.raises(ConfigurationError, match="Topic orders: row_retention needs the age"):
         by(replace(spec, metadata_column=None), spec.identifier)
 
 

@@ -202,10 +202,11 @@ def maintain(
         Exception: Any other failure of Spark or the catalog, after the other tables.
     """
     done, failures = [], list[Exception]()
+    run_id = run_id or f"maintenance-{uuid4().hex[:8]}"
     for table in due(spec, tables):
         if everything or (table.needs.reasons and not table.left_alone):
             try:
-                done.append(_Work(spec, tables, table, everything, run_id or f"maintenance-{uuid4().hex[:8]}").done())
+                done.append(_Work(spec, tables, table, everything, run_id=run_id).done())
             except Exception as error:
                 failures.append(error)
             else:
