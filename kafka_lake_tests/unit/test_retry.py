@@ -217,11 +217,6 @@ def test_what_somebody_must_mend_is_not_tried_again(error):
     assert not is_transient(error)
 
 
-def test_every_error_of_ours_is_classified_here():
-    ours = {e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.KafkaLakeError)}
-    assert ours == {type(e) for e in TRANSIENT + LASTING if isinstance(e, errors.KafkaLakeError)}
-
-
 def test_a_stack_frame_is_no_cause():
     trace = f"{UNREACHABLE}\n\tat org.apache.kafka.common.errors.TopicAuthorizationException.x(A.java:1)"
     assert is_transient(py4j(trace))
