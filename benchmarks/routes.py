@@ -12,9 +12,8 @@ from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
 from benchmarks.verify import BY_OFFSET, contents
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.route import When
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.local_stack.broker import EmbeddedBroker
 

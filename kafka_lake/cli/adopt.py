@@ -12,8 +12,7 @@ from kafka_lake.cli.console import FullWidth
 from kafka_lake.cli.schema import preview_tables
 from kafka_lake.common.printable import counted
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError
-from kafka_lake.ingest.adopt.model import Adoption
-from kafka_lake.ingest.adopt.sources import FromGroup, FromKafkaConnect, FromOffsets, Source
+from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, FromOffsets, Source
 from kafka_lake.ingest.preview import Preview
 from kafka_lake.ingest.topic_table import TopicTable
 

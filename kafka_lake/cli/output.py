@@ -24,7 +24,7 @@ from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.maintenance.maintain import Due, HasTables, Preview
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.progress import Progress as RunProgress
+from kafka_lake.ingest.report import Progress as RunProgress
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
 

@@ -19,7 +19,7 @@ from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode import meaning_of
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.topic_state import state_of
+from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 

@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.common.offsets import Watermarks, lag
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.topic_state import state_of
+from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog

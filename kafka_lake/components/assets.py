@@ -38,9 +38,9 @@ from kafka_lake.components.reporting import Event, Reporter
 from kafka_lake.components.resources.connections import connections_of, kept_session, resource_keys
 from kafka_lake.components.runs import yields_slot
 from kafka_lake.components.steps import as_failures, run_choices
+from kafka_lake.ingest.commit import CHECKS, GATES
 from kafka_lake.ingest.continuous.run import continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.finding import CHECKS, GATES
 from kafka_lake.ingest.run import logged_run
 from kafka_lake.ingest.topic_table import TopicTable
 

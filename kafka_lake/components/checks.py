@@ -17,7 +17,7 @@ from kafka_lake.common.offsets import Position, Watermarks, in_topic, lag
 from kafka_lake.components.keys import dead_letter_check_op_name, freshness_op_name, of_cluster, table_key
 from kafka_lake.components.metadata import in_a_window, newest_rows, quoted_cell
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.ingest.finding import Finding
+from kafka_lake.ingest.commit import Finding
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster

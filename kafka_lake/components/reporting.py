@@ -34,13 +34,12 @@ from kafka_lake.components.metadata import (
 from kafka_lake.components.partitions import is_for_partitions, register_partitions
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.causes import headline, is_transient
+from kafka_lake.ingest.commit import GATES, Finding
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.finding import GATES, Finding
-from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.maintenance.maintain import due
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.progress import Progress
-from kafka_lake.ingest.report import PartitionReport, Reached, RunReport, RunSoFar, merged
+from kafka_lake.ingest.publish import GateFailedError
+from kafka_lake.ingest.report import PartitionReport, Progress, Reached, RunReport, RunSoFar, merged
 from kafka_lake.ingest.retry import RetryPolicy, call
 from kafka_lake.ingest.run import Chosen
 from kafka_lake.ingest.topic_runner import LeftBehindError

@@ -6,8 +6,7 @@ from kafka_lake.config.rules import rule_problems
 from kafka_lake.config.settings import Problem
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.ddl import check_ddl
-from kafka_lake.ingest.route import When
-from kafka_lake.ingest.topic_table import REGISTERED, TopicTable, limit_of
+from kafka_lake.ingest.topic_table import REGISTERED, TopicTable, When, limit_of
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
 
 _WHOLE = ("string", "bytes", "variant")

@@ -28,10 +28,9 @@ from kafka_lake.config.settings import (
 )
 from kafka_lake.config.write import Append, Write, write_spec
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.route import RouteByKind, When
 from kafka_lake.ingest.routes.by_value import template_problems
 from kafka_lake.ingest.samples import check_mask
-from kafka_lake.ingest.topic_table import InDocuments, TableName, limit_of
+from kafka_lake.ingest.topic_table import InDocuments, RouteByKind, TableName, When, limit_of
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible
 from kafka_lake.lake.names import shortened
 

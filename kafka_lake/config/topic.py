@@ -18,15 +18,17 @@ from kafka_lake.config.table import NAMESPACE, OneTable, Table, TablesBy, TableS
 from kafka_lake.config.topic_pattern import TopicPattern, compiled
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.plan.start import start_timestamp_ms
-from kafka_lake.ingest.route import Match, Unmatched, When
+from kafka_lake.ingest.plan.append import start_timestamp_ms
 from kafka_lake.ingest.topic_table import (
     CLUSTER_NAME,
     InDocuments,
+    Match,
     Route,
     RouteBy,
     TopicName,
     TopicTable,
+    Unmatched,
+    When,
     derived_table_name,
 )
 

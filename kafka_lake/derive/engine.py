@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_lake.ingest.finding import Finding
+from kafka_lake.ingest.commit import Finding
 from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.lake.catalog import LakeCatalog

@@ -18,9 +18,9 @@ from kafka_lake.derive.query import ORIGIN
 from kafka_lake.derive.upstream import REBUILD, REWRITE
 from kafka_lake.derive.verify import verify
 from kafka_lake.errors import AuditFailedError, ConfigurationError
-from kafka_lake.ingest.finding import Finding, rule_finding
-from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.commit import Finding, rule_finding
 from kafka_lake.ingest.keyed.merge import run_merge
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.rules.asked import Asked
 from kafka_lake.ingest.rules.evaluate import evaluate
 from kafka_lake.ingest.rules.referred import referred

@@ -14,27 +14,25 @@ from kafka_lake.common.offsets import Position
 from kafka_lake.common.record_times import without_time
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.audit import schema_refused
-from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.isolate import Search
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.decode.excepted import refuse_excepted
 from kafka_lake.ingest.decode.key_columns import refuse_other_keys
-from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish, refused_if_main_moved
-from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.jobs.append import Job
+from kafka_lake.ingest.limits import ByteLimit, Search, TooLarge
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.publish import GateFailedError, Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.read import Records, read_sample
 from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.by_value import as_properties
-from kafka_lake.ingest.routes.new_tables import telling
+from kafka_lake.ingest.routes.conditions import telling
 from kafka_lake.ingest.routes.shares import TableShare
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables, left_by, tables, with_position
-from kafka_lake.ingest.too_large import TooLarge
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState
 

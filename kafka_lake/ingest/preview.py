@@ -12,22 +12,22 @@ from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.causes import may_be_a_record_time
+from kafka_lake.ingest.commit import ColumnNote
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics, decoded
 from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
 from kafka_lake.ingest.decoding import SchemaPlan
-from kafka_lake.ingest.finding import ColumnNote
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import read
+from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.routes.by_value import knowing
 from kafka_lake.ingest.routes.conditions import records_of
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.stage.table_schema import arrow_columns
 from kafka_lake.ingest.stage.variant_table import has_variant
-from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, needed_changes

@@ -24,16 +24,14 @@ from pyspark.sql import functions as F
 from kafka_lake.common.offsets import Position, lag, place
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.audit import data_loss, schema_evolution
-from kafka_lake.ingest.commit import PublishedNote, moment
+from kafka_lake.ingest.commit import Finding, PublishedNote, moment, rule_finding
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.rows import DELETED, change_columns
-from kafka_lake.ingest.finding import Finding, rule_finding
-from kafka_lake.ingest.record_keys import metadata_column_of
+from kafka_lake.ingest.record_keys import metadata_column_of, state_of
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.rules.asked import Asked
 from kafka_lake.ingest.rules.evaluate import evaluate
 from kafka_lake.ingest.rules.referred import referred
-from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog

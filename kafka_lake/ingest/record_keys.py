@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import TableState, read_state
 
 
 def at_version(spark: Any, name: str, snapshot: int) -> DataFrame:
@@ -34,3 +36,12 @@ def metadata_column_of(spec: TopicTable) -> str:
             "Rows can be replaced and moved in tables with a metadata_column only.",
         )
     return spec.metadata_column
+
+
+def state_of(spec: TopicTable, table: Table) -> TableState:
+    """Return head and position of a table, by what one load of its metadata says.
+
+    Raises:
+        TableError: If a position is there but can't be read.
+    """
+    return read_state(table, spec.topic, spec.topics)

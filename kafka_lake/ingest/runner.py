@@ -11,32 +11,30 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 from kafka_lake.common.offsets import Position
 from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest import pipeline
-from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.causes import (
+    files_out_of_reach,
     headline,
     is_transient,
     kafka_data_loss,
     may_be_a_record,
     may_be_a_record_time,
+    refused_by_kafka,
 )
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.isolate import Search
-from kafka_lake.ingest.gate import GateFailedError
-from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.lineage import Lineage
+from kafka_lake.ingest.jobs.append import Job
+from kafka_lake.ingest.limits import LARGE, ByteLimit, Large, Search, TooLarge
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.pipeline import Attempt, Done
 from kafka_lake.ingest.plan.model import Plan, can_be_parted
-from kafka_lake.ingest.refused import files_out_of_reach, refused_by_kafka
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.retry import LONGEST_SHORT_PAUSE, short_pauses
 from kafka_lake.ingest.routes.shares import TableShare
 from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.table_state import Tables
-from kafka_lake.ingest.too_large import LARGE, Large, TooLarge
+from kafka_lake.ingest.telemetry import Lineage, flush, trace_commit, trace_failure
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.tracing import flush, trace_commit, trace_failure
 from kafka_lake.kafka.record_sizes import first_large_record
 from kafka_lake.lake.branches import staging_branches
 from kafka_lake.lake.tables.create import drop_if_unused

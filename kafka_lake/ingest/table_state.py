@@ -8,14 +8,13 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.adopt.marks import filled_by
+from kafka_lake.ingest.adopt import filled_by
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
-from kafka_lake.ingest.plan.start import start_offsets
-from kafka_lake.ingest.record_keys import at_version
+from kafka_lake.ingest.plan.append import start_offsets
+from kafka_lake.ingest.record_keys import at_version, state_of
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
 from kafka_lake.lake.maintenance.expired import proven_positions
 from kafka_lake.lake.positions import (

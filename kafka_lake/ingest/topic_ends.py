@@ -7,7 +7,7 @@ from kafka_lake.common.last_record import LastRecord, differs_at
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.plan.identity import unsure
+from kafka_lake.ingest.plan.append import unsure
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.kafka.cluster import KafkaCluster
 

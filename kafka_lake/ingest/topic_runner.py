@@ -12,15 +12,15 @@ from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.effort import Effort
-from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.lineage import Lineage
+from kafka_lake.ingest.jobs.append import Job
+from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import StoppedError
 from kafka_lake.ingest.routes.by_value import begins_in
 from kafka_lake.ingest.routes.shares import TableShare, TopicRecords
 from kafka_lake.ingest.runner import Runner
+from kafka_lake.ingest.telemetry import Lineage
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 
 Identifier = tuple[str, str]

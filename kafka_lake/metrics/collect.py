@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from kafka_lake.common.offsets import Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.ingest.causes import sentence
-from kafka_lake.ingest.topic_state import state_of
+from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.oldest import Place, arrival_times, unread

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.finding import rule_finding
+from kafka_lake.ingest.commit import rule_finding
 from kafka_lake.ingest.rule import Range, RuleEntry, rules_of
 from kafka_lake.ingest.rules.asked import Asked, Verdict
 from kafka_lake.ingest.rules.evaluate import evaluate

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from kafka_lake.common.server_process import free_port
-from kafka_lake.ingest.finding import CHECKS
+from kafka_lake.ingest.commit import CHECKS
 from kafka_lake.local_stack.broker import EmbeddedBroker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

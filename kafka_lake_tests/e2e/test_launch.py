@@ -14,7 +14,7 @@ import pytest
 from kafka_lake.cli.find_project import code_locations, targets
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo import orders, topics
-from kafka_lake.ingest.finding import CHECKS
+from kafka_lake.ingest.commit import CHECKS
 from kafka_lake.lake.positions import read_state
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, RunReport
 from kafka_lake.local_stack.ports import Ports

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo.topics import ensure_topic
-from kafka_lake.ingest.finding import CHECKS
+from kafka_lake.ingest.commit import CHECKS
 from kafka_lake.lake.positions import read_state
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, RunReport
 from kafka_lake.local_stack.dagster_servers import CodeLocation

@@ -19,9 +19,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
-from kafka_lake.ingest.adopt.model import Adoption
-from kafka_lake.ingest.adopt.plan import plan_adoption
-from kafka_lake.ingest.adopt.sources import FromGroup, FromKafkaConnect, FromOffsets, Source
+from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, FromOffsets, Source, plan_adoption
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.manifest import DataFile
 
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.stage import arrow_writer as arrow_stage
 from kafka_lake.ingest.stage import batch as staged_batch

@@ -22,8 +22,8 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.decode.decoder import batch_metrics
-from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding

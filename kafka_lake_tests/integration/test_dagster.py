@@ -32,10 +32,10 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensors.requests import run_checks
+from kafka_lake.ingest.commit import CHECKS
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.finding import CHECKS
 from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.runner import Runner as Runs

@@ -10,8 +10,8 @@ from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.read import SAMPLE_RECORDS
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest

@@ -12,9 +12,8 @@ import pytest
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.route import When
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.history_model import Event, assert_tiles, history
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401

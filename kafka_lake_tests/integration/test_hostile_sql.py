@@ -9,10 +9,9 @@ import pytest
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.route import When
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest, replay_dead_letters
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 
 pytestmark = pytest.mark.integration

@@ -17,8 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from kafka_lake.errors import AuditFailedError, ConfigurationError, UnknownTopicError
 from kafka_lake.ingest import lineage, tracing
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable

@@ -19,11 +19,10 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.gate import GateFailedError
-from kafka_lake.ingest.route import When
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.rule import Range, RuleEntry
 from kafka_lake.ingest.run import ingest, replay_dead_letters
-from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable
+from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.transactions import await_transactions
 

@@ -12,14 +12,13 @@ import pytest
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.route import When
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_runner import LeftBehindError
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic, View
 from kafka_lake_tests.lanes import exhaustive

@@ -10,9 +10,8 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.preview import preview
-from kafka_lake.ingest.route import When
 from kafka_lake.ingest.run import ingest, replay
-from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable
+from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View

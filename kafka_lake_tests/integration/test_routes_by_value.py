@@ -11,10 +11,9 @@ import pytest
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.route import When
 from kafka_lake.ingest.routes.by_value import knowing
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
-from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable
+from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.integration.test_routes import killed_at  # noqa: F401
 

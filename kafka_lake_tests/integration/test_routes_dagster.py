@@ -10,10 +10,9 @@ from kafka_lake.components.keys import table_key
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.finding import CHECKS
-from kafka_lake.ingest.route import When
+from kafka_lake.ingest.commit import CHECKS
 from kafka_lake.ingest.rule import RuleEntry
-from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable
+from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 from kafka_lake_tests.integration.test_dagster import (
     NewTopic,

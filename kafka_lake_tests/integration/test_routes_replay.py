@@ -9,10 +9,9 @@ import pytest
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.route import When
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_runner import LeftBehindError
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 
 pytestmark = pytest.mark.integration

@@ -7,12 +7,11 @@ import pytest
 
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.route import When
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.stage import arrow_tables, arrow_writer
 from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW, LARGE_RECORDS
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake.lake.positions import summary_of
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 

@@ -10,9 +10,9 @@ import pytest
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.rule import (
     BY_ARROW,
     AcceptedValues,

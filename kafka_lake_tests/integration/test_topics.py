@@ -18,15 +18,14 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import ConfigurationError, TopicReplacedError
-from kafka_lake.ingest.adopt.plan import plan_adoption
-from kafka_lake.ingest.adopt.sources import FromOffsets
+from kafka_lake.ingest.adopt import FromOffsets, plan_adoption
+from kafka_lake.ingest.commit import CHECKS
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.finding import CHECKS
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.published import examine
+from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
-from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.maintenance.compact import compact

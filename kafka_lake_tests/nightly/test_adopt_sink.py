@@ -24,9 +24,7 @@ from benchmarks.connect_sink import ConnectWorker, Settings, connector_config, w
 from benchmarks.data import ORDERS
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.errors import AdoptionRefusedError, TableError
-from kafka_lake.ingest.adopt.model import Adoption
-from kafka_lake.ingest.adopt.plan import plan_adoption
-from kafka_lake.ingest.adopt.sources import FromGroup, FromKafkaConnect
+from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, plan_adoption
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import adopt, ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -12,10 +12,17 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from kafka_lake.cli.adopt import source_of, spec_of
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
-from kafka_lake.ingest.adopt.marks import control_offsets, filled_by, first_uncommitted, sinks_of
-from kafka_lake.ingest.adopt.model import Evidence, position_of, starts
-from kafka_lake.ingest.adopt.plan import plan_adoption
-from kafka_lake.ingest.adopt.sources import FromOffsets
+from kafka_lake.ingest.adopt import (
+    Evidence,
+    FromOffsets,
+    control_offsets,
+    filled_by,
+    first_uncommitted,
+    plan_adoption,
+    position_of,
+    sinks_of,
+    starts,
+)
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.sample import Record

@@ -21,9 +21,9 @@ from kafka_lake.ingest.audit import (
     schema_evolution,
     schema_refused,
 )
+from kafka_lake.ingest.commit import ColumnNote, Finding
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.finding import ColumnNote, Finding
 from kafka_lake.ingest.keyed.check import KeyedBatch, Merged
 from kafka_lake.ingest.keyed.history.check import HistoryBatch, HistoryCheck
 from kafka_lake.ingest.plan.model import Plan

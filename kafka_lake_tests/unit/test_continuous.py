@@ -30,10 +30,10 @@ from kafka_lake.ingest.continuous.schedule import (
     reached,
     report_due,
 )
-from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy, StoppedError
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
+from kafka_lake.ingest.telemetry import Lineage
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import POSITION
 

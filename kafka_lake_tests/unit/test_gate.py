@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.ingest import gate
+from kafka_lake.ingest import publish as gate
 from kafka_lake.ingest.effort import Effort
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.topic_table import TopicTable

@@ -14,7 +14,7 @@ from kafka_lake import errors
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.errors import EveryRecordFailsError
 from kafka_lake.ingest.causes import headline, is_transient, may_be_a_record, may_be_a_record_time
-from kafka_lake.ingest.dead_letters.isolate import Search
+from kafka_lake.ingest.limits import Search
 from kafka_lake.ingest.plan.append import plan
 from kafka_lake.ingest.plan.model import Plan, can_be_parted, position_only
 from kafka_lake_tests.unit.simulated.history import LETTERS, POISON, TABLE, Attempt

@@ -15,8 +15,8 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from kafka_lake.common.server_process import HOST, free_port
 from kafka_lake.errors import TableError
-from kafka_lake.ingest import lineage
-from kafka_lake.ingest.lineage import Lineage
+from kafka_lake.ingest import telemetry as lineage
+from kafka_lake.ingest.telemetry import Lineage
 from kafka_lake.ingest.topic_table import TopicTable
 
 RUN = "0b0a0c0d-1111-4222-8333-444455556666"

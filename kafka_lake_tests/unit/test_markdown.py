@@ -20,9 +20,8 @@ from kafka_lake.components import checks as dead_letters
 from kafka_lake.components.checks import check_result
 from kafka_lake.components.metadata import about_table, sample_rows, table_metadata
 from kafka_lake.components.reporting import _of_routes
-from kafka_lake.ingest.commit import Commit
+from kafka_lake.ingest.commit import Commit, Finding
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog

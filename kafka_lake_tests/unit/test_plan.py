@@ -19,11 +19,19 @@ from kafka_lake.common.offsets import (
 )
 from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
 from kafka_lake.ingest.jobs.append import Append
-from kafka_lake.ingest.plan.append import backlog, opening, plan
+from kafka_lake.ingest.plan.append import (
+    backlog,
+    is_time,
+    offsets_of,
+    opening,
+    plan,
+    start_offsets,
+    start_timestamp_ms,
+    unsure,
+    untold,
+)
 from kafka_lake.ingest.plan.changes import refuse_other_log, replacement, resetting
-from kafka_lake.ingest.plan.identity import unsure, untold
 from kafka_lake.ingest.plan.model import Plan, chunk, part, position_only
-from kafka_lake.ingest.plan.start import is_time, offsets_of, start_offsets, start_timestamp_ms
 from kafka_lake.ingest.topic_table import TopicTable
 
 ME = TopicIdentity("cluster-1", "topic-1", "pizzas")

@@ -12,7 +12,7 @@ from kafka_lake.components.materialize import observer_of
 from kafka_lake.components.reporting import Reporter
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.progress import Progress
+from kafka_lake.ingest.report import Progress
 from kafka_lake.ingest.topic_table import TopicTable
 
 ME = TopicIdentity("c", "t", "pizzas")

@@ -12,7 +12,7 @@ from kafka_lake.common.log_format import JsonFormatter
 from kafka_lake.common.redaction import RedactedError, error_without_secrets, without_secret_values, without_secrets
 from kafka_lake.components.steps import SensorFailedError, as_failed_tick, as_failures
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.run_log import RunLog, log
+from kafka_lake.ingest.run import RunLog, log
 
 SECRET = "open-sesame"
 

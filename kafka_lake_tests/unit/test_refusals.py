@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError as ClientError
 
 from kafka_lake.cli import doctor
 from kafka_lake.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError
-from kafka_lake.ingest.refused import files_out_of_reach, refused_by_kafka
+from kafka_lake.ingest.causes import files_out_of_reach, refused_by_kafka
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.explain import Failure, Right, explained
 from kafka_lake.kafka.security.handshake import distrust, speaks_tls

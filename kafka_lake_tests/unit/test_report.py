@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.components.reporting import _of_routes
-from kafka_lake.ingest.commit import Commit, PublishedNote, Waited
-from kafka_lake.ingest.finding import CHECKS, ColumnNote, Finding
+from kafka_lake.ingest.commit import CHECKS, ColumnNote, Commit, Finding, PublishedNote, Waited
 from kafka_lake.ingest.report import Figures, PartitionReport, Reached, RunReport, RunSoFar, waited
 from kafka_lake.ingest.topic_table import TopicTable
 

@@ -14,8 +14,7 @@ from kafka_lake.components.metadata import SETTINGS, settings_of
 from kafka_lake.config.problems import routing_problems
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.by_schema.names import schema_name
-from kafka_lake.ingest.route import When
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
 from kafka_lake_tests.unit.test_component import load, resolved
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from kafka_lake.components.components.kafka_topic import refuse_shared_tables
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.route import When
 from kafka_lake.ingest.routes.by_value import admitted, as_properties, begins_in, knowing, may_meet, may_name, place_of
-from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable
+from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.unit.test_component import load
 
 

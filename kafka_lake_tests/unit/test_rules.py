@@ -14,8 +14,8 @@ from kafka_lake.components.checks import check_result
 from kafka_lake.components.metadata import settings_of
 from kafka_lake.errors import ConfigurationError, EngineUnavailableError
 from kafka_lake.executors.writing.refused import split
+from kafka_lake.ingest.commit import rule_finding
 from kafka_lake.ingest.decode import meaning_of
-from kafka_lake.ingest.finding import rule_finding
 from kafka_lake.ingest.report import merged
 from kafka_lake.ingest.rule import (
     AcceptedValues,

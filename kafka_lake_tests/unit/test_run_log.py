@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 from kafka_lake.cli.main import app
 from kafka_lake.common.log_format import log_to
 from kafka_lake.errors import ConfigurationError, KafkaError
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.finding import NOT_KEPT, ColumnNote, Finding
+from kafka_lake.ingest.commit import NOT_KEPT, ColumnNote, Commit, Finding
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.run_log import RunLog
+from kafka_lake.ingest.run import RunLog
 
 RUN = "3f2a1b2c-0000-0000-0000-000000000000"
 

@@ -27,8 +27,7 @@ from kafka_lake.components.sensors.requests import FAR_BEHIND, Pace, Sharing
 from kafka_lake.components.sensors.topics import build_sensor, evaluate, poll_topics
 from kafka_lake.components.steps import SensorFailedError
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
-from kafka_lake.ingest.route import When
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.positions import POSITION
 

@@ -23,9 +23,9 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensors import topics as sensor
 from kafka_lake.components.sensors.requests import Pace, Sharing
 from kafka_lake.errors import ConfigurationError, KafkaError, TableError, UnknownTopicError
-from kafka_lake.ingest.finding import Finding
-from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.commit import Finding
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.run import each_topic
 from kafka_lake.ingest.table_state import with_position

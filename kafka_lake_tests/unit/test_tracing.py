@@ -22,7 +22,7 @@ from types import SimpleNamespace
 if "without" in sys.argv:
     sys.modules["opentelemetry"] = None
 from kafka_lake.errors import TableError
-from kafka_lake.ingest import tracing
+from kafka_lake.ingest import telemetry as tracing
 from kafka_lake.ingest.effort import Effort
 effort = Effort()
 context = SimpleNamespace(

@@ -196,7 +196,7 @@ def adopt(
     from kafka_lake.cli.output import followed
     from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.ingest import run
-    from kafka_lake.ingest.adopt.plan import plan_adoption
+    from kafka_lake.ingest.adopt import plan_adoption
     from kafka_lake.ingest.preview import preview
 
     source = cli_adopt.source_of(from_kafka_connect, from_group, from_offsets)

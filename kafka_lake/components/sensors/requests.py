@@ -22,7 +22,7 @@ from kafka_lake.components.keys import (
 )
 from kafka_lake.components.partitions import missing_keys
 from kafka_lake.components.runs import SETTINGS_TAG, WORK_TAG, settings_fingerprint
-from kafka_lake.ingest.finding import CHECKS
+from kafka_lake.ingest.commit import CHECKS
 from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.topic_table import TopicTable
 

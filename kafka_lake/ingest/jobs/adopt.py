@@ -4,14 +4,12 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.offsets import Position
 from kafka_lake.errors import AdoptionRefusedError, TableError
-from kafka_lake.ingest.adopt.model import Adoption
-from kafka_lake.ingest.adopt.plan import plan_adoption
-from kafka_lake.ingest.adopt.sources import Source
+from kafka_lake.ingest.adopt import Adoption, Source, plan_adoption
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.rows import METADATA
-from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.plan.model import Plan, position_only
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_table import TopicTable

@@ -1,13 +1,177 @@
-"""Everything that a topic has and its table lacks, and the next commit of it."""
+"""Everything that a topic has and its table lacks, where a new table begins, and the next commit."""
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
-from kafka_lake.errors import DataLossError
-from kafka_lake.ingest.plan.identity import another_topic, ways_on
+from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
 from kafka_lake.ingest.plan.model import Plan, chunk, position_only
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
+
+WAYS_ON = (
+    "Nothing was read. To continue with what is left and have the loss recorded, set on_data_loss: continue in the "
+    "topic's YAML. Or choose where those partitions continue: `kafka-lake reset {topic} --to … --partitions …`."
+)
+_REPLACED = (
+    "Nothing was read. The brokers may have been restored from an older copy. `kafka-lake reset {topic} --to earliest "
+    "--partitions {partitions}` reads what the log has now, in the place of the rows from its first offset on. (A "
+    "table with write: upsert keeps its rows then; drop it to fill it anew.) "
+    "`kafka-lake reset {topic} --to {targets}` accepts the log as it is, and so does on_data_loss: continue in the "
+    "topic's YAML, which records the loss."
+)
+
+_WHY = {
+    False: "It was deleted and recreated.",
+    True: "These are the brokers of another cluster. If that is a mistake, mend cluster: in the topic's YAML, or the "
+    "brokers' address. If the topic has moved there, it is another topic, and its offsets are others.",
+}
+
+
+def ways_on(topic: str, losses: Sequence[Loss]) -> str:
+    """Return what to do about losses: of logs that were replaced, if there are any, since that is the larger one.
+
+    Args:
+        losses: What Kafka no longer has.
+    """
+    replaced = [loss for loss in losses if loss.reason == "replaced"]
+    if not replaced:
+        return WAYS_ON.format(topic=topic)
+    return _REPLACED.format(
+        topic=topic,
+        partitions=",".join(str(loss.partition) for loss in replaced),
+        targets=",".join(f"{loss.partition}:{loss.end}" for loss in replaced),
+    )
+
+
+def unsure(position: Position | None, now: Watermarks, partitions: Collection[int] | None = None) -> list[int]:
+    """Return the partitions that have another leader than when the position was written, whose logs may differ.
+
+    Args:
+        position: The table's, None if it has none yet.
+        partitions: Only these; None for all.
+    """
+    if position is None or not position.identity.same_as(now.identity):
+        return []
+    return [
+        p
+        for p, epoch in sorted(position.epochs.items())
+        if (partitions is None or p in partitions)
+        and now.epochs.get(p, epoch) != epoch
+        and position.offsets.get(p, -1) >= now.low[p]
+    ]
+
+
+def untold(now: Watermarks) -> str | None:
+    """Return what can't be told of a topic since its brokers are old, as a sentence; None if all can be told."""
+    if now.identity.topic_id and now.epochs.keys() >= now.end.keys():
+        return None
+    what = [] if now.identity.topic_id else ["no topic id (they are older than Kafka 2.8)"]
+    if not now.epochs.keys() >= now.end.keys():
+        what.append("no leader epochs (they are older than Kafka 2.1)")
+    return (
+        f"Topic {now.identity.topic}: the brokers tell {' and '.join(what)}. If the topic was deleted and recreated, "
+        "or its log was cut off, and it is longer than the table's position by now, nobody can tell, and what lies "
+        "before the position is not read."
+    )
+
+
+def another_topic(position: Position, now: Watermarks) -> TopicReplacedError:
+    """Return the error of a topic that isn't the one that the table was filled from."""
+    before, current = position.identity, now.identity
+    if before.topic != current.topic:
+        return TopicReplacedError(
+            f"The table of topic {current.topic} is topic {before.topic}'s: it was filled from that one as far as "
+            f"{dict(position.offsets)} (topic id {before.topic_id}, cluster {before.cluster_id}).",
+            "Nothing was read, since rows of two topics would be mixed. Give one of them another table: in its YAML; "
+            f"if {current.topic} takes the place of {before.topic}, say so with `kafka-lake reset {current.topic} "
+            "--to earliest`.",
+        )
+    clusters = before.cluster_id and current.cluster_id and before.cluster_id != current.cluster_id
+    what = "cluster id" if clusters else "topic id"
+    return TopicReplacedError(
+        f"Topic {current.topic} is not the topic that the table was filled from: its {what} differs "
+        f"(table: topic {before.topic}, id {before.topic_id}, cluster {before.cluster_id}; "
+        f"now: topic {current.topic}, id {current.topic_id}, cluster {current.cluster_id}). "
+        f"The table's position is {dict(position.offsets)}.",
+        f"{_WHY[bool(clusters)]} {WAYS_ON.format(topic=current.topic)}",
+    )
+
+
+_BY_PARTITION = re.compile(r"\d+:\d+(,\d+:\d+)*")
+
+
+def start_offsets(spec: TopicTable, cluster: KafkaCluster, now: Watermarks) -> dict[int, int]:
+    """Return where each partition begins for a table that has no position yet.
+
+    Args:
+        cluster: Asked only for a start by time.
+
+    Raises:
+        KafkaError: If the brokers don't answer.
+    """
+    if spec.start == "earliest":
+        return dict(now.low)
+    if spec.start == "latest":
+        return dict(now.end)
+    found = cluster.offsets_at(spec.topic, now.partitions, start_timestamp_ms(spec.start))
+    return {
+        p: now.end[p] if (at := found.get(p)) is None else min(max(at, now.low[p]), now.end[p]) for p in now.partitions
+    }
+
+
+def start_timestamp_ms(text: str, setting: str = "start") -> int:
+    """Return an ISO 8601 time as milliseconds since the epoch; without a zone it is UTC.
+
+    Raises:
+        ConfigurationError: If the text is no such time.
+
+    >>> start_timestamp_ms("2026-01-01T00:00:00")
+    1767225600000
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{setting}: {text!r} is neither earliest, latest nor an ISO 8601 time.",
+            "Write for example 2026-01-31T00:00:00Z.",
+        ) from error
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def is_time(text: str) -> bool:
+    """Return whether `offsets_of` would take a text for a time.
+
+    >>> is_time("2026-01-31T00:00:00Z"), is_time("0:17,1:4"), is_time("17")
+    (True, False, False)
+    """
+    return not (text in ("earliest", "latest") or text.isdecimal() or _BY_PARTITION.fullmatch(text))
+
+
+def offsets_of(text: str, topic: str, cluster: KafkaCluster, now: Watermarks) -> dict[int, int]:
+    """Return the offset per partition that a person means by ``--from`` or ``--to``.
+
+    Args:
+        text: ``earliest``, ``latest``, an offset, an ISO 8601 time, or offsets by partition as in ``0:17,1:4``.
+
+    Returns:
+        Offsets, for the named partitions only in the last form. A time beyond the last record is the end.
+
+    Raises:
+        ConfigurationError: If the text is none of these.
+        KafkaError: If the brokers don't answer.
+    """
+    if text in ("earliest", "latest"):
+        return dict(now.low if text == "earliest" else now.end)
+    if text.isdecimal():
+        return dict.fromkeys(now.partitions, int(text))
+    if _BY_PARTITION.fullmatch(text):
+        return {int(p): int(o) for p, o in (pair.split(":") for pair in text.split(","))}
+    moment = start_timestamp_ms(text, "--from or --to")
+    found = cluster.offsets_at(topic, now.partitions, moment)
+    return {p: now.end[p] if found.get(p) is None else int(found[p] or 0) for p in now.partitions}
 
 
 @dataclass(frozen=True)

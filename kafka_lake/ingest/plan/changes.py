@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
 from kafka_lake.errors import ConfigurationError, DataLossError
-from kafka_lake.ingest.plan.append import backlog
-from kafka_lake.ingest.plan.identity import another_topic, ways_on
+from kafka_lake.ingest.plan.append import another_topic, backlog, ways_on
 from kafka_lake.ingest.plan.model import Plan, chunk, position_only
 
 

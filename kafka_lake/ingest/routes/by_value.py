@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kafka_lake.ingest.route import LONGEST_VALUE
-from kafka_lake.ingest.topic_table import RouteBy, TopicTable, derived_table_name
+from kafka_lake.ingest.topic_table import LONGEST_VALUE, RouteBy, TopicTable, derived_table_name
 from kafka_lake.lake.names import Names
 
 PREFIX = "kafka-lake.route."

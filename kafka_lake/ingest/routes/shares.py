@@ -25,12 +25,13 @@ from kafka_lake.ingest.routes.conditions import (
     UNMATCHED,
     asks_for_schemas,
     counts_of,
+    new_values,
     not_of_routes,
     of_route,
     routed,
     schema_names,
+    with_known,
 )
-from kafka_lake.ingest.routes.new_tables import new_values, with_known
 from kafka_lake.ingest.routes.together import Found, Together, created, written_together
 from kafka_lake.ingest.stage.dead_letter_rows import named
 from kafka_lake.ingest.table_state import Tables, tables

@@ -13,11 +13,10 @@ from kafka_lake.ingest.dead_letters.unreconciled import STAGED_WITH
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_frequent_first
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import added_between, at_version
+from kafka_lake.ingest.record_keys import added_between, at_version, state_of
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
 from kafka_lake.ingest.stage.staged import StagedTable
-from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.lake.author import author_summary
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import TableState, positions_summary, row_count

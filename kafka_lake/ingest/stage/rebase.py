@@ -15,8 +15,8 @@ from pyiceberg.table.snapshots import Snapshot
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.stage.staged import Staged
-from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import ancestors, head_of, summary_of
 

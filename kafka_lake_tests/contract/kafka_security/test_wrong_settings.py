@@ -182,7 +182,7 @@ def test_what_is_told(
 def test_a_password_that_is_changed_ends_spark_s_reading_with_an_error_that_says_so(
     clients: Clients, secure_broker: SecureBroker, secured: Secured, topic: str
 ) -> None:
-    from kafka_lake.ingest.refused import refused_by_kafka
+    from kafka_lake.ingest.causes import refused_by_kafka
 
     secure_broker.grant("reader", AclOperation.READ, topic)
     connections = secured(clients.sasl("SCRAM-SHA-512", password=WRONG))

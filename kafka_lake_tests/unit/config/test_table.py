@@ -2,8 +2,7 @@
 
 import pytest
 
-from kafka_lake.ingest.route import When
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, When
 from kafka_lake_tests.unit.config import refusal, spec
 
 SEVERAL = """

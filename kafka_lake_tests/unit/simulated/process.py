@@ -12,9 +12,8 @@ from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.common.record_sizes import Probe
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.jobs.append import Append
+from kafka_lake.ingest.jobs.append import Append, Job
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay
-from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.jobs.replay import Extent, Replay, Reset
 from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.retry import RetryPolicy

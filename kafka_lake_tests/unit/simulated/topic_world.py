@@ -11,12 +11,11 @@ from kafka_lake.common.offsets import OffsetRange, Position, losses_from_json
 from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import Unreconciled, unreconciled
-from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.maintenance.clean import sweep
+from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.route import Match, Unmatched, When
 from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Match, Route, TopicTable, Unmatched, When
 from kafka_lake.lake.author import OFFSETS, offsets_of
 from kafka_lake.lake.positions import LOSSES, POSITION, RUN_ID, ancestors, head_of, read_state
 from kafka_lake_tests.unit.simulated.catalog import View

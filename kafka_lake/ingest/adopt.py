@@ -1,0 +1,483 @@
+"""Adopt: where the table of another writer resumes, by offsets that a person names, a consumer group or a sink has."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+from uuid import UUID
+
+from pyiceberg.expressions import NotNull, Reference
+from pyiceberg.table import Table
+
+from kafka_lake.common.offsets import Position, Watermarks
+from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.plan.append import offsets_of
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.groups import ConsumerGroups
+from kafka_lake.kafka.read_all import read_all
+from kafka_lake.kafka.sample import Record
+from kafka_lake.lake.positions import ancestors, has_origin, head_of, read_state, row_count, summary_of
+
+_SINK = "kafka.connect.offsets."
+_QUERY = "spark.sql.streaming.queryId"
+
+
+def control_offsets(table: Table, groups: Iterable[str]) -> tuple[str, str, dict[int, int]] | None:
+    """Return up to where a sink's control topic is in ``main``, by its snapshots' ``kafka.connect.offsets.…``.
+
+    A coordinator that has restarted notes only the partitions that gave it something since. So all of the history
+    counts, and of each partition what is farthest.
+
+    Args:
+        groups: Consumer groups that the connector may have.
+
+    Returns:
+        The control topic, the group, and the offsets; None if no snapshot has any of these groups.
+
+    Raises:
+        TableError: If the offsets can't be read.
+    """
+    found: dict[int, int] = {}
+    known: tuple[str, str] | None = None
+    for snapshot in ancestors(table, head_of(table)):
+        for key, text in summary_of(snapshot).items():
+            named = next(((key, each) for each in groups if key.startswith(_SINK) and key.endswith(f".{each}")), None)
+            if named is None or (known is not None and _split(*named) != known):
+                continue
+            known = _split(*named)
+            for partition, offset in _numbers(table, key, text).items():
+                found[partition] = max(offset, found.get(partition, 0))
+    return None if known is None else (*known, found)
+
+
+def sinks_of(table: Table) -> list[str]:
+    """Return what ``kafka.connect.offsets.…`` the snapshots of any branch have, without that beginning."""
+    keys = {key for each in table.metadata.snapshots for key in summary_of(each) if key.startswith(_SINK)}
+    return sorted(key.removeprefix(_SINK) for key in keys)
+
+
+def filled_by(table: Table) -> str | None:
+    """Return who has filled a table from a topic, as far as ``main``'s history tells; None if nobody is named."""
+    for snapshot in ancestors(table, head_of(table)):
+        summary = summary_of(snapshot)
+        sink = next((key for key in summary if key.startswith(_SINK)), None)
+        if sink is not None:
+            return f"the Iceberg sink of Kafka Connect ({sink})"
+        if _QUERY in summary:
+            return f"the Structured Streaming query {summary[_QUERY]}"
+    return None
+
+
+def _split(key: str, group: str) -> tuple[str, str]:
+    return key.removeprefix(_SINK).removesuffix(f".{group}"), group
+
+
+def _numbers(table: Table, key: str, text: str) -> Mapping[int, int]:
+    try:
+        return {int(p): int(o) for p, o in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise TableError(
+            f"Table {'.'.join(table.name())}: the snapshot property {key} holds no offsets.",
+            "Nothing was changed. Name the offsets with --from-offsets.",
+        ) from error
+
+
+_WITHOUT_FILES = (b"StartCommit", b"DataComplete", b"CommitToTable", b"CommitComplete")
+_FILES = b"DataWritten"
+
+
+def first_uncommitted(events: Iterable[Record], table: str, uuid: UUID) -> Record | None:
+    """Return the first event that may announce files of a table; None if the sink has finished.
+
+    A task of the sink announces its files on the control topic and commits its offsets to the connector's group in one
+    Kafka transaction. The coordinator commits the files to the table later, and notes in the snapshot up to which
+    offset of the control topic it has read: meanwhile the group is ahead of the table.
+
+    Each event has the schema of its payload in it, and so the payload's name; an announcement has the name and the id
+    of its table. An event that isn't understood may announce anything.
+
+    Args:
+        events: What the control topic holds beyond what the table's snapshots name.
+        table: The table's name without its namespace.
+    """
+    return next((event for event in events if _may_announce(event.value or b"", table.encode(), uuid.bytes)), None)
+
+
+def _may_announce(event: bytes, table: bytes, uuid: bytes) -> bool:
+    if _FILES in event:
+        return table in event or uuid in event
+    return not any(payload in event for payload in _WITHOUT_FILES)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What another writer has left behind about the offsets that its table has.
+
+    Args:
+        source: Who says so, as the beginning of a sentence.
+        offsets: Next offset per Kafka partition.
+        why: Where each of them comes from.
+        complete: Whether the table can have no record of a partition that is not named.
+        notes: What else a person must know before agreeing.
+    """
+
+    source: str
+    offsets: Mapping[int, int]
+    why: Mapping[int, str] = field(default_factory=dict)
+    complete: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PartitionStart:
+    """Where one Kafka partition resumes.
+
+    Args:
+        offset: Next offset that the table takes.
+        low: The oldest offset that Kafka has.
+        end: Exclusive end of what Kafka has.
+    """
+
+    partition: int
+    offset: int
+    why: str
+    low: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What taking over a table would write.
+
+    Args:
+        source: Who says where it resumes.
+        head: The snapshot of ``main`` that this is true of.
+        rows: Rows that the table has; they stay.
+        partitions: The same, with reasons, ascending by number.
+        notes: What else a person must know before agreeing.
+    """
+
+    topic: str
+    table: str
+    source: str
+    head: int | None
+    rows: int
+    position: Position
+    partitions: tuple[PartitionStart, ...]
+    notes: tuple[str, ...] = ()
+
+
+_BY_HAND = "If you know the offsets, name those of all partitions with --from-offsets."
+
+
+def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionStart, ...]:
+    """Return where each Kafka partition resumes.
+
+    Args:
+        table: The table's name, for messages.
+        evidence: What the other writer has left behind.
+
+    Raises:
+        AdoptionRefusedError: If a partition has no offset, or one that Kafka no longer has, or hasn't yet.
+    """
+    topic = now.identity.topic
+    if unknown := sorted(evidence.offsets.keys() - now.end.keys()):
+        raise AdoptionRefusedError(
+            f"Table {table}: {evidence.source} names partition {unknown[0]} of topic {topic}, which has the partitions "
+            f"{', '.join(map(str, now.partitions)) or '(none)'}.",
+            "Nothing was changed. Check the topic and the brokers: the topic may have been recreated.",
+        )
+    missing = [p for p in now.partitions if p not in evidence.offsets]
+    if missing and not evidence.complete:
+        raise AdoptionRefusedError(
+            f"Table {table}: {evidence.source} has no offset for partition {_listed(missing)} of topic {topic}.",
+            f"Nothing was changed, since records could be lost or doubled. {_BY_HAND}",
+        )
+    if problems := [*_below(evidence, now), *_beyond(evidence, now)]:
+        raise AdoptionRefusedError(
+            f"Table {table}, topic {topic}: by {evidence.source}, {'; '.join(problems)}.",
+            "Nothing was changed. Records that Kafka has deleted must come from elsewhere; a position beyond the end "
+            "is of another topic or cluster, or of a transaction that is still open. To resume elsewhere all the "
+            "same, name the offsets with --from-offsets.",
+        )
+    return tuple(
+        PartitionStart(
+            partition=p,
+            offset=evidence.offsets[p],
+            why=evidence.why.get(p, evidence.source),
+            low=now.low[p],
+            end=now.end[p],
+        )
+        if p in evidence.offsets
+        else PartitionStart(
+            partition=p,
+            offset=now.low[p],
+            why="nothing of it is in the table; the oldest record",
+            low=now.low[p],
+            end=now.end[p],
+        )
+        for p in now.partitions
+    )
+
+
+def position_of(found: tuple[PartitionStart, ...], now: Watermarks) -> Position:
+    """Return the position to write; the log is taken as it is now."""
+    return Position(now.identity, {each.partition: each.offset for each in found}, now.epochs)
+
+
+def _below(evidence: Evidence, now: Watermarks) -> list[str]:
+    return [
+        f"partition {p} resumes at offset {o}, and the oldest that Kafka has is {now.low[p]}"
+        for p, o in sorted(evidence.offsets.items())
+        if o < now.low[p]
+    ]
+
+
+def _beyond(evidence: Evidence, now: Watermarks) -> list[str]:
+    return [
+        f"partition {p} resumes at offset {o}, and Kafka's end is {now.end[p]}"
+        for p, o in sorted(evidence.offsets.items())
+        if o > now.end[p]
+    ]
+
+
+def _listed(partitions: list[int]) -> str:
+    return ", ".join(map(str, partitions))
+
+
+_STOP = "Nothing was changed. Stop it first. After a crash, its members leave when their session times out."
+
+
+class Source(Protocol):
+    """Knows up to which offsets another writer has filled a table."""
+
+    def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
+        """Return what it knows.
+
+        Raises:
+            AdoptionRefusedError: If that can't be told with certainty.
+            KafkaLakeError: If Kafka can't be read.
+        """
+
+
+@dataclass(frozen=True)
+class FromOffsets:
+    """Offsets that a person names."""
+
+    text: str
+
+    def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
+        """Return the offsets named; `Source.evidence` says the rest."""
+        offsets = offsets_of(self.text, now.identity.topic, cluster, now)
+        return Evidence("--from-offsets", offsets, dict.fromkeys(offsets, f"named: {self.text}"))
+
+
+@dataclass(frozen=True)
+class FromGroup:
+    """What a consumer group has committed. Nobody may be in it."""
+
+    group: str
+
+    def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
+        """Return the group's offsets of the topic; `Source.evidence` says the rest."""
+        groups, topic = ConsumerGroups(cluster), now.identity.topic
+        _refuse_group_of_sink(self.group, table)
+        _refuse_members(groups, [self.group], table, f"consumer group {self.group}")
+        offsets = groups.offsets(self.group, topic, now.partitions)
+        note = (
+            f"Group {self.group} and the table were changed in two steps: the offsets are right only if the job was "
+            "stopped between two commits."
+        )
+        return Evidence(
+            f"consumer group {self.group}",
+            offsets,
+            dict.fromkeys(offsets, f"committed by group {self.group}"),
+            notes=(note,),
+        )
+
+
+@dataclass(frozen=True)
+class FromKafkaConnect:
+    """What the Iceberg sink of Kafka Connect has committed to the table. It must be stopped, and have finished."""
+
+    connector: str
+
+    def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
+        """Return the offsets of the connector's group; `Source.evidence` says the rest."""
+        name, topic = ".".join(table.name()), now.identity.topic
+        found = control_offsets(table, (f"connect-{self.connector}", self.connector))
+        if found is None:
+            known = ", ".join(sinks_of(table)) or "none"
+            raise AdoptionRefusedError(
+                f"Table {name}: no snapshot in main's history is of connector {self.connector} (control topic and "
+                f"consumer group of those that there are: {known}).",
+                "Nothing was changed. Check the connector's name and its branch. If its snapshots have expired, name "
+                "the offsets with --from-offsets.",
+            )
+        control, group, committed = found
+        groups = ConsumerGroups(cluster)
+        _refuse_members(groups, [group, f"{group}-coord"], table, f"connector {self.connector}")
+        # The group before the control topic: a transaction that has moved the group is either seen there, or is open.
+        offsets = groups.offsets(group, topic, now.partitions)
+        self._refuse_unfinished(table, cluster, control, committed)
+        return Evidence(
+            f"connector {self.connector}",
+            offsets,
+            dict.fromkeys(offsets, f"committed by group {group}, and no announced file is missing"),
+            # A task commits an offset for every partition that has given it a record. Without any, they have expired.
+            complete=bool(offsets),
+        )
+
+    def _refuse_unfinished(
+        self, table: Table, cluster: KafkaCluster, control: str, committed: Mapping[int, int]
+    ) -> None:
+        """Refuse a sink that may have announced files of the table which the table doesn't have."""
+        name = ".".join(table.name())
+        # Whatever the topic's records are, events that were aborted never count.
+        events = KafkaCluster(cluster.properties, cluster.timeout)
+        written = KafkaCluster(cluster.properties, cluster.timeout, read_committed=False).watermarks_of(control).end
+        now = events.watermarks_of(control)
+        if still_open := [p for p in now.partitions if now.end[p] < written.get(p, 0)]:
+            raise AdoptionRefusedError(
+                f"Table {name}: connector {self.connector} has an open transaction in partition {still_open[0]} of its "
+                f"control topic {control}.",
+                "Nothing was changed. Stop the connector, and try again when the brokers have ended its transaction, "
+                "after a minute by default.",
+            )
+        if gone := [p for p in now.partitions if now.low[p] > committed.get(p, 0)]:
+            raise AdoptionRefusedError(
+                f"Table {name}: the control topic {control} has events from offset {now.low[gone[0]]} of partition "
+                f"{gone[0]} on, and the table has what was announced before {committed.get(gone[0], 0)}.",
+                "Nothing was changed. What was announced between has been deleted. Name the offsets with "
+                "--from-offsets.",
+            )
+        beyond = replace(now, low={p: max(now.low[p], committed.get(p, 0)) for p in now.partitions})
+        event = first_uncommitted(read_all(events, beyond), table.name()[-1], table.metadata.table_uuid)
+        if event is not None:
+            raise AdoptionRefusedError(
+                f"Table {name}: connector {self.connector} has not finished. The event at offset {event.offset} of "
+                f"partition {event.partition} of its control topic {control} announces files, and no snapshot of the "
+                "table has them.",
+                "Nothing was changed. Start the connector again, and wait for two of its commits "
+                "(iceberg.control.commit.interval-ms, 5 minutes by default). Then stop it just after a commit, and run "
+                "this command again: it succeeds when the connector has finished. If you know the offsets, name them "
+                "with --from-offsets.",
+            )
+
+
+def _refuse_group_of_sink(group: str, table: Table) -> None:
+    """Refuse the group of a sink, which is ahead of the table while announced files wait for their commit."""
+    if control_offsets(table, [group]) is None:
+        return
+    raise AdoptionRefusedError(
+        f"Table {'.'.join(table.name())}: consumer group {group} is of the Iceberg sink of Kafka Connect, and may be "
+        "ahead of the table.",
+        f"Nothing was changed. Use --from-kafka-connect {group.removeprefix('connect-')}, which refuses a sink that "
+        "has not finished.",
+    )
+
+
+def _refuse_members(groups: ConsumerGroups, names: list[str], table: Table, who: str) -> None:
+    members = [each for name in names for each in groups.members(name)]
+    if members:
+        raise AdoptionRefusedError(f"Table {'.'.join(table.name())}: {who} still runs ({members[0]}).", _STOP)
+
+
+_DELETES = "total-equality-deletes"
+
+
+def plan_adoption(spec: TopicTable, connections: Connections, source: Source) -> Adoption:
+    """Return what `kafka-lake adopt` would write.
+
+    Args:
+        spec: The topic and its table.
+        connections: Cluster and catalog are asked; Spark is not.
+        source: Where the offsets come from.
+
+    Raises:
+        TableError: If there is no such table, or it has a position of its own.
+        AdoptionRefusedError: If it can't be told with certainty where the table must resume.
+        ConfigurationError: If a setting or an option can't be met.
+    """
+    name = ".".join(spec.identifier)
+    if spec.topics:
+        raise ConfigurationError(
+            f"Table {name} has several topics: {', '.join(spec.topics)}. Only a table of one can be taken over.",
+            "Nothing was changed. Take it over with topic: in its YAML, and write topics: after that.",
+        )
+    now = connections.cluster.watermarks_of(spec.topic)
+    table = connections.catalog.table(spec.identifier)
+    if table is None:
+        raise TableError(f"Table {name} doesn't exist.", "Nothing was changed. Check the name of the table:.")
+    state = read_state(table)
+    for topic, position in state.positions.items():
+        raise TableError(
+            f"Table {name} has a position already, in topic {topic}: {dict(position.offsets)}.",
+            f"Nothing was changed. It is this program's; `kafka-lake reset {spec.full_topic} --to …` sets its "
+            "position.",
+        )
+    if state.head is None:
+        raise TableError(
+            f"Table {name} has no snapshot, so there is nothing to take over.",
+            f"Nothing was changed. Set starting_offsets:, and run `kafka-lake ingest {spec.full_topic}`.",
+        )
+    _refuse_updated(table)
+    _refuse_occupied_column(spec, table)
+    evidence = source.evidence(table, connections.cluster, now)
+    found = starts(name, evidence, now)
+    return Adoption(
+        topic=spec.topic,
+        table=name,
+        source=evidence.source,
+        head=state.head,
+        rows=row_count(table),
+        position=position_of(found, now),
+        partitions=found,
+        notes=(*evidence.notes, _note(spec)),
+    )
+
+
+def _refuse_updated(table: Table) -> None:
+    """Refuse a table whose rows are replaced by key, since a topic's records are appended to it from then on."""
+    snapshot = table.current_snapshot()
+    if snapshot is None or not int(summary_of(snapshot).get(_DELETES, 0)):
+        return
+    raise AdoptionRefusedError(
+        f"Table {'.'.join(table.name())} has equality deletes: its writer replaces rows by key.",
+        "Nothing was changed. This program appends every record. Set another table:, or compact the table if the "
+        "deletes are from long ago.",
+    )
+
+
+def _refuse_occupied_column(spec: TopicTable, table: Table) -> None:
+    """Refuse a table whose metadata column is of others, or names the records of rows: it has those of a run then."""
+    column, name = spec.metadata_column, ".".join(spec.identifier)
+    here = next((f for f in table.schema().fields if column and f.name.lower() == column.lower()), None)
+    if here is None:
+        return
+    if here.name != column or not has_origin(here.field_type):
+        raise ConfigurationError(
+            f"Table {name} has a column {here.name} of another writer.",
+            "Set another metadata_column: in the topic's YAML.",
+        )
+    # An attempt that failed before it published may have added it.
+    rows = table.scan(
+        row_filter=NotNull(term=Reference(f"{column}.offset")), selected_fields=(f"{column}.offset",), limit=1
+    )
+    if rows.to_arrow().num_rows:
+        raise TableError(
+            f"Table {name} has no position, and its column {column} names the records of rows: a run has filled it.",
+            f"Nothing was changed. Run `kafka-lake ingest {spec.full_topic}`, which finds the position in the rows, or "
+            f"`kafka-lake reset {spec.full_topic} --to …`.",
+        )
+
+
+def _note(spec: TopicTable) -> str:
+    if spec.metadata_column is None:
+        return "Without a metadata column, rows can't be replaced: replay and reset to older offsets don't work."
+    return (
+        f"Column {spec.metadata_column} is added, and null in the rows that are there: replay and reset can't read "
+        "their records again."
+    )
