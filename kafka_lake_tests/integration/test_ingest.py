@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from kafka_lake.errors import AuditFailedError, ConfigurationError, UnknownTopicError
-from kafka_lake.ingest import lineage, tracing
+from kafka_lake.ingest import telemetry
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.publish import GateFailedError
@@ -299,7 +299,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
     """Return a function that gives the steps of each commit that has been told of, in their order."""
     provider, kept = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("test"))
+    monkeypatch.setattr(telemetry, "_tracer", lambda: provider.get_tracer("test"))
 
     def found() -> list[list[str]]:
         all_spans = kept.get_finished_spans()
@@ -314,7 +314,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What OpenLineage is told."""
     told: list[Any] = []
     client = SimpleNamespace(emit=lambda event: told.append(Serde.to_dict(event)))
-    monkeypatch.setattr(lineage, "_client", lambda: client)
+    monkeypatch.setattr(telemetry, "_client", lambda: client)
     return told
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.ingest import publish as gate
+from kafka_lake.ingest import publish as publishing
 from kafka_lake.ingest.effort import Effort
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.topic_table import TopicTable
@@ -36,8 +36,8 @@ def test_commit_is_refused_once_dead_letters_have_changed(
         published.append("events")
         return 1.0
 
-    monkeypatch.setattr(gate, "audited", lambda *_: ([], {}))
-    monkeypatch.setattr(gate, "publish", publish)
+    monkeypatch.setattr(publishing, "audited", lambda *_: ([], {}))
+    monkeypatch.setattr(publishing, "publish", publish)
     primary = SimpleNamespace(branch=SimpleNamespace(head=1), snapshot=1, appended=1, rows=1)
     staged: Any = SimpleNamespace(
         primary=primary,
@@ -60,7 +60,7 @@ def test_commit_is_refused_once_dead_letters_have_changed(
     plan: Any = SimpleNamespace(kind="append", deletes=())
 
     def commit() -> None:
-        gate.audit_and_publish(context, found, plan, staged, failed_so_far={})
+        publishing.audit_and_publish(context, found, plan, staged, failed_so_far={})
 
     if letters in ("none", "as planned"):
         commit()

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 if "without" in sys.argv:
     sys.modules["opentelemetry"] = None
 from kafka_lake.errors import TableError
-from kafka_lake.ingest import telemetry as tracing
+from kafka_lake.ingest import telemetry
 from kafka_lake.ingest.effort import Effort
 effort = Effort()
 context = SimpleNamespace(
@@ -31,18 +31,18 @@ context = SimpleNamespace(
 effort.begin()
 for step in ("plan", "stage"):
     effort.done(step)
-tracing.trace_failure(context, TableError("Not this one.", "Another."))
-tracing.trace_failure(context, ValueError("hunter2"))
+telemetry.trace_failure(context, TableError("Not this one.", "Another."))
+telemetry.trace_failure(context, ValueError("hunter2"))
 for step in ("plan", "stage", "audit", "publish"):
     effort.done(step)
 commit = SimpleNamespace(
     records=5, snapshot=9007199254740993, kind="append", rows=3, dead_letters=1, tombstones=1, files=1, size=10
 )
-tracing.trace_commit(context, commit)
+telemetry.trace_commit(context, commit)
 effort.done("plan")
-tracing.trace_failure(context, ValueError("hunter2"))
+telemetry.trace_failure(context, ValueError("hunter2"))
 assert not effort.take_steps()
-tracing.flush()
+telemetry.flush()
 """
 
 
