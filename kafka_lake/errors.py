@@ -286,7 +286,7 @@ class ChangeRefusedError(AuditFailedError):
 
     what_to_do: ClassVar[str] = (
         "The message names partition and offset. Set `order_by:` for a key whose changes come from several "
-        "partitions; `deletes:`, `on_truncate:`, `on_snapshot:` and `max_snapshot_deletes:` decide about deletes."
+        "partitions; `deletes:`, `on_truncate:` and `on_snapshot:` decide about deletes."
     )
 
 

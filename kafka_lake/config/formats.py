@@ -7,7 +7,6 @@ from pydantic import Field
 
 from kafka_lake.config.settings import OptionalText, Problem, Settings, Text, either, one_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER, Placeholders
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import TimestampUnit
 
@@ -15,43 +14,7 @@ REGISTRY = "registry"
 """As ``schema``: that of the registry, by the id in each record."""
 
 
-class Debezium(Settings):
-    """Changes as Debezium writes them: before, after, op, source."""
-
-    type: Literal["debezium"]
-    unavailable_value_placeholder: Text = Field(
-        default=DEFAULT_PLACEHOLDER,
-        min_length=1,
-        description="With envelope debezium: the connector's `unavailable.value.placeholder`, which stands for a value "
-        "that PostgreSQL didn't send because it hasn't changed (TOAST). The row keeps the value that it has.",
-    )
-
-    def problems(self) -> Iterator[Problem]:
-        """Give what is wrong with what stands for values that aren't sent."""
-        try:
-            Placeholders(self.unavailable_value_placeholder)
-        except ValueError:
-            why = "behind hex: it has no bytes of UTF-8. Copy the connector's property"
-            yield ("unavailable_value_placeholder",), why
-
-
-class Maxwell(Settings):
-    """Changes as Maxwell writes them; a topic for each table."""
-
-    type: Literal["maxwell"]
-
-
-class Canal(Settings):
-    """Changes as Canal writes them (flat messages); a topic for each table."""
-
-    type: Literal["canal"]
-
-
 _ENVELOPE = "What values are wrapped in, when they are changes of a database's rows."
-_ANY_ENVELOPE: Any = either(Debezium, Maxwell, Canal, Literal["debezium", "maxwell", "canal"])
-_OF_AVRO: Any = either(Debezium, Literal["debezium"])
-JsonEnvelope = Annotated[_ANY_ENVELOPE, one_of("type", {"debezium": Debezium, "maxwell": Maxwell, "canal": Canal})]
-AvroEnvelope = Annotated[_OF_AVRO, one_of("type", {"debezium": Debezium})]
 
 
 class Json(Settings):
@@ -68,7 +31,9 @@ class Json(Settings):
         description="Format json: what numbers in columns of times count since 1970 (s, ms, us, ns). Without it such "
         "numbers don't fit.",
     )
-    envelope: JsonEnvelope | None = Field(default=None, description=_ENVELOPE, examples=["debezium"])
+    envelope: Literal["debezium", "maxwell", "canal"] | None = Field(
+        default=None, description=_ENVELOPE, examples=["debezium"]
+    )
 
 
 class BySchema(Settings):
@@ -100,7 +65,7 @@ class Avro(BySchema):
     """Avro."""
 
     type: Literal["avro"]
-    envelope: AvroEnvelope | None = Field(default=None, description=_ENVELOPE, examples=["debezium"])
+    envelope: Literal["debezium"] | None = Field(default=None, description=_ENVELOPE, examples=["debezium"])
 
     def problems(self) -> Iterator[Problem]:
         """Give what asks for a registry, though a file has the schema."""
@@ -219,13 +184,10 @@ KeyFormat = Annotated[_KEY, one_of("format", KEYS)]
 def format_spec(given: Any) -> dict[str, Any]:
     """Return a ``format:`` as fields of `TopicTable`."""
     found: dict[str, Any] = {"format": given.type}
-    for name in ("infer_timestamps", "timestamp_unit", "subject", "message"):
+    for name in ("infer_timestamps", "timestamp_unit", "envelope", "subject", "message"):
         found[name] = getattr(given, name, None)
     found["schema_file"] = getattr(given, "file", None)
-    if (envelope := getattr(given, "envelope", None)) is not None:
-        found["envelope"] = envelope.type
-        found["unavailable_value_placeholder"] = getattr(envelope, "unavailable_value_placeholder", None)
-    return {name: each for name, each in found.items() if each is not None}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def key_spec(given: Any) -> dict[str, Any]:

@@ -3,26 +3,26 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import Field, create_model, field_validator
+from pydantic import Field, create_model
 
-from kafka_lake.config.settings import OptionalText, Problem, Settings, ShortFor, Text, TextList, duration
+from kafka_lake.config.settings import Duration, OptionalText, Problem, Settings, ShortFor, TextList
 from kafka_lake.ingest.topic_table import pydantic_fields
 from kafka_lake.lake.maintenance.settings import Maintenance
 
 _KINDS = get_type_hints(Maintenance, include_extras=True)
-_WRITTEN: dict[Any, Any] = {str | None: OptionalText, tuple[str, ...]: TextList}
+_WRITTEN: dict[Any, Any] = {str | None: Duration | None, tuple[str, ...]: TextList}
 _IN_A_GROUP = ("keep_rows", "by")
 
 
 class RowRetention(Settings):
     """How long rows stay: text alone is `older_than`."""
 
-    older_than: Text = Field(description=str(pydantic_fields(Maintenance)["keep_rows"].description), examples=["90d"])
+    older_than: Duration = Field(
+        description=str(pydantic_fields(Maintenance)["keep_rows"].description), examples=["90d"]
+    )
     by: OptionalText = Field(
         default=None, description=str(pydantic_fields(Maintenance)["by"].description), examples=["created_at"]
     )
-
-    _duration = field_validator("older_than")(duration)
 
 
 def _fields() -> dict[str, Any]:
@@ -45,8 +45,6 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
         "`{older_than: 90d, by: created_at}`. null for never. For tables with write: append.",
         examples=["90d", {"older_than": "90d", "by": "created_at"}],
     )
-
-    _durations = field_validator("expire_after")(duration)
 
     def problems(self) -> Iterator[Problem]:
         """Give what the settings ask for and can't be, whatever the table."""

@@ -6,7 +6,7 @@ from kafka_lake.config.rules import rule_problems
 from kafka_lake.config.settings import Problem
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.ddl import check_ddl
-from kafka_lake.ingest.topic_table import REGISTERED, TopicTable, When, limit_of
+from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
 
 _WHOLE = ("string", "bytes", "variant")
@@ -21,7 +21,6 @@ def table_problems(spec: TopicTable) -> Iterator[Problem]:
         for text in spec.sort_by:
             parse_sort_field(text)
         declared = None if spec.schema is None else check_ddl(spec.schema)
-        limit_of(spec.max_removed, "write: max_snapshot_deletes")
     except ConfigurationError as error:
         yield (), str(error)
         return
@@ -153,12 +152,8 @@ def _undeclared(spec: TopicTable, declared: Sequence[str]) -> Iterator[Problem]:
         yield ("columns",), f"{', '.join(taken)} is a column that the table has by itself. Give it another name"
 
 
-def routing_problems(spec: TopicTable, match: str) -> Iterator[Problem]:
-    """Give what of a topic's tables can't be together.
-
-    Args:
-        match: Whether a record goes to the tables of ``all`` conditions that it meets, or of the ``first``.
-    """
+def routing_problems(spec: TopicTable) -> Iterator[Problem]:
+    """Give what of a topic's tables can't be together."""
     by = spec.route_by
     if spec.format not in ("json", "variant"):
         if any(route.when.field for route in spec.routes):
@@ -175,8 +170,6 @@ def routing_problems(spec: TopicTable, match: str) -> Iterator[Problem]:
     if spec.where is not None and spec.unmatched == "dead_letter" and spec.dead_letters == "skip":
         yield ("unmatched",), "dead_letter with dead_letters: skip loses the records' values. Write ignore"
     yield from _shared(spec)
-    if match == "first":
-        yield from _unreachable(spec)
 
 
 def _shared(spec: TopicTable) -> Iterator[Problem]:
@@ -190,25 +183,6 @@ def _shared(spec: TopicTable) -> Iterator[Problem]:
                 both = f"{other} and {each.table}" if other != each.table else f"{each.table} twice"
                 why = f"table {'.'.join(name)} would be that of {both}. Several values of a field are one table, by in:"
                 yield ("tables",), why
-
-
-def _unreachable(spec: TopicTable) -> Iterator[Problem]:
-    taken: list[tuple[When, str]] = [(spec.where, spec.table)] if spec.where is not None else []
-    for route in spec.routes:
-        for name in route.when.schema:
-            # A pattern that takes a pattern as if it were a name takes all that this takes.
-            if first := next((table for when, table in taken if when.means(name)), None):
-                yield ("tables",), f"{route.to.table} would never get schema {name!r}: {first} takes it first"
-        for value in () if route.when.schema else route.when.values or ("",):
-            same = (
-                table
-                for when, table in taken
-                if when.source == route.when.source and (not value or value in when.values)
-            )
-            if first := next(same, None):
-                what = f"{route.when.source[1]} {value!r}" if value else "a record"
-                yield ("tables",), f"{route.to.table} would never get {what}: {first} takes it first"
-        taken.append((route.when, route.to.table))
 
 
 def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) -> Iterator[str]:

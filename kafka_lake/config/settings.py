@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Self, Union, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,6 +25,7 @@ from pydantic_core import InitErrorDetails, core_schema
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest.topic_table import limit_of
 
 Problem = tuple[tuple[str | int, ...], str]
 """Where in a group of settings something is wrong, and what is wrong with it."""
@@ -228,14 +230,20 @@ _NAMING = re.compile(
 _ACCOUNTS = ("glue.id", "warehouse")
 
 
-def duration(text: str | None) -> str | None:
-    """Return the text of a setting, or raise a ValueError if it is no duration; null and templates are right."""
+def _duration(text: str) -> str:
     try:
-        if text is not None and not is_template(text):
-            seconds_of(text)
+        seconds_of(text)
     except ConfigurationError as error:
         raise ValueError(str(error)) from error
     return text
+
+
+def _limit(limit: int | str | None) -> int | str | None:
+    try:
+        limit_of(limit, "")
+    except ConfigurationError as error:
+        raise ValueError(str(error).removeprefix(": ")) from error
+    return limit
 
 
 def _text(value: object) -> object:
@@ -300,7 +308,7 @@ def _no_truth_value(value: object) -> object:
 
 
 def _one_or_several(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+    return value if isinstance(value, list | tuple | Mapping) else [_text(value)]
 
 
 Text = Annotated[str, BeforeValidator(_text)]
@@ -324,5 +332,8 @@ Properties = Annotated[dict[str, str], BeforeValidator(_written_out_each), WithJ
 """A mapping of `Text` to text, whose values may be numbers, true and false without quotes; not where one stands for an
 account, a key or a name."""
 
-Limit = Annotated[int | str | None, BeforeValidator(_no_truth_value)]
-"""A count, or `Text`, or null."""
+Limit = Annotated[int | str | None, BeforeValidator(_no_truth_value), AfterValidator(_limit)]
+"""A count, or a share as ``5%``, or null for no limit."""
+
+Duration = Annotated[str, BeforeValidator(_text), AfterValidator(_duration)]
+"""A duration as ``90m``, ``36h`` or ``7d``."""

@@ -1,7 +1,7 @@
 """The settings of a topic's table."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValid
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.rules import RuleSettings
 from kafka_lake.config.settings import (
+    Duration,
     Limit,
     OptionalText,
     Problem,
@@ -16,129 +17,73 @@ from kafka_lake.config.settings import (
     Settings,
     ShortFor,
     Text,
-    TextList,
     TextMap,
     TextOrList,
-    duration,
     either,
     is_template,
-    near,
     one_of,
-    refuse,
 )
 from kafka_lake.config.write import Append, Write, write_spec
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.routes.by_value import template_problems
 from kafka_lake.ingest.samples import check_mask
-from kafka_lake.ingest.topic_table import InDocuments, RouteByKind, TableName, When, limit_of
+from kafka_lake.ingest.topic_table import InDocuments, RouteByKind, TableName, When
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible
 from kafka_lake.lake.names import shortened
 
-_NOT_IN_FIELDS = "'[]*"
 
+class Where(Settings):
+    """One condition on a record: a field, a header, a schema or SQL."""
 
-class _Compared(Settings):
-    """A text that is compared with some values. Abstract."""
-
-    equals: Text | None = Field(default=None, description="The value.")
-    in_: TextList | None = Field(default=None, alias="in", min_length=1, description="The values.")
-
-    def problems(self) -> Iterator[Problem]:
-        """Give what is wrong with the values."""
-        if (self.equals is None) == (self.in_ is None):
-            yield (), "needs equals: with a value or in: with a list. Write one of them"
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """Return the values."""
-        return tuple(self.in_ or ()) if self.equals is None else (self.equals,)
-
-
-class FieldIs(_Compared):
-    """A field of a JSON value has one of some values."""
-
-    field: Text = Field(
-        min_length=1,
+    field: Annotated[Text, Field(min_length=1)] | None = Field(
+        default=None,
         description="A field of a JSON value; a dot leads into an object. Its text is compared, as JSON has it.",
         examples=["type"],
     )
-
-    def problems(self) -> Iterator[Problem]:
-        """Give what is wrong with the values, or with the field's name."""
-        yield from super().problems()
-        if self.field.startswith("$"):
-            yield ("field",), f"{self.field!r} is a path. Write it without $, as in source.table"
-        elif not is_field(self.field):
-            yield ("field",), f"{self.field!r} can't name a field here. Use sql: for such names"
-
-    def when(self) -> When:
-        """Return the condition as the pipeline takes it."""
-        return When(field=self.field, values=self.values)
-
-
-class HeaderIs(_Compared):
-    """A header of the record has one of some values."""
-
-    header: Text = Field(min_length=1, description="Name of a header; its bytes are compared as text.")
-
-    def when(self) -> When:
-        """Return the condition as the pipeline takes it."""
-        return When(header=self.header, values=self.values)
-
-
-class SchemaIs(Settings):
-    """The value's schema in the registry has one of some names."""
-
-    schema_: TextOrList = Field(
+    header: Annotated[Text, Field(min_length=1)] | None = Field(
+        default=None, description="Name of a header; its bytes are compared as text."
+    )
+    schema_: Annotated[TextOrList, Field(min_length=1)] | None = Field(
+        default=None,
         alias="schema",
-        min_length=1,
         description="Names of the value's schema in the registry, one or a list; `*` stands for any text.",
         examples=["shop.Order"],
     )
-
-    def when(self) -> When:
-        """Return the condition as the pipeline takes it."""
-        return When(schema=tuple(self.schema_))
-
-
-class Sql(Settings):
-    """A condition of Spark SQL holds."""
-
-    sql: Text = Field(
-        min_length=1,
+    sql: Annotated[Text, Field(min_length=1)] | None = Field(
+        default=None,
         description="SQL condition on the record's columns: key, value, headers, partition, offset, timestamp.",
         examples=["key IS NOT NULL"],
     )
+    equals: Annotated[TextOrList, Field(min_length=1)] | None = Field(
+        default=None,
+        description="Needed with `field` or `header`: the value, or a list of values.",
+        examples=["order", ["click", "view"]],
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what doesn't make one condition."""
+        kinds = [kind for kind in _CONDITIONS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            found = " and ".join(kind.rstrip("_") for kind in kinds) or "none"
+            yield (), f"has {found} of field:, header:, schema: and sql:. Write one"
+        elif (kinds[0] in ("field", "header")) != (self.equals is not None):
+            needed = f"is missing, the value or values of {kinds[0]}:" if self.equals is None else ""
+            yield ("equals",), needed or f"has no effect with {kinds[0].rstrip('_')}:. Leave it out"
+        elif self.field is not None and not is_field(self.field):
+            yield ("field",), f"{self.field!r} can't name a field here. Write source.table for nested ones, or use sql:"
 
     def when(self) -> When:
         """Return the condition as the pipeline takes it."""
-        return When(sql=self.sql)
+        values, schemas = tuple(self.equals or ()), tuple(self.schema_ or ())
+        return When(field=self.field, header=self.header, sql=self.sql, values=values, schema=schemas)
 
 
-CONDITIONS: dict[str, type[Settings]] = {"field": FieldIs, "header": HeaderIs, "schema": SchemaIs, "sql": Sql}
-
-
-def _chosen(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
-    if isinstance(value, tuple(CONDITIONS.values())):
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError("has to be a mapping, as in {field: type, equals: order}")
-    kinds = [kind for kind in CONDITIONS if kind in value]
-    if len(kinds) != 1:
-        known = [*CONDITIONS, "equals", "in"]
-        refuse(Settings, [((str(key),), near(key, known)) for key in value if key not in known])
-        raise ValueError(f"has {' and '.join(kinds) or 'none'} of field:, header:, schema: and sql:. Write one")
-    return CONDITIONS[kinds[0]].model_validate(value)
-
-
-_CONDITION: Any = either(*CONDITIONS.values())
-Where = Annotated[_CONDITION, WrapValidator(_chosen)]
-"""One condition on a record."""
+_CONDITIONS = ("field", "header", "schema_", "sql")
 
 
 def is_field(name: str) -> bool:
     """Return whether a text names a field, with dots before those of objects."""
-    return all(name.split(".")) and not set(_NOT_IN_FIELDS) & set(name)
+    return all(name.split(".")) and not name.startswith("$") and not set("'[]*") & set(name)
 
 
 NAMESPACE = "lake"
@@ -192,13 +137,6 @@ class _Limited(Settings):
         description="How many of them a run may have before it fails: a count or a share. Without it any number.",
         examples=["5%"],
     )
-
-    def problems(self) -> Iterator[Problem]:
-        """Give what is wrong with the limit."""
-        try:
-            limit_of(self.limit, "limit")
-        except ConfigurationError as error:
-            yield (), str(error)
 
 
 class KeepDeadLetters(_Limited):
@@ -313,7 +251,7 @@ class TableSettings(Settings):
         description="If Kafka no longer has what the table lacks: fail, or continue with what is left; the loss is "
         "recorded.",
     )
-    freshness_limit: OptionalText = Field(
+    freshness_limit: Duration | None = Field(
         default=None,
         description="How long a record may wait for its row, by its Kafka timestamp: the table's check `freshness` "
         "warns while one waits longer. A topic without new records is fresh.",
@@ -340,8 +278,6 @@ class TableSettings(Settings):
         examples=[{"domain": "sales", "pii": "true"}],
     )
     description: OptionalText = Field(default=None, description="What the rows are.")
-
-    _durations = field_validator("freshness_limit")(duration)
 
     def problems(self) -> Iterator[Problem]:
         """Give the columns that several would become, of which a new table would keep one alone."""
@@ -424,9 +360,6 @@ class TablesBy(TableSettings):
     field: Annotated[Text, Field(min_length=1)] | None = Field(
         default=None, description="The field of a JSON value that has the value."
     )
-    header: Annotated[Text, Field(min_length=1)] | None = Field(
-        default=None, description="The header that has the value."
-    )
     schema_name: bool = Field(
         default=False, description="Write true: the value is the name of the record's schema in the registry."
     )
@@ -435,12 +368,9 @@ class TablesBy(TableSettings):
     )
     name: Text = Field(
         default="{value}",
-        description="Template of the tables' names, as `namespace.table`: `{value}`, or its parts `{parent}` and "
-        "`{name}`.",
+        description="Template of the tables' names, as `namespace.table`: `{value}`, or its parts before and after "
+        "the last dot, `{parent}` and `{name}`.",
         examples=["shop.raw_{value}"],
-    )
-    namespaces: TextOrList = Field(
-        default_factory=list, description="Which namespaces values may choose, where name: lets them."
     )
     max_tables: int = Field(default=100, ge=1, le=500, description="How many values may have a table.")
 
@@ -455,16 +385,10 @@ class TablesBy(TableSettings):
         if self.field is not None and not is_field(self.field):
             yield ("field",), f"{self.field!r} can't name a field here"
         namespace, table = self.template
-        for problem in template_problems("name", table, needs_one=True):
+        for problem in template_problems("name", table):
             yield (), problem
-        for problem in template_problems("name", namespace, needs_one=False):
-            yield (), problem
-        if wrong := [each for each in self.namespaces if not _PART.match(each)]:
-            yield ("namespaces",), f"{wrong[0]!r} can't be the name of a namespace"
-        if "{" in namespace and not self.namespaces:
-            yield ("name",), "values choose the namespace. Say with namespaces: which ones they may choose"
-        if self.namespaces and "{" not in namespace:
-            yield ("namespaces",), "is for a template in the namespace of name:, as {parent}.{name}. Leave it out"
+        if not _PART.match(namespace):
+            yield ("name",), f"{namespace!r} can't be the name of a namespace, and values choose none"
 
     @property
     def kinds(self) -> list[RouteByKind]:

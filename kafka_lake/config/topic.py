@@ -16,13 +16,13 @@ from kafka_lake.config.problems import maintenance_problems, routing_problems, t
 from kafka_lake.config.settings import Problem, Settings, ShortFor, Text, TextList, TextOrList, is_template
 from kafka_lake.config.table import NAMESPACE, OneTable, Table, TablesBy, TableSettings, table_name
 from kafka_lake.config.topic_pattern import TopicPattern, compiled
+from kafka_lake.config.write import Append
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.plan.append import start_timestamp_ms
 from kafka_lake.ingest.topic_table import (
     CLUSTER_NAME,
     InDocuments,
-    Match,
     Route,
     RouteBy,
     TopicName,
@@ -206,11 +206,6 @@ class Topic(Settings):
         "See [routing](many-tables.md#a-table-for-each-value).",
         examples=[{"field": "type", "name": "shop.raw_{value}"}],
     )
-    match: Match = Field(
-        default="all",
-        description="With several tables, where a record goes that meets several conditions: to the tables of all, or "
-        "of the first one.",
-    )
     unmatched: Unmatched = Field(
         default="dead_letter",
         description="What becomes of records that no table takes, where each has a condition: dead letters of the "
@@ -240,6 +235,7 @@ class Topic(Settings):
         if self.table is not None and self.tables is not None:
             yield ("tables",), "can't stand beside table:. Write that one into the list"
         elif not found:
+            yield from self._without_effect()
             yield from self._tables_problems()
 
     def _topics_problems(self) -> Iterator[Problem]:
@@ -265,6 +261,28 @@ class Topic(Settings):
         if self.read.continuous is not None:
             yield ("read", "continuous"), "can't be combined with topics: yet. Leave it out"
 
+    def _without_effect(self) -> Iterator[Problem]:
+        """Give settings that are written and would change nothing."""
+        planned = self._planned()
+        rest = [".".join(table.identifier) for table in planned if table.where is None]
+        if rest and "unmatched" in self.model_fields_set:
+            yield ("unmatched",), f"has no effect: table {rest[0]} takes what no other table takes. Leave it out"
+        every = [settings for _, settings in self.every_settings()]
+        envelope = getattr(self.format, "envelope", None)
+        by_source = self.tables_by is not None and self.tables_by.source_table
+        if envelope and not by_source and all(isinstance(settings.write, Append) for settings in every):
+            why = "rows of write: append are the records as they are. Write mode: upsert or history"
+            yield ("format", "envelope"), f"has no effect: {why}, or leave it out"
+        if getattr(self.format, "infer_timestamps", False) and all(settings.columns for settings in every):
+            yield ("format", "infer_timestamps"), "has no effect: columns: declares the columns. Leave it out"
+        for place, settings in self.every_settings():
+            if "on_truncate" in settings.write.model_fields_set and not envelope:
+                why = "only an envelope reports truncates"
+                yield (*place, "write", "on_truncate"), f"has no effect: {why}, and format: has none. Leave it out"
+            evolution = settings.evolution
+            if evolution.on_incompatible == "new_column" and evolution.mode == "freeze":
+                yield (*place, "evolution", "on_incompatible"), "new_column adds a column, and mode: freeze allows none"
+
     def _tables_problems(self) -> Iterator[Problem]:
         planned = self._planned()
         rest = [each for each in planned if each.where is None]
@@ -289,7 +307,7 @@ class Topic(Settings):
         if self.pattern is not None and spec.namespace == "kafka" and self.pattern.matching([spec.table]):
             why = f"topic {spec.table} and its table would be the same asset, kafka/{spec.table}"
             yield ("table", "name"), f"{why}. Choose another name"
-        yield from routing_problems(spec, self.match)
+        yield from routing_problems(spec)
         yield from self.maintenance_problems(spec, complete=False)
 
     def maintenance_problems(self, spec: TopicTable, complete: bool) -> Iterator[Problem]:
@@ -385,15 +403,14 @@ class Topic(Settings):
             envelope = getattr(getattr(self.format, "envelope", None), "type", "debezium")
             of = {"schema_name": "", "source_table": envelope}.get(kind, str(getattr(self.tables_by, kind)))
             to = made(self.tables_by, NAMESPACE, "any_value")
-            spaces, most = tuple(self.tables_by.namespaces), self.tables_by.max_tables
-            by = RouteBy(kind, of, to, table, namespace=namespace, namespaces=spaces, max_tables=most)
+            by = RouteBy(kind, of, to, table, namespace=namespace, max_tables=self.tables_by.max_tables)
         everything = When(sql="true") if all(each.where is None for each in others) else None
         routes = tuple(
             Route(when, made(each.settings, *each.identifier)) for each in others if (when := each.where or everything)
         )
         where = own.where or (everything if routes else None)
         found = made(own.settings, *own.identifier)
-        return replace(found, where=where, routes=routes, route_by=by, unmatched=self.unmatched, match=self.match)
+        return replace(found, where=where, routes=routes, route_by=by, unmatched=self.unmatched)
 
 
 def _file(name: str, folder: Path) -> str:

@@ -3,16 +3,15 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
+from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
 
 from kafka_lake.config.settings import (
+    Duration,
     Limit,
     OptionalText,
     Problem,
     Settings,
-    Text,
     TextOrList,
-    duration,
     either,
     one_of,
 )
@@ -67,6 +66,29 @@ class _OfKeys(Settings):
                 yield (setting,), f"{', '.join(wrong)} is empty, or there twice. Name each column once"
 
 
+class MergeSnapshot(Settings):
+    """Rows of a snapshot are changes like others."""
+
+    mode: Literal["merge"]
+
+
+class ReplaceBySnapshot(Settings):
+    """A snapshot replaces the table's rows."""
+
+    mode: Literal["replace"]
+    max_deletes: Limit = Field(
+        default="10%",
+        description="How many rows may be deleted at the end of a snapshot: a count, or a share of the table's rows; "
+        "null for any number. Beyond that the run fails before it publishes.",
+        examples=["1%"],
+    )
+
+
+_SNAPSHOTS: dict[str, type[Settings]] = {"merge": MergeSnapshot, "replace": ReplaceBySnapshot}
+_ANY_SNAPSHOT: Any = either(*_SNAPSHOTS.values(), Literal[tuple(_SNAPSHOTS)])
+OnSnapshot = Annotated[_ANY_SNAPSHOT, one_of("mode", _SNAPSHOTS)]
+
+
 class Upsert(_OfKeys):
     """A row for each key, as its newest change left it; a record without a value takes its key's row away."""
 
@@ -76,7 +98,7 @@ class Upsert(_OfKeys):
         description="What becomes of a deleted row: it goes (apply), it stays and `_is_deleted` is true (soft), it "
         "stays as it is (ignore), or the run fails before it publishes (fail).",
     )
-    delete_retention: Text = Field(
+    delete_retention: Duration = Field(
         default="7d",
         description="How long a deleted key is remembered, so that a late change doesn't bring its row back: as 90m, "
         "36h or 7d.",
@@ -86,19 +108,13 @@ class Upsert(_OfKeys):
         description="When the source's table was emptied, as an envelope tells: the older rows go (apply), the run "
         "fails before it publishes (fail), or the rows stay (ignore).",
     )
-    on_snapshot: Literal["merge", "replace"] = Field(
-        default="merge",
-        description="What a new snapshot of the source does, as envelope debezium tells: its rows are changes like "
-        "others (merge), or at its end the rows go whose keys it lacks, too (replace). A topic with one partition.",
+    on_snapshot: OnSnapshot = Field(
+        default_factory=lambda: MergeSnapshot(mode="merge"),
+        description="What a new snapshot of the source does, with envelope debezium: its rows are changes like others "
+        "(merge), or rows whose keys it lacks are deleted at its end (replace; one partition only). A run fails if "
+        "more than 10% of the rows would be deleted; `{mode: replace, max_deletes: 1%}` sets another limit.",
+        examples=["replace", {"mode": "replace", "max_deletes": "1%"}],
     )
-    max_snapshot_deletes: Limit = Field(
-        default="10%",
-        description="With on_snapshot: replace: how many rows may go at the end of a snapshot; beyond that the run "
-        "fails before it publishes. A count, or a share of the table's rows; null for any number.",
-        examples=["1%"],
-    )
-
-    _durations = field_validator("delete_retention")(duration)
 
 
 class History(_OfKeys):
@@ -148,6 +164,9 @@ def write_spec(given: Any) -> dict[str, Any]:
         return found | {"track": tuple(given.track)}
     return found | {
         "keep_deletes": given.delete_retention,
-        "snapshot": {"merge": "upsert", "replace": "reconcile"}[given.on_snapshot],
-        "max_removed": given.max_snapshot_deletes,
+        **(
+            {"snapshot": "reconcile", "max_removed": given.on_snapshot.max_deletes}
+            if isinstance(given.on_snapshot, ReplaceBySnapshot)
+            else {}
+        ),
     }

@@ -14,15 +14,13 @@ from pydantic.fields import FieldInfo
 
 from kafka_lake.common import environment
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.names import column_name, shortened
 
-Match = Literal["first", "all"]
 Unmatched = Literal["dead_letter", "ignore", "fail"]
-RouteByKind = Literal["field", "header", "schema_name", "source_table"]
+RouteByKind = Literal["field", "schema_name", "source_table"]
 
 LONGEST_VALUE = 200
 """Characters of a value that may have a table of its own."""
@@ -183,7 +181,6 @@ class TopicTable:
     on_truncate: TruncateMode = "fail"
     snapshot: SnapshotMode = "upsert"
     max_removed: int | str | None = "10%"
-    unavailable_value_placeholder: str = Field(default=DEFAULT_PLACEHOLDER, min_length=1)
     ignore_null_updates: bool | tuple[str, ...] = False
     track: tuple[str, ...] = ()
     maintenance: Maintenance = Maintenance()
@@ -192,7 +189,6 @@ class TopicTable:
     where: When | None = None
     unmatched: Unmatched = "dead_letter"
     route_by: "RouteBy | None" = None
-    match: Match = "all"
 
     @field_validator("key", "order_by", "track", "ignore_null_updates", mode="after")
     @classmethod
@@ -280,8 +276,6 @@ class TopicTable:
 
         It can't be where all conditions compare the same field, header or schema with values of their own.
         """
-        if self.match == "first":
-            return False
         whens = [*([self.where] if self.where else []), *(route.when for route in self.routes)]
         values = [value for when in whens for value in when.schema or when.values]
         is_exact = not any(when.sql for when in whens) and not any("*" in value for value in values)
@@ -334,9 +328,8 @@ class RouteBy:
     """Tables that a topic gets as values appear in its records.
 
     Args:
-        name: Of the field or header; of a source's table, the envelope.
+        name: Of the field; of a source's table, the envelope.
         to: The settings of all these tables, but for their names; topic and cluster are the topic's.
-        namespaces: Which namespaces a template may give.
         max_tables: How many values may have a table.
         known: Those that have one: value, namespace, table.
     """
@@ -346,7 +339,6 @@ class RouteBy:
     to: TopicTable
     table: str = "{value}"
     namespace: str = "lake"
-    namespaces: tuple[str, ...] = ()
     max_tables: int = Field(default=50, ge=1, le=500)
     known: tuple[tuple[str, str, str], ...] = ()
 
@@ -364,8 +356,6 @@ class RouteBy:
         """Return the condition that a record has a value."""
         if self.kind == "field":
             return When(field=self.name, values=(value,))
-        if self.kind == "header":
-            return When(header=self.name, values=(value,))
         return When(schema=(value,)) if self.kind == "schema_name" else When(source_table=self.name, values=(value,))
 
     def table_of(self, namespace: str, table: str) -> TopicTable:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
@@ -343,10 +344,8 @@ def test_columns_of_debezium_keep_what_was_not_told(
 def test_a_row_that_needs_a_new_column_has_what_a_later_change_leaves_out(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
-    topic, text = new_topic(1), "not sent"
-    spec = topic.spec(
-        None, write="upsert", envelope="debezium", on_incompatible="new_column", unavailable_value_placeholder=text
-    )
+    topic, text = new_topic(1), DEFAULT_PLACEHOLDER
+    spec = topic.spec(None, write="upsert", envelope="debezium", on_incompatible="new_column")
     topic.send(debezium("c", 10, {"id": 1, "p": 1, "big": "x"}, 9), key=b'{"id": 1}')
     ingest(spec, connections(), "run-1")
     topic.send(debezium("c", 20, {"id": 2, "p": {"a": 1}, "q": [1], "big": "y"}, 19), key=b'{"id": 2}')

@@ -322,7 +322,7 @@ def test_odd_values_go_where_the_page_says_and_others_as_unmatched_says(
         topic.send({"n": len(sent)}, headers=headers)
         sent.append((b"{}", table))
     own = [topic.send({"n": len(sent) + more}, headers=[("own", b"yes")]).offset for more in range(2)]
-    spec = topic.spec("n int", where=When(header="own", values=("yes",)), routes=routes, match="first")
+    spec = topic.spec("n int", where=When(header="own", values=("yes",)), routes=routes)
     done = ingest(spec, connections(), "all")
     assert sorted(row["_kafka"]["offset"] for row in view(spec).rows()) == own
     for route in routes[:-1]:

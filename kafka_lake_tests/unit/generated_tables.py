@@ -15,18 +15,18 @@ from kafka_lake.components.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.components.kafka_topics import KafkaTopics
 from kafka_lake.components.derived_assets import DeriveConfig
 from kafka_lake.components.materialize import IngestConfig
-from kafka_lake.config.formats import FORMATS, KEYS, Debezium
+from kafka_lake.config.formats import FORMATS, KEYS
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.rules import RuleKind, RuleSettings
 from kafka_lake.config.settings import Settings
 from kafka_lake.config.table import (
-    CONDITIONS,
     Evolution,
     KeepDeadLetters,
     SkipDeadLetters,
     Table,
     TablesBy,
     TableSettings,
+    Where,
 )
 from kafka_lake.config.topic import ContinuousRuns, MatchingTopics, Read, Topic
 from kafka_lake.config.write import MODES
@@ -48,10 +48,9 @@ def of_a_topic() -> Mapping[str, str]:
         "several-topics": _settings(MatchingTopics),
         "read": _settings(Read),
         "format": _settings(*FORMATS.values()),
-        "envelope": _settings(Debezium),
         "key": _settings(*KEYS.values()),
         "table": _settings(Table),
-        "where": _settings(*CONDITIONS.values()),
+        "where": _settings(Where),
         "write": _settings(*MODES.values()),
         "evolution": _settings(Evolution),
         "dead-letters": _settings(KeepDeadLetters, SkipDeadLetters),

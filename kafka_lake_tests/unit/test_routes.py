@@ -1,17 +1,13 @@
 """Several tables of a topic: which records are whose, and how Dagster shows them."""
 
 import json
-from dataclasses import replace
 from itertools import chain
 
 import dagster as dg
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kafka_lake.components.components.kafka_topic import refuse_shared_tables
 from kafka_lake.components.metadata import SETTINGS, settings_of
-from kafka_lake.config.problems import routing_problems
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.by_schema.names import schema_name
 from kafka_lake.ingest.topic_table import Route, TopicTable, When
@@ -22,17 +18,9 @@ ROUTED = """
 topic: shop.events
 tables:
   - {name: shop.orders, where: {field: type, equals: order}, dead_letters: fail, group: sales, description: Each order.}
-  - {name: web.clicks, where: {header: kind, in: [click, '7', 'true']}, tags: {pii: 'true'}}
+  - {name: web.clicks, where: {header: kind, equals: [click, '7', 'true']}, tags: {pii: 'true'}}
   - {name: shop.events, owners: ["team:shop"]}
 """
-
-
-def test_routes_may_take_the_same_records_unless_the_first_counts() -> None:
-    whens = (When(field="type", values=("a",)), When(field="type", values=("a", "b")))
-    routes = tuple(Route(when, TopicTable("e", "n", f"t{number}")) for number, when in enumerate(whens))
-    spec = TopicTable("e", "n", "t", routes=routes, match="first")
-    assert ["would never get type 'a'" in text for _, text in routing_problems(spec, "first")] == [True]
-    assert list(routing_problems(replace(spec, match="all"), "all")) == []
 
 
 @pytest.mark.parametrize(
@@ -55,20 +43,6 @@ def test_a_record_is_of_one_table_if_conditions_exclude_each_other(
     routes = tuple(Route(when, TopicTable("e", "n", f"t{number}")) for number, when in enumerate(others))
     spec = TopicTable("e", "n", "t", where=own, routes=routes)
     assert spec.may_match_several is several
-    assert not replace(spec, match="first").may_match_several
-
-
-@given(st.lists(st.text("ab*", min_size=1, max_size=4), min_size=2, max_size=2), st.text("ab", max_size=5))
-def test_a_schema_that_comes_too_late_is_told_and_no_other(patterns: list[str], name: str) -> None:
-    earlier, later = (When(schema=(each,)) for each in patterns)
-    routes = [Route(earlier, TopicTable("e", "n", "first")), Route(later, TopicTable("e", "n", "second"))]
-    told = list(routing_problems(TopicTable("e", "n", "t", format="avro", routes=tuple(routes)), "first"))
-    if told:
-        assert "second would never get schema" in told[0][1]
-        assert earlier.means(name) or not later.means(name)
-    else:
-        # What is no pattern is taken by the first alone if that is one of it.
-        assert "*" in patterns[1] or not earlier.means(patterns[1])
 
 
 @pytest.mark.parametrize(

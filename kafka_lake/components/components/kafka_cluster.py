@@ -18,7 +18,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensors.derived import build_derived_sensor
 from kafka_lake.components.sensors.maintenance import build_maintenance_sensor
 from kafka_lake.components.sensors.topics import build_sensor
-from kafka_lake.config.settings import OptionalText, Properties, Text, duration
+from kafka_lake.config.settings import Duration, OptionalText, Properties
 from kafka_lake.ingest.topic_table import CLUSTER_NAME
 
 
@@ -55,7 +55,7 @@ class KafkaCluster(ClusterDocument):
         description="Seconds between two polls of the offsets. Under 5, which is the daemon's own interval, the sensor "
         "polls several times in a tick.",
     )
-    catch_up_for: Text = Field(
+    catch_up_for: Duration = Field(
         default="5m",
         description="A run that the sensor requested continues for at most this long, while records come and no other "
         "run waits in Dagster's queue. 0s: it ends where the topic ended when the run began.",
@@ -80,8 +80,6 @@ class KafkaCluster(ClusterDocument):
         if name is not None and not re.fullmatch(CLUSTER_NAME, name):
             raise ValueError(f"{name!r} can't be the name of a cluster. Use lower-case letters, digits and single _")
         return name
-
-    _durations = field_validator("catch_up_for")(duration)
 
     def kafka(self) -> KafkaResource:
         """Return how the cluster is reached."""

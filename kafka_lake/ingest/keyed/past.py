@@ -161,12 +161,12 @@ def refuse_to_remove(spec: TopicTable, ended: Ended, rows: int, older: int) -> N
             "main is as it was. Mend the cause, and let a run go on with on_snapshot: merge; the rows stay until the "
             "next snapshot.",
         )
-    limit = limit_of(spec.max_removed, "max_snapshot_deletes")
+    limit = limit_of(spec.max_removed, "max_deletes")
     if is_over(limit, older, of=rows):
         raise ChangeRefusedError(
-            f"Topic {spec.topic}: {began} lacks {older} of {rows} rows, and the limit is max_snapshot_deletes: "
+            f"Topic {spec.topic}: {began} lacks {older} of {rows} rows, and the limit is on_snapshot: max_deletes: "
             f"{spec.max_removed}.",
-            "main is as it was. If the source has lost these rows, raise max_snapshot_deletes: for a run. If the "
+            "main is as it was. If the source has lost these rows, raise max_deletes: for a run. If the "
             "snapshot was of a part of the table, let a run go on with on_snapshot: merge, and the rows stay.",
         )
 

@@ -123,9 +123,6 @@ def _take(taken: dict[str, Names], table: TopicTable) -> None:
 def place_of(by: RouteBy, value: str) -> tuple[str, str]:
     """Return namespace and name of the table that a value makes.
 
-    Args:
-        by: The templates, and which namespaces they may give.
-
     Raises:
         ValueError: If it can make none, with the reason.
     """
@@ -133,14 +130,10 @@ def place_of(by: RouteBy, value: str) -> tuple[str, str]:
         raise ValueError(f"it has more than {LONGEST_VALUE} characters")
     if by.kind == "schema_name" and "*" in value:
         raise ValueError("a name with * stands for many")
-    is_template = _PLACES.search(by.namespace) is not None
-    namespace = _filled(by.namespace, value) if is_template else by.namespace
-    if is_template and namespace not in by.namespaces:
-        raise ValueError(f"namespace {namespace} is not among namespaces: {', '.join(by.namespaces)}")
     table = _filled(by.table, value)
     if len(table) > LONGEST_VALUE:
         raise ValueError(f"the table's name would have more than {LONGEST_VALUE} characters")
-    return namespace, table
+    return by.namespace, table
 
 
 def _filled(template: str, value: str) -> str:
@@ -160,18 +153,13 @@ def _filled(template: str, value: str) -> str:
     return derived_table_name(_PLACES.sub(part, template))
 
 
-def template_problems(setting: str, template: str, needs_one: bool) -> Iterator[str]:
-    """Give what is wrong with a template.
-
-    Args:
-        template: Text in which ``{value}``, or a part of it, stands for the value.
-        needs_one: Whether different values must give different names.
-    """
+def template_problems(setting: str, template: str) -> Iterator[str]:
+    """Give what is wrong with a template, in which ``{value}``, or a part of it, stands for the value."""
     places = _PLACES.findall(template)
     if unknown := [each for each in places if each not in _PARTS]:
         there = ", ".join(f"{{{each}}}" for each in _PARTS)
         yield f"{setting}: {template!r} names {{{unknown[0]}}}. There are {there}."
-    if needs_one and not places:
+    if not places:
         yield f"{setting}: {template!r} gives all values one table. Write for example {template}_{{value}}."
 
 
@@ -184,20 +172,14 @@ def may_name(by: RouteBy, identifier: tuple[str, str]) -> bool:
     """
     namespace, table = (each.lower() for each in identifier)
     pattern = ".+".join(re.escape(each) for each in _PLACES.split(by.table.lower())[::2])
-    return namespace in _within(by) and re.fullmatch(pattern, table) is not None
+    return namespace == by.namespace.lower() and re.fullmatch(pattern, table) is not None
 
 
 def may_meet(one: RouteBy, other: RouteBy) -> bool:
     """Return whether values could make tables of the same name by two templates."""
     begins = [_PLACES.split(each.table.lower())[0] for each in (one, other)]
     ends = [_PLACES.split(each.table.lower())[-1][::-1] for each in (one, other)]
-    return bool(_within(one) & _within(other)) and _starts(*begins) and _starts(*ends)
-
-
-def _within(by: RouteBy) -> set[str]:
-    """Return the namespaces that the tables may be in, in lower case."""
-    given = () if _PLACES.search(by.namespace) else (by.namespace,)
-    return {each.lower() for each in (*given, *by.namespaces)}
+    return one.namespace.lower() == other.namespace.lower() and _starts(*begins) and _starts(*ends)
 
 
 def _starts(one: str, other: str) -> bool:

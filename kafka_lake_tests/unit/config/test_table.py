@@ -14,7 +14,7 @@ tables:
     rules: [{not_null: [id], on_failure: fail}]
     dead_letters: fail
     maintenance: {compact_every: 7}
-  - {name: web.clicks, where: {header: kind, in: [click, '7', 'true']}, write: {mode: upsert, key: [id]}}
+  - {name: web.clicks, where: {header: kind, equals: [click, '7', 'true']}, write: {mode: upsert, key: [id]}}
   - {name: shop.events, redact: all}
 """
 
@@ -56,7 +56,7 @@ def test_each_of_several_tables_has_its_own_settings() -> None:
     assert [len(each.named_rules) for each in found.tables] == [0, 1, 0]
     assert [each.write for each in found.tables] == ["append", "append", "upsert"]
     assert found.routes[1].when.values == ("click", "7", "true")
-    assert (found.where, found.match) == (None, "all")
+    assert found.where is None
 
 
 def test_settings_of_the_topic_are_those_of_all_its_tables() -> None:
@@ -108,6 +108,7 @@ def test_tables_without_conditions_have_all_records() -> None:
         ("{evolution: never}", "table: evolution: mode: Input should be 'evolve', 'freeze' or 'ignore_new'"),
         ("{evolution: {on_incompatible: guess}}", "table: evolution: on_incompatible: Input should be 'dead_letter'"),
         ("{columns: id int, evolution: {on_incompatible: new_column}}", "on_incompatible: new_column needs inferred"),
+        ("{evolution: {mode: freeze, on_incompatible: new_column}}", "on_incompatible: new_column adds a column, and"),
         ("{dead_letters: drop}", "table: dead_letters: 'drop' isn't known. Write one of table, fail, skip"),
         ("{dead_letters: {mode: fail, limit: 5}}", "table: dead_letters: limit: there is no such setting"),
         ("{dead_letters: {limit: some}}", "table: dead_letters: limit: 'some' is no limit"),
@@ -143,6 +144,8 @@ def test_what_a_table_cannot_be_is_refused(table: str, line: str) -> None:
         ("format: string\ntable: {exclude_fields: [a]}", "table: exclude_fields: values in format string are one colu"),
         ("key: string\ntable: {exclude_fields: [_key]}", "table: exclude_fields: _key is in key: column"),
         ("table: a\ntables: [{name: b}]", "tables: can't stand beside table:. Write that one into the list"),
+        ("unmatched: ignore", "unmatched: has no effect: table lake.a takes what no other table takes"),
+        ("format: {type: json, infer_timestamps: true}\ntable: {columns: id int}", "infer_timestamps: has no effect"),
         ("tables: []", "tables: List should have at least 1 item"),
         (
             "tables: [{name: a}, {name: b}, {name: c, where: {sql: key IS NULL}}]",
@@ -174,30 +177,6 @@ def test_what_several_tables_cannot_be_is_refused(change: tuple[str, str], line:
         assert line in refusal(text).splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "line"),
-    [
-        ("{field: a, equals: x}", "{field: a, in: [x, y]}", "second would never get a 'x': first takes it first"),
-        ("{field: a, equals: x}", "{field: b, equals: x}", None),
-        ("{sql: key IS NULL}", "{sql: key IS NULL}", "second would never get a record: first takes it first"),
-    ],
-)
-@pytest.mark.parametrize("rest", ["", ", {name: a}"])
-def test_a_table_that_would_get_nothing_is_refused(first: str, second: str, line: str | None, rest: str) -> None:
-    text = f"topic: a\ntables: [{{name: first, where: {first}}}, {{name: second, where: {second}}}{rest}]\n"
-    assert spec(text).match == "all"
-    if line is None:
-        assert spec(f"{text}match: first").match == "first"
-    else:
-        assert line in refusal(f"{text}match: first")
-
-
-def test_the_first_of_tables_without_conditions_may_not_take_all() -> None:
-    text = "topic: a\ntables: [{name: first}, {name: second}]\n"
-    assert len(spec(text).tables) == 2
-    assert "second would never get a record: first takes it first" in refusal(f"{text}match: first")
-
-
 def test_dead_letters_that_are_skipped_take_no_records() -> None:
     tables = "{name: b, where: {field: c, equals: d}, dead_letters: skip}, {name: e, where: {field: c, equals: f}}"
     assert refusal(f"topic: a\ntables: [{tables}]").startswith("unmatched: dead_letter with dead_letters: skip loses")
@@ -220,27 +199,19 @@ def test_tables_by_value_have_settings_of_their_own() -> None:
     assert (by.to.topic, by.to.partition_by) == ("shop.changes", ("id",))
 
 
-def test_values_may_choose_among_namespaces() -> None:
-    by = spec("topic: a\ntables_by: {source_table: true, name: '{parent}.{name}', namespaces: [shop, web]}").route_by
-    assert by is not None
-    assert (by.namespace, by.table, by.namespaces, by.max_tables) == ("{parent}", "{name}", ("shop", "web"), 100)
-
-
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (("field: source.table, ", ""), "tables_by: has none of field, header, schema_name, source_table"),
-        (("field: source.table", "field: a, header: b"), "tables_by: has field and header of"),
+        (("field: source.table, ", ""), "tables_by: has none of field, schema_name, source_table"),
+        (("field: source.table", "field: a, schema_name: true"), "tables_by: has field and schema_name of"),
         (("field: source.table", "field: a..b"), "tables_by: field: 'a..b' can't name a field here"),
-        (("field: source.table", "header: ''"), "tables_by: header: Value should have at least 1 item"),
+        (("field: source.table", "field: ''"), "tables_by: field: Value should have at least 1 item"),
         (("field: source.table", "schema_name: a"), "tables_by: schema_name: Input should be a valid boolean"),
         (("field: source.table", "schema_name: true"), "tables_by: a schema's name is for formats avro"),
         (("shop.shop_{value}", "shop.all"), "tables_by: name: 'all' gives all values one table"),
         (("shop.shop_{value}", "{colour}"), "tables_by: name: '{colour}' names {colour}. There are {value}"),
-        (("shop.shop_{value}", "{parent}.{name}"), "tables_by: name: values choose the namespace. Say with namespaces"),
+        (("shop.shop_{value}", "{parent}.{name}"), "tables_by: name: '{parent}' can't be the name of a namespace"),
         (("max_tables: 9", "max_tables: 0"), "tables_by: max_tables: Input should be greater than or equal to 1"),
-        (("max_tables: 9", "namespaces: [a]"), "tables_by: namespaces: is for a template in the namespace of name:"),
-        (("max_tables: 9", "namespaces: [a/b]"), "tables_by: namespaces: 'a/b' can't be the name of a namespace"),
         (("max_tables: 9", "columns: id bigint what"), "tables_by: columns: "),
         (("topic: ", "format: avro\ntopic: "), "tables_by: field: is for JSON, and format is avro"),
     ],

@@ -73,7 +73,6 @@ def test_continuous_runs_have_defaults_for_all(written: str, settings: Continuou
         ("topics: {pattern: '['}\ntable: a", "topics: pattern: '[' is no regular expression"),
         ("topics: {exclude: a}\ntable: a", "topics: pattern: is missing"),
         ("topic: a\nunmatched: drop", "unmatched: Input should be"),
-        ("topic: a\nmatch: any", "match: Input should be 'first' or 'all'"),
     ],
 )
 def test_what_cannot_be_is_refused(text: str, line: str) -> None:

@@ -21,7 +21,6 @@ DEBEZIUM = "format: {type: json, envelope: debezium}\n"
         ),
         ("{mode: upsert, ignore_null_updates: true}", {"write": "upsert", "ignore_null_updates": True}),
         ("{mode: upsert, ignore_null_updates: [a]}", {"write": "upsert", "ignore_null_updates": ("a",)}),
-        ("{mode: upsert, on_truncate: ignore}", {"write": "upsert", "on_truncate": "ignore"}),
     ],
 )
 def test_settings_arrive(text: str, fields: dict[str, object]) -> None:
@@ -29,10 +28,9 @@ def test_settings_arrive(text: str, fields: dict[str, object]) -> None:
 
 
 def test_a_snapshot_replaces_rows_if_the_settings_say_so() -> None:
-    found = spec(
-        f"topic: a\n{DEBEZIUM}table: {{write: {{mode: upsert, on_snapshot: replace, max_snapshot_deletes: 3}}}}"
-    )
-    assert (found.snapshot, found.max_removed) == ("reconcile", 3)
+    for text, most in (("replace", "10%"), ("{mode: replace, max_deletes: 3}", 3)):
+        found = spec(f"topic: a\n{DEBEZIUM}table: {{write: {{mode: upsert, on_snapshot: {text}}}}}")
+        assert (found.snapshot, found.max_removed) == ("reconcile", most)
 
 
 def test_a_history_tracks_columns() -> None:
@@ -53,7 +51,7 @@ def test_a_history_tracks_columns() -> None:
         ("merge", "table: write: 'merge' isn't known. Write one of append, upsert, history"),
         ("{mode: upsert, deletes: hard}", "table: write: deletes: Input should be 'apply'"),
         ("{mode: upsert, delete_retention: long}", "table: write: delete_retention: 'long' is not a duration"),
-        ("{mode: upsert, max_snapshot_deletes: some}", "write: max_snapshot_deletes: 'some' is no limit"),
+        ("{mode: upsert, on_truncate: fail}", "write: on_truncate: has no effect: only an envelope reports truncates"),
         ("{mode: upsert, on_snapshot: replace}", "table: write: on_snapshot: replace needs envelope: debezium"),
         ("{mode: upsert, key: [id], ignore_null_updates: [id, v]}", "write: ignore_null_updates: id is in key: or"),
         ("{mode: upsert, key: ['']}", "table: write: key: '' is empty, or there twice. Name each column once"),
@@ -70,6 +68,12 @@ def test_what_cannot_be_is_refused(text: str, line: str) -> None:
     ("text", "line"),
     [
         ("{mode: upsert, order_by: [at]}", "table: write: order_by: envelope debezium already has the order"),
+        (
+            "{mode: upsert, on_snapshot: {mode: replace, max_deletes: some}}",
+            "on_snapshot: max_deletes: 'some' is no limit",
+        ),
+        ("{mode: upsert, on_snapshot: {mode: merge, max_deletes: 3}}", "max_deletes: there is no such setting"),
+        ("append", "format: envelope: has no effect: rows of write: append are the records as they are"),
         ("{mode: upsert, ignore_null_updates: true}", "write: ignore_null_updates: in envelope debezium, a null is"),
         ("{mode: upsert, on_truncate: apply, deletes: soft}", "table: write: on_truncate: apply takes rows away"),
         (
