@@ -34,15 +34,7 @@ from kafka_lake.lake.totals import Totals, totals_of
 _OFF = "{enabled: false}"
 CASES = {
     "continuous": Case(
-        "continuous, no compaction", 1, 6, 2000, "{trigger: 2s, for: 1h, compact_every: null}", maintenance=_OFF
-    ),
-    "continuous-compacted": Case(
-        "continuous, its own after 20 commits",
-        1,
-        6,
-        2000,
-        "{trigger: 2s, for: 1h, compact_every: 20}",
-        maintenance=_OFF,
+        "continuous, compacted every 100 commits", 1, 6, 2000, "{trigger: 2s, for: 1h}", maintenance=_OFF
     ),
     "sensor": Case("sensor-driven, no compaction", 1, 6, 2000, maintenance=_OFF),
     "sensor-maintained": Case("sensor-driven, maintained as by default", 1, 6, 2000),

@@ -80,13 +80,6 @@ SAMPLES = Variable(
     "Whether Dagster's log quotes a dead letter of each class, for tables without `redact:`.",
     "true",
 )
-SAMPLE_ROWS = Variable(
-    "KAFKA_LAKE_SAMPLE_ROWS",
-    "How many rows of a run's newest commit a table's page in Dagster shows, with texts of up to 80 characters: from 0 "
-    "to 20. Tables with `redact: all` show none.",
-    "0",
-    example="5",
-)
 HOME = Variable("KAFKA_LAKE_HOME", "Folder of a deployment's local state.", ".kafka_lake")
 CACHE = Variable(
     "KAFKA_LAKE_CACHE",
@@ -142,15 +135,3 @@ def samples(environment: Mapping[str, str] | None = None) -> bool:
     if text.lower() not in ("true", "false"):
         raise ConfigurationError(f"{SAMPLES.name}={text} is neither true nor false.", "Write one of these.")
     return text.lower() == "true"
-
-
-def sample_rows(environment: Mapping[str, str] | None = None) -> int:
-    """Return how many rows pages show: ``$KAFKA_LAKE_SAMPLE_ROWS``, or none.
-
-    Raises:
-        ConfigurationError: If it is no number from 0 to 20.
-    """
-    text = SAMPLE_ROWS.value(environment)
-    if not text.isdecimal() or int(text) > 20:
-        raise ConfigurationError(f"{SAMPLE_ROWS.name}={text} is no number from 0 to 20.", "Write one, as 5.")
-    return int(text)

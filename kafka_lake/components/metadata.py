@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -225,39 +225,8 @@ def topic_materialization(
     )
 
 
-_LONGEST, _MOST_COLUMNS = 80, 20
+_LONGEST = 80
 _SNAPSHOTS = 20
-
-
-def sample_rows(spec: TopicTable, table: Table, snapshots: Iterable[int]) -> dg.MetadataValue | None:
-    """Return the first rows of the newest file that a run has added.
-
-    Args:
-        spec: The topic; its masks hide what they find.
-        table: Its table as it is now.
-        snapshots: Ids of the run's snapshots, the newest first.
-
-    Returns:
-        A table in Markdown, without the metadata column; None if the settings ask for none, or nothing was added.
-    """
-    if not (spec.samples and spec.sample_rows):
-        return None
-    file = next((found for each in snapshots for found in _added(table, each)), None)
-    if file is None:
-        return None
-    schema = table.schema()
-    fields = [field for field in schema.fields if field.name != spec.metadata_column]
-    shown = fields[:_MOST_COLUMNS]
-    if not shown:
-        return None
-    scan = ArrowScan(
-        table.metadata, table.io, schema.select(*[f.name for f in shown]), AlwaysTrue(), limit=spec.sample_rows
-    )
-    rows = scan.to_table([FileScanTask(file)]).to_pylist()
-    cells = [[quoted_cell(row[field.name], spec) for field in shown] for row in rows]
-    told = markdown_table([code(field.name) for field in shown], cells)
-    more = len(fields) - len(shown)
-    return in_a_window(f"{told}\n\n… and {more} more columns." if more else told)
 
 
 def newest_rows(table: Table, columns: Sequence[str], most: int) -> list[dict[str, Any]]:

@@ -26,7 +26,6 @@ from kafka_lake.components.metadata import (
     figures_metadata,
     history_metadata,
     partition_metadata,
-    sample_rows,
     table_metadata,
     told_before,
     topic_materialization,
@@ -275,17 +274,7 @@ class Reporter:
         if not self.is_side and self.spec.has_routes:
             figures |= _of_routes(report, [each.spec for each in self.sides])
         about = table_metadata(report, table, self.connections.catalog, self.spec)
-        if table is not None and (rows := self._sample_rows(report, table)) is not None:
-            about["sample_rows"] = rows
         return {**about, **figures}
-
-    def _sample_rows(self, report: RunReport, table: Table) -> dg.MetadataValue | None:
-        try:
-            return sample_rows(self.spec, table, [commit.snapshot for commit in reversed(report.commits)])
-        except Exception as error:
-            # What is committed is committed.
-            self.context.log.warning(f"Topic {self.spec.topic}: no rows can be shown: {headline(error)}")
-            return None
 
     def _checks(self, findings: Sequence[Finding], table: Table | None) -> list[dg.AssetCheckResult]:
         more = {

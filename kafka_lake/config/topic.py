@@ -13,7 +13,7 @@ from kafka_lake.common.durations import seconds_of
 from kafka_lake.config.formats import Json, KeyFormat, ValueFormat, format_spec, key_spec
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.problems import maintenance_problems, routing_problems, table_problems
-from kafka_lake.config.settings import Problem, Settings, ShortFor, Text, TextList, TextOrList, is_template
+from kafka_lake.config.settings import Duration, Problem, Settings, ShortFor, Text, TextList, TextOrList, is_template
 from kafka_lake.config.table import NAMESPACE, OneTable, Table, TablesBy, TableSettings, table_name
 from kafka_lake.config.topic_pattern import TopicPattern, compiled
 from kafka_lake.config.write import Append
@@ -39,20 +39,14 @@ class ContinuousRuns(Settings):
     Durations are a number and ms, s, m or h.
     """
 
-    trigger: Text = Field(default="2s", description="At most one commit starts in this time.")
-    time_limit: Text = Field(
+    trigger: Duration = Field(default="2s", description="At most one commit starts in this time.")
+    time_limit: Duration = Field(
         default="1h", alias="for", description="The run ends after this time; the sensor starts another."
     )
-    idle: Text = Field(default="5m", description="The run ends when no record has arrived for this time.")
-    compact_every: Annotated[int, Field(ge=2)] | None = Field(
-        default=100, description="Small files are compacted after this many commits; null for never."
-    )
-    report_every: Text = Field(
-        default="30s", description="Materializations and check results are reported once in this time."
-    )
+    idle: Duration = Field(default="5m", description="The run ends when no record has arrived for this time.")
 
     def problems(self) -> Iterator[Problem]:
-        """Give the durations that are none, or too short for another."""
+        """Give the durations that are too short."""
         try:
             self.settings()
         except ConfigurationError as error:
@@ -62,24 +56,14 @@ class ContinuousRuns(Settings):
         """Return the settings as a continuous run takes them.
 
         Raises:
-            ConfigurationError: If a duration is none, or too short for another.
+            ConfigurationError: If a duration is too short for another.
         """
-        written = {"trigger": self.trigger, "for": self.time_limit, "idle": self.idle}
-        seconds = {}
-        for key, text in {**written, "report_every": self.report_every}.items():
-            try:
-                seconds[key] = seconds_of(text)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{key}: {error}") from error
-        return Continuous(
-            trigger=seconds["trigger"],
-            time_limit=seconds["for"],
-            idle=seconds["idle"],
-            compact_every=self.compact_every,
-            report_every=seconds["report_every"],
-        )
+        trigger, time_limit, idle = map(seconds_of, (self.trigger, self.time_limit, self.idle))
+        # Dagster is told at most once in half a minute: its event log grows with each report.
+        return Continuous(trigger, time_limit, idle, report_every=max(_REPORT_SECONDS, trigger))
 
 
+_REPORT_SECONDS = 30.0
 _TOPIC_NAME = next(each.pattern for each in get_args(TopicName) if isinstance(each, InDocuments))
 
 

@@ -129,7 +129,7 @@ class TopicTable:
 
     Raises:
         ValidationError: If a value is not of its type. What can't go together is for `config` to refuse.
-        ConfigurationError: If ``$KAFKA_LAKE_SAMPLES`` or ``$KAFKA_LAKE_SAMPLE_ROWS`` can't be.
+        ConfigurationError: If ``$KAFKA_LAKE_SAMPLES`` can't be.
     """
 
     topic: TopicName
@@ -153,7 +153,6 @@ class TopicTable:
     max_record_bytes: Annotated[int, Field(ge=1)] | None = None
     max_age: str | None = None
     samples: bool = Field(default_factory=environment.samples)
-    sample_rows: int = Field(default_factory=environment.sample_rows, ge=0, le=20)
     mask: tuple[str, ...] = ()
     format: Format = "json"
     schema_file: str | None = None

@@ -575,13 +575,11 @@ def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner
     topic = new_topic()
     topic.send({"id": 1, "order.total": 2})
     know_partitions(runner, topic)
-    spec = topic.spec(None, sample_rows=5)
+    spec = topic.spec(None)
     assert runner.run(spec, (0, 0)).success
     topic.send({"id": 2, "later": True})
     result = runner.run(spec, (0, 0))
     metadata = whole(runner, result, spec)
-    assert "| `2` |" in metadata["sample_rows"], "what this run has added"
-    assert "`1`" not in metadata["sample_rows"]
     columns = {c.name: c.type for c in metadata["dagster/column_schema"].columns}
     assert {k: v for k, v in columns.items() if k != "_kafka"} == {
         "id": "long", "order_total": "long", "later": "boolean",

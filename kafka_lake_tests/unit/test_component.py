@@ -19,7 +19,6 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.connections import kept_session
 from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 
@@ -293,25 +292,6 @@ def test_settings_of_formats_and_evolution_arrive():
         on_incompatible="new_column",
         renames={"cust": "customer", "lines.element.sku": "article"},
     )
-
-
-@pytest.mark.parametrize(
-    ("written", "settings"),
-    [
-        ("{}", Continuous(2, 3600, 300, 100, 30)),
-        ("{trigger: 500ms}", Continuous(0.5, 3600, 300, 100, 30)),
-        (
-            "{trigger: 5s, for: 1.5h, idle: 10m, compact_every: 20, report_every: 1m}",
-            Continuous(5, 5400, 600, 20, 60),
-        ),
-        ("{compact_every: null}", Continuous(2, 3600, 300, None, 30)),
-    ],
-)
-def test_continuous_runs_have_defaults_for_all(written, settings):
-    component, defs = load(f"topic: orders\nread: {{continuous: {written}}}")
-    assert component.read.continuous.settings() == settings
-    assert component.topic_table() == TopicTable("orders", "lake", "orders")
-    assert resolved(defs).has(dg.AssetKey(["lake", "orders"]))
 
 
 def test_a_schema_file_is_found_beside_the_document(tmp_path):

@@ -38,8 +38,7 @@ def test_a_pattern_says_which_topics_fill_a_table() -> None:
     [
         ("{}", Continuous(2, 3600, 300, 100, 30)),
         ("{trigger: 500ms}", Continuous(0.5, 3600, 300, 100, 30)),
-        ("{trigger: 5s, for: 1.5h, idle: 10m, compact_every: 20, report_every: 1m}", Continuous(5, 5400, 600, 20, 60)),
-        ("{compact_every: null}", Continuous(2, 3600, 300, None, 30)),
+        ("{trigger: 1m, for: 1.5h, idle: 10m}", Continuous(60, 5400, 600, 100, 60)),
     ],
 )
 def test_continuous_runs_have_defaults_for_all(written: str, settings: Continuous) -> None:
@@ -65,8 +64,6 @@ def test_continuous_runs_have_defaults_for_all(written: str, settings: Continuou
         ("topic: a\nread: {continuous: {trigger: two seconds}}", "trigger: 'two seconds' is not a duration"),
         ("topic: a\nread: {continuous: {trigger: 0s}}", "trigger: must be more than nothing"),
         ("topic: a\nread: {continuous: {trigger: 1m, for: 10s}}", "for: 10 s is shorter than the trigger"),
-        ("topic: a\nread: {continuous: {report_every: 500ms}}", "report_every: 0.5 s is shorter"),
-        ("topic: a\nread: {continuous: {compact_every: 1}}", "read: continuous: compact_every: Input should be greate"),
         ("topic: a\nread: {continuous: {every: 2s}}", "read: continuous: every: there is no such setting"),
         ("topics: shop.*\ntable: a", "topics: has to be a list of names, or a pattern, as in {pattern: 'shop.*'}"),
         ("topics: []\ntable: a", "topics: List should have at least 1 item"),
