@@ -52,16 +52,14 @@ records = st.lists(kinds, min_size=1, max_size=5)
 partitions = st.integers(0, 1)
 types = st.frozensets(st.sampled_from("abc"), max_size=2)
 conditions = st.builds(
-    lambda a, b, names, match_all, own, unmatched: Conditions(
+    lambda a, b, names, own, unmatched: Conditions(
         tuple((name, its) for name, its in (("a", a), ("b", b)) if name in names),
-        match_all,
         own,
         unmatched,
     ),
     types,
     types,
     st.sampled_from([("a", "b"), ("a", "b"), ("a",), ("b",)]),
-    st.booleans(),
     st.one_of(st.none(), types),
     st.sampled_from(["dead_letter", "dead_letter", "ignore"]),
 )

@@ -36,7 +36,7 @@ def numbers_of(record: Record, spec: TopicTable) -> tuple[int, ...]:
     found = tuple(number for number, route in enumerate(spec.every_route) if kind in route.when.values)
     if spec.where is not None and kind in spec.where.values:
         found = (OWN, *found)
-    return (found if spec.match == "all" else found[:1]) or (OWN if spec.where is None else UNMATCHED,)
+    return found or (OWN if spec.where is None else UNMATCHED,)
 
 
 def routed(records: Frame, spec: TopicTable, _: Any) -> Frame:

@@ -15,7 +15,7 @@ from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
-from kafka_lake.ingest.topic_table import Match, Route, TopicTable, Unmatched, When
+from kafka_lake.ingest.topic_table import Route, TopicTable, Unmatched, When
 from kafka_lake.lake.author import OFFSETS, offsets_of
 from kafka_lake.lake.positions import LOSSES, POSITION, RUN_ID, ancestors, head_of, read_state
 from kafka_lake_tests.unit.simulated.catalog import View
@@ -39,13 +39,11 @@ class Conditions:
 
     Args:
         types: By the names of tables.
-        match_all: Whether a record is for each table whose condition it meets, and not for the first one alone.
         own: Which types `OTHER` takes, if it has a condition, too; None if it has none.
         unmatched: What becomes of records that no table takes.
     """
 
     types: tuple[tuple[str, frozenset[str]], ...]
-    match_all: bool = False
     own: frozenset[str] | None = None
     unmatched: Unmatched = "dead_letter"
 
@@ -60,7 +58,7 @@ class Conditions:
         found = [name for name, types in self.types if its in types]
         if self.own is not None:
             found = [OTHER, *found] if its in self.own else found
-        return tuple(found if self.match_all else found[:1]) or (() if self.own is not None else (OTHER,))
+        return tuple(found) or (() if self.own is not None else (OTHER,))
 
     def is_unmatched(self, kind: str) -> bool:
         return self.own is not None and not self.takers(kind)
@@ -72,8 +70,7 @@ class Conditions:
             for name, types in self.types
         )
         where = When(header="type", values=tuple(sorted(self.own))) if self.own is not None else None
-        match: Match = "all" if self.match_all else "first"
-        return replace(own, routes=tuple(routes), match=match, where=where, unmatched=self.unmatched)
+        return replace(own, routes=tuple(routes), where=where, unmatched=self.unmatched)
 
 
 def refusal(name: str) -> str:
