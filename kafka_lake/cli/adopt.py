@@ -18,11 +18,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 
 
 def source_of(connector: str | None, group: str | None, offsets: str | None) -> Source:
-    """Return where the offsets come from, by the command's options.
-
-    Raises:
-        ConfigurationError: If not exactly one of them is given.
-    """
+    """Return where the offsets come from, by the command's options."""
     given: list[Source] = []
     if connector:
         given.append(FromKafkaConnect(connector))
@@ -40,11 +36,7 @@ def source_of(connector: str | None, group: str | None, offsets: str | None) -> 
 
 
 def spec_of(specs: Sequence[TopicTable], table: str) -> TopicTable:
-    """Return the topic's settings that are about a table.
-
-    Raises:
-        ConfigurationError: If the topic's YAML document names another table.
-    """
+    """Return the topic's settings that are about a table."""
     for each in specs:
         if ".".join(each.identifier) == table:
             return each
@@ -77,11 +69,7 @@ def adoption_tables(found: Adoption, seen: Preview | None) -> list[RenderableTyp
 
 
 def as_json(found: Adoption, seen: Preview | None, adopted: bool) -> dict[str, Any]:
-    """Return the same for programs.
-
-    Args:
-        seen: What the next run would do to the columns; None if nobody has looked.
-    """
+    """Return the same for programs."""
     return {
         "topic": found.topic,
         "table": found.table,

@@ -50,14 +50,7 @@ class Request:
 
 
 def run(request: Request, out: Console, err: Console) -> bool:
-    """Do what was asked for.
-
-    Returns:
-        Whether every topic could be looked at.
-
-    Raises:
-        KafkaLakeError: If the cluster can't be asked at all, or a document can't be written.
-    """
+    """Do what was asked for."""
     asks = request.write and not request.topics
     if asks and (request.as_json or not _interactive()):
         raise ConfigurationError(
@@ -116,11 +109,7 @@ def _register(topics: Collection[str], found: Sequence[Discovered], err: Console
 
 
 def discovered_blocks(found: Sequence[Discovered], whole: bool = False) -> list[RenderableType]:
-    """Return topics as blocks: a line with what they hold, and below it what their records seem to be.
-
-    Args:
-        whole: All columns of each topic instead of the first ones.
-    """
+    """Return topics as blocks: a line with what they hold, and below it what their records seem to be."""
     blocks: list[RenderableType] = []
     for each in found:
         blocks.append(Padding(_heading(each), (1, 0, 0, 0)))

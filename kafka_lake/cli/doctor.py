@@ -56,14 +56,7 @@ def examine(
     catalog: Callable[[], CatalogResource] = CatalogResource,
     tables: Callable[[], Sequence[TopicTable]] = lambda: (),
 ) -> list[Diagnosis]:
-    """Examine every part; one that is ill doesn't keep the others from being examined.
-
-    Args:
-        brokers_at_hand: Entered while the brokers are examined; raises `EmbeddedBrokerStoppedError`.
-        tell_user: Called with the name of the part under examination, and with the progress of downloads.
-        clusters: Gives the project's clusters by name; what the environment says counts if there are none.
-        tables: Gives what the project says of its topics' tables.
-    """
+    """Examine every part; one that is ill doesn't keep the others from being examined."""
     try:
         found = clusters()
         named = {name: cluster for name, cluster in found.items() if name}

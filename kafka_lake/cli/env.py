@@ -28,12 +28,7 @@ class Variable:
 def variables(
     catalog: LakeCatalog, bootstrap_servers: Mapping[str | None, str], environment: Mapping[str, str] = os.environ
 ) -> list[Variable]:
-    """Return what other tools need: PyIceberg's variables of the catalog, Spark's address, Kafka's, the registry's.
-
-    Args:
-        bootstrap_servers: The brokers of each Kafka cluster, by its name.
-        environment: Where ``SPARK_REMOTE`` and ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` are looked up.
-    """
+    """Return what other tools need: PyIceberg's variables of the catalog, Spark's address, Kafka's, the registry's."""
     properties = {"type": catalog.type, **catalog.properties}
     found = [
         Variable(catalog_variable(catalog.name, name), value, is_secret(name, value))

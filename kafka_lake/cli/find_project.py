@@ -78,11 +78,7 @@ def code_locations(found: Sequence[Target]) -> list[CodeLocation]:
 
 
 def other_locations(found: Sequence[Target]) -> list[Mapping[str, Any]]:
-    """Return the entries of the project's workspace file that `targets` leaves out: servers of definitions elsewhere.
-
-    Raises:
-        ConfigurationError: If the file can't be read any more.
-    """
+    """Return the workspace file's entries that `targets` leaves out: code servers that run elsewhere."""
     file = found[0].workspace
     return [each for each in _entries(file) if not _LOADED.intersection(each)] if file else []
 
@@ -90,11 +86,7 @@ def other_locations(found: Sequence[Target]) -> list[Mapping[str, Any]]:
 def choose(
     module: str | None, file: str | None, workspace: str | None, environment: MutableMapping[str, str] = os.environ
 ) -> None:
-    """Make what the options name the project of this process and of those that it starts.
-
-    Raises:
-        ConfigurationError: If they name several.
-    """
+    """Make what the options name the project of this process and of those that it starts."""
     given = {MODULE: module, FILE: file, WORKSPACE: workspace}
     if len(chosen := [name for name, value in given.items() if value]) > 1:
         raise ConfigurationError(
@@ -118,15 +110,7 @@ def project_folder() -> Path:
 
 
 def targets(folder: Path | None = None, environment: Mapping[str, str] = os.environ) -> list[Target]:
-    """Return the code locations of the project at hand.
-
-    Args:
-        folder: Where to look; the working directory by default.
-        environment: Dagster's variables, which come first.
-
-    Raises:
-        ConfigurationError: If there is no project, or what names it can't be read.
-    """
+    """Return the code locations of the project at hand."""
     folder = (folder or Path.cwd()).resolve()
     where = folder / environment.get(_WORKING_DIRECTORY, "")
     attribute = environment.get(_ATTRIBUTE) or None
@@ -240,12 +224,7 @@ def _sections(file: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def defs_folder(file: Path) -> Path:
-    """Return the folder of YAML documents that a project has.
-
-    Returns:
-        What the nearest ``[tool.dg.project]`` names, below its file's folder or ``src`` there; without one, ``defs``
-        beside the file. It need not exist.
-    """
+    """Return the folder of YAML documents that a project has."""
     for folder in file.resolve().parents:
         for name in ("pyproject.toml", "dg.toml"):
             if not (folder / name).is_file():

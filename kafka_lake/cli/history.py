@@ -41,15 +41,7 @@ class History:
 
 
 def identifier_of(name: str, specs: Sequence[TopicTable]) -> tuple[str, str]:
-    """Return namespace and name of the table that a user means by the name of a topic or of a table.
-
-    Args:
-        name: A topic, with its cluster's name or without; or a table, with its namespace or without. A table in a
-            namespace needn't be of any topic.
-
-    Raises:
-        ConfigurationError: If there is no such table, or there are several.
-    """
+    """Return namespace and name of the table that a user means by the name of a topic or of a table."""
     by_topic = [each.identifier for each in specs if name in (each.topic, each.full_topic)]
     by_table = [
         known
@@ -76,12 +68,7 @@ def identifier_of(name: str, specs: Sequence[TopicTable]) -> tuple[str, str]:
 
 
 def history_of(catalog: LakeCatalog, identifier: tuple[str, str], limit: int) -> History:
-    """Return the newest commits of a table.
-
-    Raises:
-        TableError: If there is no such table.
-        CatalogError: If the catalog doesn't answer.
-    """
+    """Return the newest commits of a table."""
     table = catalog.table(identifier)
     if table is None:
         raise TableError(

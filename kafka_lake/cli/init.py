@@ -44,15 +44,7 @@ class Request:
 
 
 def run(request: Request, out: Console, err: Console) -> None:
-    """Make the project, or nothing.
-
-    Args:
-        out: Gets what was made, and what to do next.
-
-    Raises:
-        KafkaLakeError: If a topic can't be looked at, something is in the folder already, an address has a password,
-            or a file can't be written. Nothing is left behind.
-    """
+    """Make the project, or nothing."""
     folder = request.folder.resolve()
     name = package_name(folder.name, folder)
     for option, address in (("bootstrap-servers", request.bootstrap_servers), ("registry", request.registry_url)):
@@ -81,13 +73,8 @@ def run(request: Request, out: Console, err: Console) -> None:
 def package_name(name: str, folder: Path) -> str:
     """Return the name of the Python package in a project's folder.
 
-    Args:
-        folder: The folder; what is in it may have that name.
-
-    Raises:
-        ConfigurationError: If none can be made of it, or Python knows another module of that name.
-
     >>> package_name("my-lake", Path("my-lake"))
+
     'my_lake'
     """
     package = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")

@@ -32,11 +32,7 @@ _SYMBOL = re.compile(r"`(?P<module>[\w.]+)`(?: has no attribute `(?P<name>\w+)`)
 
 
 def explanation(error: BaseException, folder: Path) -> ConfigurationError | None:
-    """Return what is wrong with the definitions, in one line with file and line.
-
-    Args:
-        error: What loading them raised; what is wrong is somewhere among its causes.
-    """
+    """Return what is wrong with the definitions, in one line with file and line."""
     chain = list(_causes(error))
     document = next(filter(None, (_document(each, folder) for each in chain)), None)
     for each in chain:
@@ -138,12 +134,7 @@ def _broken(file: Path, line: int, problem: str) -> ConfigurationError:
 
 
 def definitions(at: Target) -> dg.Definitions:
-    """Return what a code location defines.
-
-    Raises:
-        ConfigurationError: If it has no definitions, or several.
-        Exception: Whatever loading them raises: see `loading`.
-    """
+    """Return what a code location defines."""
     _make_importable(at)
     if at.is_defs_folder:
         return dg.load_from_defs_folder(path_within_project=at.folder)

@@ -20,15 +20,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(host: str, port: int, interval: float, tell_user: Callable[[str], None]) -> None:
-    """Serve the metrics of all topics of the project until a signal comes.
-
-    Args:
-        tell_user: Called with lines for the user.
-
-    Raises:
-        ConfigurationError: If the port is in use, or the definitions can't be loaded.
-        SystemExit: At a signal, with 0.
-    """
+    """Serve the metrics of all topics of the project until a signal comes."""
     boards: list[Board] = []
     clusters: dict[str | None, ClusterCollector] = {}
 

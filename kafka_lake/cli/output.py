@@ -33,12 +33,7 @@ _FILES = 10
 
 
 def overview(found: Sequence[TopicStatus], now: datetime) -> Iterator[RenderableType]:
-    """Give the status of tables as one table with a row for each of them, and below it why topics can't be asked.
-
-    Args:
-        found: In the order of the rows.
-        now: What the ages of the last commits count from.
-    """
+    """Give the status of tables as one table with a row for each of them, and below it why topics can't be asked."""
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
     for heading in ("topic", "table"):
         shown.add_column(heading, overflow="fold")
@@ -141,11 +136,7 @@ def diagnosis_table(diagnoses: Sequence[Diagnosis]) -> Table:
 
 @contextmanager
 def followed(topic: str, console: Console, backlog: int | None = None) -> Iterator[Observer]:
-    """Show a progress bar as long as the block runs, and above it what the run warns of; nothing if that is logged.
-
-    Args:
-        backlog: Offsets to read, for the bar; None if only the run's first commit will tell.
-    """
+    """Show a progress bar as long as the block runs, and above it what the run warns of; nothing if that is logged."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     rest, no_bar = TextColumn("{task.fields[rest]}"), bool(LOG.value())
     with Progress(*columns, rest, console=console, transient=True, disable=no_bar) as progress:

@@ -29,11 +29,7 @@ _Resource = TypeVar("_Resource", CatalogResource, KafkaResource, RegistryResourc
 
 
 def target() -> Target:
-    """Return the code location that has the topics: the only one of the project, or the only one with a cluster.
-
-    Raises:
-        ConfigurationError: If there is no project, it can't be loaded, or several of its code locations have topics.
-    """
+    """Return the code location that has the topics: the only one of the project, or the only one with a cluster."""
     found = targets()
     if len(found) > 1:
         found = [each for each in found if _kafkas(_resources(each))] or found
@@ -45,24 +41,12 @@ def target() -> Target:
 
 
 def defs_of_project() -> Path:
-    """Return the folder of the project's YAML documents.
-
-    Raises:
-        ConfigurationError: If there is no project, or it has no such folder.
-    """
+    """Return the folder of the project's YAML documents."""
     return defs_folder(file_of(target()))
 
 
 def topic_tables(topic: str | None = None) -> list[TopicTable]:
-    """Return what the definitions say about topics and their tables, by topic.
-
-    Args:
-        topic: Only this topic, by its name or with its cluster's, as in eu/orders; None for all.
-
-    Raises:
-        ConfigurationError: If there is no project, no document of it is about that topic, several clusters have it, or
-            the definitions can't be loaded.
-    """
+    """Return what the definitions say about topics and their tables, by topic."""
     return _topic_tables(_metadata_of_assets(), topic)
 
 
@@ -86,11 +70,7 @@ def _topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> list[T
 
 
 def derived_tables() -> list[DerivedTable]:
-    """Return what the definitions say about derived tables, by their names.
-
-    Raises:
-        ConfigurationError: If there is no project, or the definitions can't be loaded.
-    """
+    """Return what the definitions say about derived tables, by their names."""
     return _derived_tables(_metadata_of_assets())
 
 
@@ -100,15 +80,7 @@ def _derived_tables(assets: Sequence[dict[str, Any]]) -> list[DerivedTable]:
 
 
 def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable]:
-    """Return what the definitions say about tables that are kept fast: those of topics, then derived ones.
-
-    Args:
-        name: Only of this topic, as `topic_tables` has it, or this derived table, with its namespace if several have
-            its name; None for all.
-
-    Raises:
-        ConfigurationError: As `topic_tables`, if there is no derived table of that name either.
-    """
+    """Return what the definitions say about tables that are kept fast: those of topics, then derived ones."""
     assets = _metadata_of_assets()
     derived = [each for each in _derived_tables(assets) if name in (None, each.table, each.name)]
     try:
@@ -120,15 +92,7 @@ def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable
 
 
 def derived_table(name: str) -> DerivedTable:
-    """Return what the definitions say about a derived table.
-
-    Args:
-        name: Its name, with its namespace if several have it, as in shop.revenue.
-
-    Raises:
-        ConfigurationError: If there is no project, no document of it or several are about that table, or the
-            definitions can't be loaded.
-    """
+    """Return what the definitions say about a derived table."""
     found = derived_tables()
     chosen = [each for each in found if name in (each.table, each.name)]
     if len(chosen) != 1:
@@ -142,11 +106,7 @@ def derived_table(name: str) -> DerivedTable:
 
 
 def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:
-    """Return the Kafka clusters of the definitions with their registries by name, which only one of several may lack.
-
-    Raises:
-        ConfigurationError: If the definitions can't be loaded.
-    """
+    """Return the Kafka clusters and registries of the definitions, by the cluster's name."""
     resources = _resources_at_hand()
     return {
         name: (kafka, _of(resources, of_cluster("registry", name), RegistryResource))
@@ -155,20 +115,12 @@ def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResou
 
 
 def configured_catalog() -> CatalogResource:
-    """Return the catalog of the definitions; that of the environment outside of a project.
-
-    Raises:
-        ConfigurationError: If the definitions can't be loaded.
-    """
+    """Return the catalog of the definitions; that of the environment outside of a project."""
     return _of(_resources_at_hand(), "catalog", CatalogResource)
 
 
 def documents_about_many_topics() -> list[KafkaTopics | KafkaTopic]:
-    """Return the project's documents of type KafkaTopics, and those by whose patterns topics share a table.
-
-    Raises:
-        ConfigurationError: If the definitions can't be loaded.
-    """
+    """Return the project's documents of type KafkaTopics, and those by whose patterns topics share a table."""
     at = target()
     with loading(at):
         tree = definitions(at).component_tree
@@ -179,11 +131,7 @@ def documents_about_many_topics() -> list[KafkaTopics | KafkaTopic]:
 
 
 def documents_with_tables_by_value() -> list[KafkaTopic]:
-    """Return the documents whose topics get tables as values appear.
-
-    Raises:
-        ConfigurationError: If the definitions can't be loaded.
-    """
+    """Return the documents whose topics get tables as values appear."""
     at = target()
     with loading(at):
         tree = definitions(at).component_tree
@@ -218,17 +166,6 @@ def connections_at_hand(
     What is needed is asked once before, so that a command ends within seconds where one of them isn't there. What
     fails later is tried again as often as in any run. After the block, unless it failed, Dagster knows the partitions
     of all topics that could be asked.
-
-    Args:
-        tell_user: Called with a line for the user when an embedded broker is started.
-        with_spark: Spark is needed, and must answer if it is a Connect server.
-        of_project: What they are is for the project to say; else for the environment alone.
-        cluster: Name of the Kafka cluster, if the project has several.
-        starts_broker: Start the embedded broker if it is the configured cluster; for commands that do more than ask.
-
-    Raises:
-        EmbeddedBrokerStoppedError: If the embedded broker is needed, isn't up and shall not be started.
-        KafkaLakeError: If the definitions can't be loaded, or what is needed doesn't answer.
     """
     resources = _resources_at_hand() if of_project else {}
     catalog = _of(resources, "catalog", CatalogResource)

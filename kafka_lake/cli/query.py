@@ -43,15 +43,6 @@ def ask(spec: TopicTable, connections: Connections, sql: str, limit: int, as_jso
     """Run a query in which the topic's table goes by its own name and as ``this``.
 
     Tables of other namespaces go by ``namespace.table``.
-
-    Args:
-        spec: The topic and its table.
-        sql: One query in Spark's SQL.
-        limit: Rows to return at most.
-        as_json: Return each row as a JSON object.
-
-    Raises:
-        KafkaLakeError: If there is no table yet, or Spark can't run the query. Nothing is ever changed.
     """
     name = ".".join(spec.identifier)
     if connections.catalog.table(spec.identifier) is None:

@@ -86,17 +86,7 @@ class DeadLetters:
 
 
 def dead_letters(spec: TopicTable, catalog: LakeCatalog, where: str | None = None, samples: int = 3) -> DeadLetters:
-    """Count a topic's dead letters by class. Values are read for the samples only.
-
-    Args:
-        spec: The topic and its table.
-        catalog: Where the dead-letter table is.
-        where: SQL condition on its columns; None for all.
-        samples: How many dead letters of each class to show.
-
-    Raises:
-        ConfigurationError: If the condition isn't understood.
-    """
+    """Count a topic's dead letters by class. Values are read for the samples only."""
     name = ".".join(spec.dead_letter_table)
     table = catalog.table(spec.dead_letter_table)
     if table is None:
@@ -208,10 +198,8 @@ def _time(moment: Any) -> str:
 def partitions_of(text: str | None) -> frozenset[int] | None:
     """Return the Kafka partitions that a list names; None, for all, if there is no list.
 
-    Raises:
-        ConfigurationError: If the text is no such list.
-
     >>> sorted(partitions_of("0, 3"))
+
     [0, 3]
     """
     if text is None:
@@ -278,11 +266,7 @@ def pinned(before: Position | None, plan: Plan) -> str:
 
 
 def position_of(catalog: LakeCatalog, spec: TopicTable) -> Position | None:
-    """Return the table's position as its snapshots tell it; None if none does.
-
-    Raises:
-        TableError: If a position is there but can't be read.
-    """
+    """Return the table's position as its snapshots tell it; None if none does."""
     table = catalog.table(spec.identifier)
     return state_of(spec, table).position if table else None
 

@@ -57,14 +57,7 @@ class TopicSchema:
 def topic_schema(
     spec: TopicTable, connections: Connections, sample: int, topic: TopicTable | None = None
 ) -> TopicSchema:
-    """Return a topic's schema and what the next run would change.
-
-    Args:
-        spec: The topic and its table.
-        connections: Cluster, catalog, registry; Spark unless the sample is 0.
-        sample: How many of the newest records of the topic to look at.
-        topic: The topic's settings, where the table is that of a route.
-    """
+    """Return a topic's schema and what the next run would change."""
     table = connections.catalog.table(spec.identifier)
     return TopicSchema(
         topic=spec.topic,
@@ -141,11 +134,7 @@ def preview_tables(seen: Preview) -> list[RenderableType]:
 
 
 def history_of(spec: TopicTable, connections: Connections) -> list[SchemaVersion]:
-    """Return how a topic's table came to its columns, the oldest first.
-
-    Raises:
-        TableError: If there is no table.
-    """
+    """Return how a topic's table came to its columns, the oldest first."""
     table = connections.catalog.table(spec.identifier)
     if table is None:
         raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Its first run makes it.")

@@ -73,43 +73,20 @@ def clusters_of(specs: Sequence[TopicTable]) -> list[str | None]:
 
 
 def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog) -> list[TopicStatus]:
-    """Return the status of every topic given, in that order; of a topic with routes, of each of its tables.
-
-    Args:
-        specs: The topics and their tables.
-
-    Raises:
-        KafkaLakeError: If brokers or catalog can't be asked at all, or a table's position can't be read.
-    """
+    """Return the status of every topic given, in that order; of a topic with routes, of each of its tables."""
     answers = cluster.watermarks(spec.topic for spec in specs)
     return [_status(table, spec, answers[spec.topic], catalog) for spec in specs for table in spec.tables]
 
 
 def unanswered(specs: Sequence[TopicTable], error: KafkaLakeError, catalog: LakeCatalog) -> list[TopicStatus]:
-    """Return what the tables of topics tell without the brokers.
-
-    Args:
-        specs: The topics and their tables.
-        error: Why the brokers can't be asked.
-
-    Raises:
-        KafkaLakeError: If the catalog can't be asked.
-    """
+    """Return what the tables of topics tell without the brokers."""
     return [_status(table, spec, error, catalog) for spec in specs for table in spec.tables]
 
 
 def awaited(
     specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog, seconds: float
 ) -> list[TopicStatus]:
-    """Return the status of every topic given once no table lags, or when the time is over.
-
-    Args:
-        specs: The topics and their tables.
-        seconds: How long to wait at most.
-
-    Raises:
-        KafkaLakeError: As `collect`.
-    """
+    """Return the status of every topic given once no table lags, or when the time is over."""
     deadline = time.monotonic() + seconds
     while True:
         found = collect(specs, cluster, catalog)

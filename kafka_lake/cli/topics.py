@@ -38,18 +38,7 @@ class KnownTopic:
 
 
 def known_topics(tell_user: Callable[[str], None], refresh: bool = False) -> list[KnownTopic]:
-    """Return the topics of each document about many topics, compared with its cluster.
-
-    Args:
-        tell_user: Called with a line for the user when an embedded broker is started.
-        refresh: Let each document keep the names of its cluster's topics as they are now. What is returned is what was
-            known before.
-
-    Raises:
-        ConfigurationError: If there is no such document, the definitions can't be loaded, or Dagster keeps the names
-            elsewhere than in a file.
-        KafkaError: If a cluster doesn't answer. What was known of it stays.
-    """
+    """Return the topics of each document about many topics, compared with its cluster."""
     documents = documents_about_many_topics()
     if not documents and not documents_with_tables_by_value():
         raise ConfigurationError(
@@ -77,15 +66,7 @@ class ValueTable:
 
 
 def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> list[ValueTable]:
-    """Return the tables that values of topics with ``tables_by`` have, compared with what the topics' own tables tell.
-
-    Args:
-        tell_user: Called with a line for the user when an embedded broker is started.
-        refresh: Let each document keep them as they are now. What is returned is what was known before.
-
-    Raises:
-        KafkaLakeError: If the definitions can't be loaded, or the catalog doesn't answer. What was known stays.
-    """
+    """Return the tables by value of topics with ``tables_by``, and whether the project knows them."""
     documents = documents_with_tables_by_value()
     if not documents:
         return []
@@ -111,11 +92,7 @@ def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> 
 
 
 def refresh_unknown(tell_user: Callable[[str], None]) -> None:
-    """Let the documents about many topics that know none yet keep the names of their cluster's topics.
-
-    Args:
-        tell_user: Called with a line for the user: what was done, or why it couldn't be.
-    """
+    """Let the documents about many topics that know none yet keep the names of their cluster's topics."""
     try:
         for each in documents_about_many_topics():
             if not each.is_known:

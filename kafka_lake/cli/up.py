@@ -37,16 +37,6 @@ def stay_up(
     The embedded broker is among its servers if neither the project nor the environment names brokers.
     A Spark Connect server is started unless ``SPARK_REMOTE`` names one that isn't this stack's own. A server that ends
     is started again, while the other ones go on.
-
-    Args:
-        tell_user: Called with lines for the user.
-        demo: Starts the embedded broker and the schema registry too, and returns what lets records trickle in.
-        s3: Start the embedded S3 store too, and use its catalog.
-        metrics: Start the process that serves metrics too.
-
-    Raises:
-        KafkaLakeError: If a port is taken, a server can't start, or a server ended too often.
-        SystemExit: At a signal, with the shell's code for it.
     """
     found = targets()
     check_alone()
@@ -110,12 +100,7 @@ def _register_topics(tell_user: Callable[[str], None]) -> None:
 
 
 def repeated(task: Task, tell_user: Callable[[str], None], pause: float = _PAUSE_SECONDS) -> Task:
-    """Return a task that begins again after an error that a person can fix; one of its servers may be away.
-
-    Args:
-        tell_user: Called with the error, unless the one before was the same.
-        pause: Seconds before it is called again.
-    """
+    """Return a task that begins again after an error that a person can fix; one of its servers may be away."""
 
     def run(stop: Event) -> None:
         told = ""

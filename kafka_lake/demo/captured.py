@@ -53,11 +53,7 @@ class Captured:
     _work: Future[None]
 
     def await_tables(self, watch: Watch) -> None:
-        """Let work go on until both tables have had the rows of the beginning and changes, end it, and await the rest.
-
-        Raises:
-            KafkaLakeError: If a run fails, a server ends, or time is up.
-        """
+        """Wait until both tables have rows and changes, end the changes, and wait for the rest."""
         positions: dict[str, set[tuple[int, ...]]] = defaultdict(set)
         watch.until(lambda _: self._ended_early() or _have_moved(positions), "changes of the database")
         self._stop.set()
@@ -66,11 +62,7 @@ class Captured:
         watch.until(lambda _: self.shop.is_captured(end) and _no_lag(), "the last change of the database")
 
     def print_comparison(self, console: Console) -> None:
-        """Compare database and tables, and print what came of it, and the versions of a customer.
-
-        Raises:
-            KafkaLakeError: If a row isn't the same in both.
-        """
+        """Compare database and tables, and print what came of it, and the versions of a customer."""
         catalog = CatalogResource().open()
         found = compare_all(self.shop, catalog)
         console.print(_changes(self.shop))
@@ -88,16 +80,7 @@ class Captured:
 
 @contextmanager
 def captured(stack: Stack, bootstrap: str, console: Console) -> Iterator[Captured]:
-    """Start PostgreSQL and Debezium; customers come and go, order and move while the block runs.
-
-    Args:
-        stack: Starts the servers, and stops them.
-
-    Raises:
-        ServerStartError: If there is no PostgreSQL on this machine, or it doesn't start.
-        JarsError: If Debezium can't be retrieved.
-        ServerStartError: If it doesn't start.
-    """
+    """Start PostgreSQL and Debezium; customers come and go, order and move while the block runs."""
     find_programs()
     retrieve_jars(IVY_FILE, "debezium", console.print)
     postgres = EmbeddedPostgres(home() / DATABASE, OWNER)
@@ -119,14 +102,7 @@ def captured(stack: Stack, bootstrap: str, console: Console) -> Iterator[Capture
 
 
 def compare_all(shop: Shop, catalog: LakeCatalog) -> dict[str, Comparison]:
-    """Compare each table with the database's, of a history its current versions.
-
-    Args:
-        shop: Nobody may change it meanwhile.
-
-    Returns:
-        What the tables have, by their names.
-    """
+    """Compare each table with the database's, of a history its current versions."""
     found = {}
     for name, spec in TABLES.items():
         rows = _rows(catalog, spec.identifier)

@@ -36,14 +36,7 @@ _KEPT = 3
 
 
 def make_archive(tell_user: Callable[[str], None]) -> Path:
-    """Return the archive of Spark's classes, after making it if there is none.
-
-    Args:
-        tell_user: Called with a line of progress, only if it has to be made.
-
-    Raises:
-        KafkaLakeError: If broker or Spark don't start, or no archive was written. None is there then.
-    """
+    """Return the archive of Spark's classes, after making it if there is none."""
     archive = class_archive(jars_classpath("spark"))
     if archive.is_file():
         return archive

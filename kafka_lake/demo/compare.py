@@ -37,11 +37,8 @@ class Comparison:
 def compare(key: Sequence[str], wanted: Iterable[Row], found: Iterable[Row]) -> Comparison:
     """Compare rows by their keys, in the columns that the database has.
 
-    Args:
-        key: The columns of the key.
-        found: The table's rows, in any order, with any more columns.
-
     >>> compare(["id"], [{"id": 1, "n": 2}], [{"id": 1, "n": 3}, {"id": 4, "n": 5}]).different
+
     {(1,): ('n',)}
     """
     there = {_key(row, key): row for row in wanted}

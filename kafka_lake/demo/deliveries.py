@@ -78,11 +78,7 @@ def schema(version: Version) -> str:
 
 
 def generate_delivery(rng: random.Random, order_id: int, delivered: datetime) -> Delivery:
-    """Return one delivery; the same generator state, id and time give the same delivery.
-
-    Args:
-        delivered: When it was handed over, in UTC; cut to milliseconds, which is what the schema holds.
-    """
+    """Return one delivery; the same generator state, id and time give the same delivery."""
     courier = rng.choice(list(COURIERS))
     delivered = delivered.replace(microsecond=delivered.microsecond // 1000 * 1000)
     price = Decimal(rng.randrange(800, 6_000)).scaleb(-2)
@@ -115,11 +111,7 @@ def subject_of(topic: str) -> str:
 
 
 def registered_version(registry_url: str, topic: str) -> Version:
-    """Return which version producers of the topic are at: 2 as soon as the registry has it.
-
-    Raises:
-        RegistryError: If the registry doesn't answer.
-    """
+    """Return which version producers of the topic are at: 2 as soon as the registry has it."""
     latest = SchemaRegistry({"url": registry_url}).latest(subject_of(topic))
     known = [field["name"] for field in json.loads(latest.text)["fields"]] if latest else []
     return 2 if NEW_FIELD in known else 1
@@ -148,11 +140,7 @@ class DeliveryProducer(TopicProducer):
         self.use(version)
 
     def use(self, version: Version) -> None:
-        """Register a version of the schema, and go on with it.
-
-        Raises:
-            KafkaLakeError: The registry doesn't take it; the version before is still in use.
-        """
+        """Register a version of the schema, and go on with it."""
         try:
             self._registry.register_schema(self.subject, Schema(schema(version), "AVRO"))
         except (SchemaRegistryError, *http_errors("HTTPError")) as error:
@@ -187,17 +175,7 @@ def trickle(
     tell_user: Callable[[str], None],
     seed: int | None = None,
 ) -> None:
-    """Produce live deliveries until ``stop`` is set; those after a while by version 2.
-
-    Args:
-        producer: Of version 1, or of version 2 if the topic has come that far.
-        upgrade_after: Seconds after which version 1 gives way to version 2.
-        stop: Ends the trickle; what is queued is delivered first.
-        tell_user: Called with a line for the user when version 2 comes.
-
-    Raises:
-        KafkaLakeError: A delivery failed, or the registry doesn't take version 2.
-    """
+    """Produce live deliveries until ``stop`` is set; those after a while by version 2."""
     rng = random.Random(seed)
     upgrade_at = time.monotonic() + upgrade_after
     for order_id in count(first_id):

@@ -59,17 +59,7 @@ class Extras:
 
 
 def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> None:
-    """Run the demo from an empty machine to filled tables, and stop everything again.
-
-    Args:
-        records: How many orders to produce.
-        console: Gets the progress and the tables.
-
-    Raises:
-        ConfigurationError: If the project has no tables for the demo's topics. Nothing has been started.
-        KafkaLakeError: If anything fails; names the cause and where the logs are. Nothing keeps running.
-        SystemExit: At a signal, with the shell's code for it.
-    """
+    """Run the demo from an empty machine to filled tables, and stop everything again."""
     found = targets()
     check_project()
     check_alone()

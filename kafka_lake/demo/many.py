@@ -112,19 +112,11 @@ class Many:
     shall: Kept
 
     def await_tables(self, watch: Watch) -> None:
-        """Wait until each table has what it shall have.
-
-        Raises:
-            KafkaLakeError: If one hasn't in time.
-        """
+        """Wait until each table has what it shall have."""
         watch.until(lambda _: not _differing(self.shall, _found(self.shall)), "tables made from tables")
 
     def print_comparison(self, console: Console) -> None:
-        """Compare topics and tables, and print what came of it.
-
-        Raises:
-            KafkaLakeError: If a row isn't what its topic says.
-        """
+        """Compare topics and tables, and print what came of it."""
         found = _found(self.shall)
         console.print(_shown(self.shall, found))
         if wrong := _differing(self.shall, found):
@@ -133,15 +125,7 @@ class Many:
 
 
 def many(bootstrap: str, count: int, seed: int, console: Console) -> Many:
-    """Fill the topics, and have this deployment have their tables.
-
-    Args:
-        count: How many events to produce in the web shop's topic.
-        seed: Makes them repeatable, but for their numbers, which go on where the topic ends, and their times.
-
-    Raises:
-        KafkaLakeError: If a topic can't be made or filled.
-    """
+    """Fill the topics, and have this deployment have their tables."""
     topics.ensure_topic(bootstrap, TOPIC, PARTITIONS)
     first = topics.next_id(bootstrap, TOPIC, lambda message: int(message.key()))
     _send(bootstrap, TOPIC, generate_events(count, seed, first, datetime.now(UTC)))

@@ -39,11 +39,7 @@ class Order:
 
 
 def generate_order(rng: random.Random, order_id: int, ordered: datetime) -> Order:
-    """Return one order; the same generator state, id and time give the same order.
-
-    Args:
-        ordered: When it was ordered, in UTC.
-    """
+    """Return one order; the same generator state, id and time give the same order."""
     return Order(
         order_id=order_id,
         store_id=rng.choices(_STORE_IDS, cum_weights=_STORE_WEIGHTS)[0],
@@ -90,18 +86,7 @@ class OrderProducer(TopicProducer):
 def produce_orders(
     bootstrap: str, topic: str, count: int, seed: int, progress: Callable[[int], Any] | None = None
 ) -> int:
-    """Produce ``count`` orders of the last day and wait until all are delivered.
-
-    Args:
-        seed: Makes the orders repeatable, but for their ids, which go on where the topic ends, and their times.
-        progress: Called with the number of orders queued so far.
-
-    Returns:
-        The first order's id.
-
-    Raises:
-        KafkaLakeError: A delivery failed; part of the orders may be in the topic.
-    """
+    """Produce ``count`` orders of the last day and wait until all are delivered."""
     first_id = next_order_id(bootstrap, topic)
     producer = OrderProducer(bootstrap, topic)
     for number, order in enumerate(generate_orders(count, seed, first_id, datetime.now(UTC)), start=1):
@@ -115,14 +100,7 @@ def produce_orders(
 
 
 def trickle(bootstrap: str, topic: str, rate: float, stop: Event, seed: int | None = None) -> None:
-    """Produce live orders until ``stop`` is set.
-
-    Args:
-        stop: Ends the trickle; what is queued is delivered first.
-
-    Raises:
-        KafkaLakeError: A delivery failed.
-    """
+    """Produce live orders until ``stop`` is set."""
     order_id = next_order_id(bootstrap, topic)
     rng = random.Random(seed)
     producer = OrderProducer(bootstrap, topic)

@@ -57,11 +57,7 @@ class Shop:
         self.happened: Counter[str] = Counter()
 
     def open(self) -> bool:
-        """Create the tables with their first rows, unless they are there.
-
-        Returns:
-            Whether they were created.
-        """
+        """Create the tables with their first rows, unless they are there."""
         if self.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'public' AND tablename = 'orders'"):
             return False
         with closing(psycopg2.connect(self._url)) as connection, connection, connection.cursor() as cursor:
@@ -86,11 +82,7 @@ class Shop:
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def work(self, rate: float, stop: Event) -> None:
-        """Do business until told to stop.
-
-        Args:
-            stop: Ends it after the transaction at hand.
-        """
+        """Do business until told to stop."""
         kinds: dict[str, tuple[int, Callable[[Any], None]]] = {
             "orders placed": (8, self._order),
             "orders delivered": (6, self._deliver),

@@ -49,17 +49,7 @@ _BEST = 10
 def print_orders(
     spec: TopicTable, top_stores: tuple[str, str], loads: Mapping[str, RunReport], seconds: float, console: Console
 ) -> None:
-    """Print what was loaded and checked of the orders, and what their tables hold now.
-
-    Args:
-        spec: The topic and its table.
-        top_stores: Namespace and name of the table below it.
-        loads: Reports of the runs that filled the topic's table, by run id, oldest first.
-        seconds: How long all of it took.
-
-    Raises:
-        KafkaLakeError: If brokers or catalog can't be asked.
-    """
+    """Print what was loaded and checked of the orders, and what their tables hold now."""
     catalog = CatalogResource().open()
     status = collect([spec], KafkaResource().cluster(), catalog)[0]
     events = [event for load in loads.values() for event in _partitions(load, spec)]
@@ -75,15 +65,7 @@ def print_orders(
 
 
 def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: Console) -> None:
-    """Print what was loaded of the deliveries, and how their table came to its columns.
-
-    Args:
-        spec: The topic and its table.
-        loads: Reports of the runs that filled the topic's table, by run id, oldest first.
-
-    Raises:
-        KafkaLakeError: If brokers or catalog can't be asked.
-    """
+    """Print what was loaded of the deliveries, and how their table came to its columns."""
     catalog = CatalogResource().open()
     status = collect([spec], KafkaResource().cluster(), catalog)[0]
     table = catalog.table(spec.identifier)
@@ -110,11 +92,7 @@ def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: 
 
 
 def print_how_to_go_on(ports: Ports, avro: TopicTable | None, console: Console) -> None:
-    """Print what to do next.
-
-    Args:
-        avro: The topic in Avro and its table, if the demo had one.
-    """
+    """Print what to do next."""
     lines = [
         ("make dev", f"everything stays up, with live records; the UI is http://{ports.ui.address}"),
         ("kafka-lake status", "how far each table is, per Kafka partition"),

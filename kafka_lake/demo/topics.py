@@ -14,14 +14,7 @@ TIMEOUT_S = 30.0
 
 
 def ensure_topic(bootstrap: str, topic: str, partitions: int) -> bool:
-    """Create the topic unless it exists; one that exists is left as it is.
-
-    Returns:
-        True if it was created.
-
-    Raises:
-        KafkaLakeError: The broker refused, or didn't answer in 30 s.
-    """
+    """Create the topic unless it exists; one that exists is left as it is."""
     return create_topic(KafkaCluster({"bootstrap.servers": bootstrap}, TIMEOUT_S), topic, partitions)
 
 
@@ -30,9 +23,6 @@ def next_id(bootstrap: str, topic: str, id_of: Callable[[Message], int]) -> int:
 
     Ids rise within a partition, so the last record of each partition tells, also after a producer that was
     interrupted and left holes.
-
-    Raises:
-        KafkaLakeError: A partition's last record could not be read in 30 s.
     """
     consumer = Consumer(
         {

@@ -22,11 +22,7 @@ _ORDERS_PER_DELIVERY = 5
 
 
 def check_project() -> None:
-    """Check that the project at hand has a table for the demo's records; one that can't be loaded passes.
-
-    Raises:
-        ConfigurationError: If it has none. The demo would produce records that nothing reads.
-    """
+    """Check that the project at hand has a table for the demo's records; one that can't be loaded passes."""
     try:
         specs = topic_tables()
     except KafkaLakeError:
@@ -42,16 +38,7 @@ def check_project() -> None:
 
 
 def demo_trickles(stack: Stack, rate: float, tell_user: Callable[[str], None]) -> list[Task]:
-    """Start broker and registry, make the topics, and return what fills them until told to stop.
-
-    Args:
-        rate: Orders per second; a fifth as many deliveries.
-        tell_user: Called with lines for the user. If the registry can't be retrieved, one says why there are no
-            deliveries.
-
-    Raises:
-        KafkaLakeError: If a server can't start or a topic can't be made.
-    """
+    """Start broker and registry, make the topics, and return what fills them until told to stop."""
     bootstrap = stack.start_broker()
     topics.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
     trickles: list[Task] = [lambda stop: orders.trickle(bootstrap, orders.TOPIC, rate, stop)]

@@ -28,14 +28,7 @@ class Watch:
     timeout: float = TIMEOUT_S
 
     def until(self, done: Callable[[list[Run]], bool], what: str) -> list[Run]:
-        """Wait until the runs are as they should be, and return them, newest first.
-
-        Args:
-            what: What is waited for while no run is under way.
-
-        Raises:
-            KafkaLakeError: If a run fails, with its cause; if a server ends; if time is up.
-        """
+        """Wait until the runs are as they should be, and return them, newest first."""
         deadline = time.monotonic() + self.timeout
         while True:
             self.check()
@@ -62,12 +55,6 @@ def _what(run: Run) -> str:
 
 
 def made(runs: list[Run], asset: tuple[str, str], after: float, by_sensor: bool = False) -> list[Run]:
-    """Return the runs that have made an asset after a moment, the first to end first.
-
-    Args:
-        runs: The runs to choose from.
-        asset: Namespace and name of its table.
-        by_sensor: Count those only that a sensor asked for.
-    """
+    """Return the runs that have made an asset after a moment, the first to end first."""
     found = [run for run in runs if run.status == "SUCCESS" and "/".join(asset) in run.assets and run.ended > after]
     return sorted((run for run in found if run.sensor or not by_sensor), key=lambda run: run.ended)
