@@ -18,7 +18,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import EmbeddedBrokerStoppedError, KafkaLakeError
 from kafka_lake.ingest.causes import headline
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.registry_settings import properties_from_env
+from kafka_lake.kafka.registry import properties_from_env
 from kafka_lake.lake.assertions import probe_table, require_assertions
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.connect_session import address_of

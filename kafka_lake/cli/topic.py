@@ -67,7 +67,7 @@ def tail(
 ) -> None:
     """Show the newest records of a topic, oldest first; times are in UTC. No consumer group is involved."""
     from kafka_lake.cli.project import connections_at_hand, split
-    from kafka_lake.kafka.sample import Sampler
+    from kafka_lake.kafka.records import Sampler
 
     cluster, name = split(topic)
     asked = connections_at_hand(console.err.print, cluster=cluster)

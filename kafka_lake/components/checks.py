@@ -21,7 +21,7 @@ from kafka_lake.ingest.commit import Finding
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.oldest import Place, arrival_times, unread
+from kafka_lake.kafka.records import Place, arrival_times, unread
 from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import position_in, row_count

@@ -21,8 +21,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from kafka_lake.demo.topics import TopicProducer, next_id
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.kafka.http_errors import http_errors
-from kafka_lake.kafka.registry import SchemaRegistry
+from kafka_lake.kafka.registry import SchemaRegistry, http_errors
 
 TOPIC = "pizza-deliveries"
 TABLE = ("pizza", "deliveries")

@@ -22,7 +22,7 @@ from kafka_lake.demo.compare import Comparison, compare
 from kafka_lake.demo.topics import TopicProducer
 from kafka_lake.demo.watch import Watch
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.kafka.read_all import read_all
+from kafka_lake.kafka.records import read_all
 from kafka_lake.lake.catalog import LakeCatalog
 
 TOPIC = "shop-events"

@@ -16,7 +16,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import TopicTable, derived_table_name, full_topic
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.sample import Sample, Sampler
+from kafka_lake.kafka.records import Sample, Sampler
 
 NAMESPACE = "lake"
 _WIDTH = 100

@@ -15,9 +15,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan.append import offsets_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.groups import ConsumerGroups
-from kafka_lake.kafka.read_all import read_all
-from kafka_lake.kafka.sample import Record
+from kafka_lake.kafka.records import Record, read_all
 from kafka_lake.lake.positions import ancestors, has_origin, head_of, read_state, row_count, summary_of
 
 _SINK = "kafka.connect.offsets."
@@ -282,10 +280,10 @@ class FromGroup:
 
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
         """Return the group's offsets of the topic; `Source.evidence` says the rest."""
-        groups, topic = ConsumerGroups(cluster), now.identity.topic
+        groups, topic = cluster, now.identity.topic
         _refuse_group_of_sink(self.group, table)
         _refuse_members(groups, [self.group], table, f"consumer group {self.group}")
-        offsets = groups.offsets(self.group, topic, now.partitions)
+        offsets = groups.group_offsets(self.group, topic, now.partitions)
         note = (
             f"Group {self.group} and the table were changed in two steps: the offsets are right only if the job was "
             "stopped between two commits."
@@ -317,10 +315,10 @@ class FromKafkaConnect:
                 "the offsets with --from-offsets.",
             )
         control, group, committed = found
-        groups = ConsumerGroups(cluster)
+        groups = cluster
         _refuse_members(groups, [group, f"{group}-coord"], table, f"connector {self.connector}")
         # The group before the control topic: a transaction that has moved the group is either seen there, or is open.
-        offsets = groups.offsets(group, topic, now.partitions)
+        offsets = groups.group_offsets(group, topic, now.partitions)
         self._refuse_unfinished(table, cluster, control, committed)
         return Evidence(
             f"connector {self.connector}",
@@ -379,8 +377,8 @@ def _refuse_group_of_sink(group: str, table: Table) -> None:
     )
 
 
-def _refuse_members(groups: ConsumerGroups, names: list[str], table: Table, who: str) -> None:
-    members = [each for name in names for each in groups.members(name)]
+def _refuse_members(groups: KafkaCluster, names: list[str], table: Table, who: str) -> None:
+    members = [each for name in names for each in groups.group_members(name)]
     if members:
         raise AdoptionRefusedError(f"Table {'.'.join(table.name())}: {who} still runs ({members[0]}).", _STOP)
 

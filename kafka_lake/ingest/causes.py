@@ -29,8 +29,7 @@ from kafka_lake.errors import (
     UnknownTopicError,
 )
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.explain import Right, missing_right
-from kafka_lake.kafka.security.identity import identity
+from kafka_lake.kafka.explain import Right, identity, missing_right
 from kafka_lake.lake.java_properties import S3_FILES, files_class
 from kafka_lake.spark.compat.errors import java_trace
 

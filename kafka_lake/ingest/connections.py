@@ -8,7 +8,7 @@ from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.common.record_sizes import Probe
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.record_sizes import record_sizes
+from kafka_lake.kafka.records import record_sizes
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.commit_slots import CommitSlots

@@ -10,7 +10,7 @@ from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.arrow_tables import Prewritten
-from kafka_lake.kafka.read_ranges import read_ranges
+from kafka_lake.kafka.records import read_ranges
 
 NewTables = tuple[tuple[str, str, str], ...]
 

@@ -35,7 +35,7 @@ from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.telemetry import Lineage, flush, trace_commit, trace_failure
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.kafka.record_sizes import first_large_record
+from kafka_lake.kafka.records import first_large_record
 from kafka_lake.lake.branches import staging_branches
 from kafka_lake.lake.tables.create import drop_if_unused
 

@@ -1,12 +1,14 @@
-"""Asking a Kafka cluster: clients by its properties, patience with its brokers, and errors that say what to fix."""
+"""A connection to a Kafka cluster: clients from its properties, waiting for answers, reading at given offsets."""
 
 import re
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
 
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kafka_lake.common.cluster_variables import own_variables
@@ -15,18 +17,27 @@ from kafka_lake.kafka.explain import Failure, Right, explained, is_refusal, not_
 
 _SECRET = re.compile(r"password|passphrase|secret|jaas|key\.pem$|private\.key|assertion\.|oauthbearer\.config")
 
-# A refusal by one broker needn't be that of the next one tried, nor that of a moment later; so long an answer may
-# still come.
+# After one broker has refused, another may still accept.
 GRACE_SECONDS = 2.0
-# Who doesn't answer in so long isn't there, unless it has answered before: then the whole timeout counts.
+# A cluster that has never answered is given up earlier than one that has.
 _FIRST_ANSWER_SECONDS = 8.0
 # All brokers refuse connections, or their names are unknown.
 _ALL_DOWN_SECONDS = 4.0
 POLL_SECONDS = 0.1
+END = ClientError._PARTITION_EOF
+_READING: Mapping[str, Any] = {
+    "auto.offset.reset": "error",
+    # The only sign that nothing more comes where a topic ends in aborted or compacted records.
+    "enable.partition.eof": True,
+    "fetch.wait.max.ms": 20,
+    # A partition whose queue is full would pause for a second.
+    "fetch.queue.backoff.ms": 2,
+    "queued.max.messages.kbytes": 16 * 1024,
+}
 
 
 class _Reported:
-    """What librdkafka said about connections since the last answer: the reason why requests merely time out."""
+    """What librdkafka reported about connections since the last answer: the reason why requests time out."""
 
     def __init__(self) -> None:
         self.refusal: ClientError | None = None
@@ -34,7 +45,7 @@ class _Reported:
         self.all_down = False
 
     def note(self, error: ClientError) -> None:
-        """Take down one report; librdkafka calls it from within `poll`."""
+        """Remember one report; librdkafka calls this from within `poll`."""
         if is_refusal(error):
             self.refusal = error
         elif error.code() == ClientError._ALL_BROKERS_DOWN:
@@ -42,25 +53,29 @@ class _Reported:
         else:
             self.failure = error
 
-    def forget(self) -> None:
-        """An answer came, so whatever was reported before has passed."""
+    def clear(self) -> None:
+        """Forget all reports: an answer came."""
         self.refusal = self.failure = None
         self.all_down = False
 
 
 class KafkaClient:
-    """A client of a cluster, connected at the first question; those who ask are its subclasses.
+    """A client of a cluster, connected at the first request.
 
     Args:
         properties: librdkafka client properties, ``bootstrap.servers`` among them.
-        timeout: Seconds that one question may take. Brokers that have never answered are given up earlier.
+        timeout: Seconds that one request may take. Brokers that have never answered are given up earlier.
+        read_committed: Whether aborted records, and those of open transactions, are left out.
         name: The cluster's name in the project, for errors; None if it has none.
     """
 
-    def __init__(self, properties: Mapping[str, Any], timeout: float, name: str | None = None) -> None:
+    def __init__(
+        self, properties: Mapping[str, Any], timeout: float = 15.0, read_committed: bool = True, name: str | None = None
+    ) -> None:
         self.name = name
         self.properties = dict(properties)
         self.timeout = timeout
+        self.reads_committed = read_committed
         self._client: AdminClient | None = None
         self._reported = _Reported()
         self._has_answered = False
@@ -70,30 +85,60 @@ class KafkaClient:
         """Return the brokers' addresses as configured."""
         return str(self.properties["bootstrap.servers"])
 
-    def _admin(self) -> AdminClient:
-        if self._client is None:
-            self._client = self.made(AdminClient, {})
-        return self._client
-
     def made(self, client: type[Any], settings: Mapping[str, Any]) -> Any:
-        """Return a client of the cluster.
+        """Return a new client of the cluster.
 
         Args:
-            settings: Of it alone, by librdkafka's names; they win over the cluster's.
+            client: A class of confluent_kafka.
+            settings: librdkafka properties that win over the cluster's.
 
         Raises:
             ConfigurationError: If a property is wrong.
         """
-        # Errors of a lost connection come back with the answers; librdkafka's own stderr log would repeat them.
+        # Errors of lost connections come back with the answers; librdkafka's log on stderr would repeat them.
         quiet = {"log_level": 0, **self.properties, "error_cb": self._reported.note}
         try:
             if self.properties.get("sasl.oauthbearer.method") == "oidc" and (tls := _tls_alone(self.properties)):
-                # librdkafka 2.16 aborts the process (rd_kafka_q_destroy0: assert) where it has begun to ask for tokens
-                # before it finds that a file of TLS is wrong. Without SASL it says so.
+                # With OIDC and a wrong TLS file librdkafka 2.16 aborts the process; without SASL it reports the error.
                 AdminClient(tls)
             return client({**quiet, **settings})
         except KafkaException as error:
             raise own_variables(not_made(self._text(error.args[0]), self.properties), self.name) from error
+
+    def consumer(self, settings: Mapping[str, Any]) -> Consumer:
+        """Return a consumer that commits no offsets.
+
+        Args:
+            settings: librdkafka properties beside those of the cluster, ``group.id`` among them. Assigning partitions
+                and reading from given offsets needs no right on that group.
+
+        Raises:
+            ConfigurationError: If a property is wrong.
+        """
+        isolation = "read_committed" if self.reads_committed else "read_uncommitted"
+        return self.made(Consumer, {**settings, "enable.auto.commit": False, "isolation.level": isolation})
+
+    def explained(self, what: str, error: Exception, right: Right | None = None) -> KafkaLakeError:
+        """Return the error to show for an error of one of this cluster's clients.
+
+        Args:
+            what: What was requested, as a sentence begins.
+            error: What the client raised; a timeout is explained by what was reported about connections meanwhile.
+            right: What the principal needs for the request.
+        """
+        cause = error.args[0] if error.args and isinstance(error.args[0], ClientError) else None
+        self._admin().poll(0)
+        if cause is None or cause.code() < 0:
+            # The client's own errors only say that it gave up; what it reported says why.
+            cause = self._reported.refusal or self._reported.failure or cause
+        code, text = (cause.code(), self._text(cause)) if cause else (None, "")
+        failure = Failure(what=what, code=code, text=text, waited=self._patience(), right=right)
+        return own_variables(explained(failure, self.properties), self.name)
+
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            self._client = self.made(AdminClient, {})
+        return self._client
 
     def _ask(self, what: str, future: Any, right: Right | None = None) -> Any:
         asked = time.monotonic()
@@ -111,7 +156,7 @@ class KafkaClient:
                 return answer
 
     def _patience(self) -> float:
-        """Return for how many seconds an answer is waited for, given what was reported about connections so far."""
+        """Return how many seconds to wait for an answer, given what was reported about connections so far."""
         if self._reported.refusal:
             return min(GRACE_SECONDS, self.timeout)
         if self._has_answered:
@@ -121,24 +166,7 @@ class KafkaClient:
     def _answered(self) -> None:
         self._has_answered = True
         self._admin().poll(0)
-        self._reported.forget()
-
-    def explained(self, what: str, error: Exception, right: Right | None = None) -> KafkaLakeError:
-        """Return the error for the user, with what to fix, that an error of a client of this cluster stands for.
-
-        Args:
-            what: What was asked for, as a sentence begins.
-            error: What the client raised; a timeout is explained by what was reported about connections meanwhile.
-            right: What the principal needs for it.
-        """
-        cause = error.args[0] if error.args and isinstance(error.args[0], ClientError) else None
-        self._admin().poll(0)
-        if cause is None or cause.code() < 0:
-            # The client's own errors say that it gave up waiting; its reports say why the wait was in vain.
-            cause = self._reported.refusal or self._reported.failure or cause
-        code, text = (cause.code(), self._text(cause)) if cause else (None, "")
-        failure = Failure(what=what, code=code, text=text, waited=self._patience(), right=right)
-        return own_variables(explained(failure, self.properties), self.name)
+        self._reported.clear()
 
     def _text(self, error: ClientError) -> str:
         text = re.sub(
@@ -148,6 +176,83 @@ class KafkaClient:
             if value and _SECRET.search(name):
                 text = text.replace(value, "***")
         return text
+
+
+class Reader:
+    """Reads partitions from given offsets; a context manager, since it holds a connection. It joins no consumer group.
+
+    Args:
+        purpose: Part of the group id that librdkafka demands.
+        settings: librdkafka properties that win over the defaults.
+    """
+
+    def __init__(self, cluster: KafkaClient, purpose: str, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self._cluster = cluster
+        self._consumer = cluster.consumer({**_READING, "group.id": f"kafka-lake.{purpose}", **settings})
+        self._open: set[tuple[str, int]] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def messages(
+        self,
+        starts: Iterable[TopicPartition],
+        seconds: float | None = None,
+        errors: Collection[int] | None = (END,),
+    ) -> Iterator[Message]:
+        """Yield the messages of partitions until `close` was called for each of them.
+
+        Args:
+            starts: Where to begin in each partition.
+            seconds: Most that this may take in all; it ends then. None to raise once nothing comes for as long as one
+                request may take.
+            errors: Codes that are yielded too; None for all errors of single partitions.
+
+        Raises:
+            KafkaError: If the brokers refuse, or nothing comes.
+        """
+        assigned = sorted(starts, key=lambda start: (start.topic, start.partition))
+        self._open = {(start.topic, start.partition) for start in assigned}
+        if not assigned:
+            return
+        self._consumer.assign(assigned)
+        topics = {start.topic for start in assigned}
+        topic = topics.pop() if len(topics) == 1 else None
+        limit = self._cluster.timeout if seconds is None else seconds
+        # By itself the client looks only once a second for the leaders of newly assigned partitions.
+        with suppress(KafkaException):
+            self._consumer.list_topics(*([topic] if topic else []), timeout=max(limit, 0))
+        what = f"Reading topic {topic}" if topic else "Reading topics"
+        right = Right("READ", "topic", topic) if topic else None
+        until = time.monotonic() + limit
+        while self._open and (left := until - time.monotonic()) > 0:
+            message = self._consumer.poll(min(left, POLL_SECONDS))
+            if message is None:
+                continue
+            error, is_open = message.error(), (message.topic(), message.partition()) in self._open
+            # Reading needs no right on the group.
+            expected = (
+                errors is None or error is None or error.code() in (*errors, ClientError.GROUP_AUTHORIZATION_FAILED)
+            )
+            if not expected and (is_open or message.topic() in (None, topic)):
+                raise self._cluster.explained(what, KafkaException(error), right)
+            if is_open:
+                until = until if seconds is not None else time.monotonic() + limit
+                yield message
+        if self._open and seconds is None:
+            raise self._cluster.explained(what, TimeoutError(), right)
+        self._consumer.unassign()
+
+    def close(self, message: Message) -> None:
+        """Read no more of a message's partition."""
+        partition = (message.topic(), message.partition())
+        self._open.discard(partition)
+        self._consumer.incremental_unassign([TopicPartition(*partition)])
 
 
 def _tls_alone(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,14 @@
 """What an error of librdkafka means to the user: which of our errors it is, who was refused what, and what to do."""
 
+import datetime as dt
+import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from confluent_kafka import KafkaError as ClientError
+from cryptography import x509
 
 from kafka_lake.errors import (
     AuthenticationError,
@@ -13,8 +18,7 @@ from kafka_lake.errors import (
     KafkaLakeError,
     UnknownTopicError,
 )
-from kafka_lake.kafka.security.handshake import distrust, speaks_tls
-from kafka_lake.kafka.security.identity import identity, own_certificate, principal, validity
+from kafka_lake.kafka.security import tls
 
 _REFUSED_CLIENT = {
     ClientError._AUTHENTICATION,
@@ -26,6 +30,7 @@ _REFUSED_CLIENT = {
 _CERTIFICATE_ALERTS = ("alert bad certificate", "alert certificate", "alert unknown ca", "certificate required")
 _NO_CONNECTION = ("Failed to connect", "Could not resolve", "Couldn't resolve", "timed out", "Timeout")
 _NO_TLS = "connecting to a PLAINTEXT broker listener"
+_HANDSHAKE_SECONDS = 2.0
 _TOKEN = "Failed to acquire SASL OAUTHBEARER token"
 
 UNREACHABLE = (
@@ -204,3 +209,99 @@ def _no_token(where: str, text: str, properties: Mapping[str, str]) -> KafkaErro
         f"{where} wants a token, and {endpoint} gave none to {identity(properties)}: {said}.",
         "Check KAFKA_LAKE_KAFKA_SASL_OAUTHBEARER_CLIENT_ID, …_CLIENT_SECRET and …_SCOPE.",
     )
+
+
+def identity(properties: Mapping[str, str]) -> str:
+    """Return who a client is, as the brokers see it.
+
+    >>> identity({"security.protocol": "SASL_SSL", "sasl.username": "bob"})
+    'user bob'
+    >>> identity({})
+    'this client'
+    """
+    if properties.get("security.protocol", "").upper().startswith("SASL"):
+        for name, kind in (
+            ("sasl.username", "user"),
+            ("sasl.oauthbearer.client.id", "client"),
+            ("sasl.kerberos.principal", "principal"),
+        ):
+            if given := properties.get(name):
+                return f"{kind} {given}"
+        return "this client"
+    own = own_certificate(properties)
+    return f"certificate {own.subject.rfc4514_string()}" if own else "this client"
+
+
+def principal(properties: Mapping[str, str]) -> str:
+    """Return a principal as an access rule names it; ``User:NAME`` where the brokers alone know it."""
+    kind, _, name = identity(properties).partition(" ")
+    return f"User:{name}" if kind in ("user", "client") and name else "User:NAME"
+
+
+def own_certificate(properties: Mapping[str, str]) -> x509.Certificate | None:
+    """Return the client's certificate; None if it has none that can be read without a password."""
+    try:
+        return x509.load_pem_x509_certificate(tls.certificate_of(properties).encode())
+    except (ConfigurationError, ValueError):
+        return None
+
+
+def validity(certificate: x509.Certificate) -> str:
+    """Return why a certificate isn't valid now, as the end of a sentence; empty if its dates are right."""
+    now = dt.datetime.now(dt.UTC)
+    if certificate.not_valid_after_utc < now:
+        return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+    if certificate.not_valid_before_utc > now:
+        return f"is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+    return ""
+
+
+def speaks_tls(properties: Mapping[str, str]) -> bool:
+    """Return whether what listens at the first of the brokers' addresses answers as a TLS server."""
+    return _certificate(properties) is not None
+
+
+def distrust(properties: Mapping[str, str]) -> str:
+    """Return why the broker's certificate is not trusted, as a sentence; empty if that can't be told."""
+    found = _certificate(properties)
+    if found is None:
+        return ""
+    named = f"The broker's certificate {found.subject.rfc4514_string()}, issued by {found.issuer.rfc4514_string()},"
+    if dates := validity(found):
+        return f"{named} {dates}."
+    try:
+        context = ssl.create_default_context()
+        if pem := properties.get("ssl.ca.pem"):
+            context = ssl.create_default_context(cadata=pem)
+        elif (location := properties.get("ssl.ca.location", "probe")) != "probe":
+            in_folder = Path(location).is_dir()
+            context = ssl.create_default_context(
+                cafile=None if in_folder else location, capath=location if in_folder else None
+            )
+        _shake(properties, context)
+    except ssl.SSLCertVerificationError as error:
+        return f"{named} is refused: {error.verify_message.rstrip('.')}."
+    except (OSError, ValueError):
+        return ""
+    return ""
+
+
+def _certificate(properties: Mapping[str, str]) -> x509.Certificate | None:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        encoded = _shake(properties, context)
+        return x509.load_der_x509_certificate(encoded) if encoded else None
+    except (OSError, ValueError):
+        return None
+
+
+def _shake(properties: Mapping[str, str], context: ssl.SSLContext) -> bytes | None:
+    host, _, port = properties["bootstrap.servers"].split(",")[0].strip().rpartition("://")[2].rpartition(":")
+    host = host.strip("[]")
+    with (
+        socket.create_connection((host, int(port)), timeout=_HANDSHAKE_SECONDS) as connection,
+        context.wrap_socket(connection, server_hostname=host) as secured,
+    ):
+        return secured.getpeercert(binary_form=True)

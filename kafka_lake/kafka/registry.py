@@ -1,13 +1,20 @@
-"""Questions to a schema registry by Confluent's API: what an id stands for, what a subject has. Reads only."""
+"""A schema registry that speaks Confluent's API: what an id stands for, what a subject has. Reads only."""
 
+import base64
+import math
+import os
 import re
 import ssl
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
+from urllib.parse import urlsplit, urlunsplit
 
+from kafka_lake.common import cluster_variables, environment
 from kafka_lake.common.cluster_variables import own_variables
 from kafka_lake.errors import (
     ConfigurationError,
@@ -16,25 +23,27 @@ from kafka_lake.errors import (
     RegistryRefusedError,
     UnknownSchemaError,
 )
-from kafka_lake.kafka.http_errors import http_errors
-from kafka_lake.kafka.registry_settings import PROPERTIES, addresses_of, client_settings, secrets_of
-from kafka_lake.kafka.schemas import SchemaType, WriterSchema
 
 _FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 _MESSAGE_LENGTH = 300
+# The client's own retries are for hiccups; who can wait longer calls again.
+_BRIEF_RETRIES = {"max.retries": 1, "retries.wait.ms": 200, "retries.max.wait.ms": 500}
+_NUMBERS = {"timeout", "cache.capacity", "cache.latest.ttl.sec", *_BRIEF_RETRIES}
+_SECRET = re.compile(r"password|secret|token$|user\.info")
 
 # https://docs.confluent.io/platform/current/schema-registry/develop/api.html#errors: subject, version, schema, and
-# the subject's own compatibility level. Another 404 is no answer of a registry, but of whatever is at that address.
+# the subject's own compatibility level. Any other 404 doesn't come from a registry.
 _NO_SUCH_THING = {40401, 40402, 40403, 40408}
 _PASSING_STATUS = {408, 425, 429}
 _LARGEST_ID = 2**31 - 1
-
 # The other side went away in the middle.
 _PASSING_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-
-# What the client stumbles over in an answer that isn't a registry's, a login page for instance.
+# What the client raises for an answer that isn't a registry's, a login page for instance.
 _STUMBLES = (AttributeError, LookupError, TypeError, ValueError)
 
+_PROPERTIES = (
+    "Correct it among the registry resource's properties, or in the KAFKA_LAKE_REGISTRY_* variable of that name."
+)
 _UNREACHABLE = (
     "Check that the registry runs and KAFKA_LAKE_SCHEMA_REGISTRY_URL is right; `kafka-lake doctor` asks it as well."
 )
@@ -44,35 +53,86 @@ _WRONG_ADDRESS = (
 )
 _CREDENTIALS = "Check KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO (user:password) or KAFKA_LAKE_REGISTRY_BEARER_AUTH_*."
 
+SchemaType = Literal["AVRO", "PROTOBUF", "JSON"]
+
+
+@dataclass(frozen=True)
+class WriterSchema:
+    """A schema that records were written with, from a registry or a file.
+
+    Args:
+        text: Avro and JSON Schema as JSON; Protobuf as `.proto` text or as the base64 of a serialized
+            FileDescriptorProto: registries return both.
+        references: Texts of the schemas that it refers to, transitively, by the name used in the text. Each comes
+            before those that refer to it.
+        id: None for a schema from a file.
+        subject: None if unknown, like ``version``.
+    """
+
+    kind: SchemaType
+    text: str
+    references: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    id: int | None = None
+    subject: str | None = None
+    version: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Return its name in messages: ``schema id 7`` or ``the schema file``."""
+        return "the schema file" if self.id is None else f"schema id {self.id}"
+
+
+def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str | None = None) -> dict[str, str]:
+    """Return the client properties that environment variables set.
+
+    ``KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO`` is ``basic.auth.user.info``: one underscore stands for a dot.
+    ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` is ``url``. Empty variables count as unset. The registry of a cluster with a name
+    has its own variables: ``KAFKA_LAKE_REGISTRY__EU__URL``.
+
+    Args:
+        environ: The process's own by default.
+        cluster: The cluster's name; None if it has none.
+    """
+    variables = os.environ if environ is None else environ
+    given = {name: value for name, value in variables.items() if value and name != environment.REGISTRY_PORT.name}
+    found = cluster_variables.properties(environment.REGISTRY, cluster, given)
+    if not cluster and (url := environment.SCHEMA_REGISTRY_URL.value(variables)):
+        found["url"] = url
+    return found
+
+
+def http_errors(name: str) -> tuple[type[Exception], ...]:
+    """Return the exception class of that name of the HTTP library that confluent-kafka uses, as ``except`` takes it.
+
+    confluent-kafka uses httpx2 if it is installed, else httpx, and only a private module says which. A version that
+    uses neither has none.
+
+    >>> http_errors("NoSuchError")
+    ()
+    """
+    found = (getattr(sys.modules.get(library), name, None) for library in ("httpx2", "httpx"))
+    return tuple(error for error in found if error is not None)
+
 
 class SchemaRegistry:
     """A registry behind one set of client properties; the connection is made at the first question. Thread-safe.
 
     Args:
-        properties: What confluent-kafka's ``SchemaRegistryClient`` takes, ``url`` among them, which may list several
-            addresses of one registry and may have credentials. ``bearer.auth.token`` needs no other property.
+        properties: Those of confluent-kafka's ``SchemaRegistryClient``, ``url`` among them, which may list several
+            addresses of one registry. ``bearer.auth.token`` needs no other property.
         timeout: Seconds of silence after which a request counts as failed. It is tried twice.
         cluster: Name of the Kafka cluster whose own registry it is, for errors; None for the only one.
 
     Raises:
-        ConfigurationError: If ``url`` is missing or isn't a URL, if there are several credentials, or if a property
-            that must be a number isn't one.
+        ConfigurationError: If ``url`` is missing, isn't a URL or has credentials, or if a property that must be a
+            number isn't one.
     """
 
     def __init__(self, properties: Mapping[str, str], timeout: float = 10.0, cluster: str | None = None) -> None:
         self._cluster = cluster
-        addresses, credentials = addresses_of(properties.get("url", ""))
-        self.url = ",".join(addresses)
-        self._settings = client_settings(properties, timeout) | {"url": self.url}
-        if credentials:
-            if "basic.auth.user.info" in properties:
-                raise ConfigurationError(
-                    f"The schema registry at {self.url} has credentials both in its address and in "
-                    "basic.auth.user.info.",
-                    "Leave out one of them.",
-                )
-            self._settings["basic.auth.user.info"] = credentials
-        self._secrets = secrets_of(self._settings)
+        self.url = _addresses(properties.get("url", ""))
+        self._settings = _client_settings(properties, timeout) | {"url": self.url}
+        self._secrets = _secrets(self._settings)
         self._schemas: dict[tuple[int, str | None], WriterSchema] = {}
 
     def __repr__(self) -> str:
@@ -86,27 +146,27 @@ class SchemaRegistry:
         for name in _FILES:
             if name in self._settings and not Path(self._settings[name]).exists():
                 raise ConfigurationError(
-                    f"The schema registry's {name} is {self._settings[name]}, which doesn't exist.", PROPERTIES
+                    f"The schema registry's {name} is {self._settings[name]}, which doesn't exist.", _PROPERTIES
                 )
         try:
             return SchemaRegistryClient(self._settings)
         except (OSError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"The client for the schema registry at {self.url} can't be made: {self._told(error)}.", PROPERTIES
+                f"The client for the schema registry at {self.url} can't be made: {self._without_secrets(error)}.",
+                _PROPERTIES,
             ) from None
 
     def by_id(self, schema_id: int, subject: str | None = None) -> WriterSchema:
-        """Return the schema that an id stands for, as the header of a record names it. Asked for once, then kept.
+        """Return the schema of an id, as the header of a record has it. It is requested once and then cached.
 
         Args:
-            schema_id: The number after the magic byte 0.
-            subject: Of the values. If it begins with a context, as ``:.eu:orders-value`` does, the id is that
-                context's: each context counts for itself.
+            subject: If it begins with a context, as ``:.eu:orders-value`` does, the id is looked up there: each context
+                has its own ids.
 
         Raises:
-            UnknownSchemaError: If the registry has no such id, no longer has what the schema refers to, or the schema
-                is in none of the languages known here. Nothing is kept, so that it is asked for again.
-            RegistryRefusedError: If the registry refuses this client, or what is at that address is no registry.
+            UnknownSchemaError: If the registry has no such id, no longer has a schema that it refers to, or its
+                language isn't supported. Nothing is cached then.
+            RegistryRefusedError: If the registry refuses this client, or the address isn't a registry's.
             RegistryError: If it doesn't answer.
             ConfigurationError: If the properties make no client.
         """
@@ -115,7 +175,7 @@ class SchemaRegistry:
         return known or self._schemas.setdefault((schema_id, context), self._fetched(schema_id, context))
 
     def latest(self, subject: str) -> WriterSchema | None:
-        """Return the newest schema of a subject, asked for each time; None if there is no such subject.
+        """Return the newest schema of a subject, requested each time; None if there is no such subject.
 
         Raises:
             RegistryError: As `by_id` does.
@@ -128,17 +188,16 @@ class SchemaRegistry:
         )
 
     def versions(self, subject: str) -> list[int]:
-        """Return the versions of a subject in ascending order, none if there is no such subject; raises as `latest`."""
-        found = self._ask(f"Subject {subject}", lambda client: client.get_versions(subject))
-        return sorted(found or [])
+        """Return the versions of a subject, ascending; none if there is no such subject. Raises as `latest` does."""
+        return sorted(self._ask(f"Subject {subject}", lambda client: client.get_versions(subject)) or [])
 
     def subjects(self) -> list[str]:
-        """Return the names of all subjects, sorted; raises as `latest`."""
+        """Return the names of all subjects, sorted. Raises as `latest` does."""
         return sorted(self._ask("Listing the subjects", lambda client: client.get_subjects()) or [])
 
     def _fetched(self, schema_id: int, context: str | None) -> WriterSchema:
         what = f"Schema id {schema_id}" + (f" of context {context}" if context else "")
-        # Beyond that the API's type, a registry says 404 as it does at a wrong address.
+        # For larger ids a registry answers 404, as it does at a wrong address.
         is_one = 0 <= schema_id <= _LARGEST_ID
         found = self._ask(what, lambda client: client.get_schema(schema_id, context)) if is_one else None
         if found is None:
@@ -220,7 +279,7 @@ class SchemaRegistry:
 
     def _answered(self, what: str, error: Any) -> RegistryError:
         status = error.http_status_code
-        answer = f"HTTP {status}, {self._told(error.error_message or 'without a message')}"
+        answer = f"HTTP {status}, {self._without_secrets(error.error_message or 'without a message')}"
         if status == 401:
             return RegistryRefusedError(f"{self._where(what)} refused {self._principal}: {answer}.", _CREDENTIALS)
         if status == 403:
@@ -237,23 +296,23 @@ class SchemaRegistry:
         tls = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
         if isinstance(tls, ssl.SSLCertVerificationError):
             return RegistryRefusedError(
-                f"{self._where(what)} isn't trusted: {self._told(tls)}.",
+                f"{self._where(what)} isn't trusted: {self._without_secrets(tls)}.",
                 "Check KAFKA_LAKE_REGISTRY_SSL_CA_LOCATION (the certificate that signed the registry's) and the host's "
                 "name in its address.",
             )
         if tls is not None and not isinstance(tls, _PASSING_TLS):
             return RegistryRefusedError(
-                f"{self._where(what)} and this client can't agree on TLS: {self._told(tls)}.",
+                f"{self._where(what)} and this client can't agree on TLS: {self._without_secrets(tls)}.",
                 "If the registry asks for a client certificate, check KAFKA_LAKE_REGISTRY_SSL_CERTIFICATE_LOCATION and "
                 "KAFKA_LAKE_REGISTRY_SSL_KEY_LOCATION; if it has no TLS, its address begins with http.",
             )
-        return RegistryError(f"{self._where(what)} can't be reached: {self._told(error)}.", _UNREACHABLE)
+        return RegistryError(f"{self._where(what)} can't be reached: {self._without_secrets(error)}.", _UNREACHABLE)
 
     def _without_token(self, what: str, error: Any) -> RegistryError:
         passing_errors = http_errors("TransportError") + http_errors("HTTPStatusError")
         passing = any(isinstance(each, passing_errors) for each in _causes(error))
         return (RegistryError if passing else RegistryRefusedError)(
-            f"{self._where(what)} wasn't asked, since there is no token for it: {self._told(error.message)}.",
+            f"{self._where(what)} wasn't asked, as there is no token for it: {self._without_secrets(error.message)}.",
             "Check KAFKA_LAKE_REGISTRY_BEARER_AUTH_ISSUER_ENDPOINT_URL and the client id, secret and scope beside it.",
         )
 
@@ -266,16 +325,71 @@ class SchemaRegistry:
             return f"user {user}"
         return "this client's token" if "bearer.auth.credentials.source" in self._settings else "a client without name"
 
-    def _told(self, told: object) -> str:
-        """Return a text of others in one line without secrets."""
-        text = " ".join(str(told).split())
+    def _without_secrets(self, message: object) -> str:
+        """Return a message in one line without secrets."""
+        text = " ".join(str(message).split())
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text[:_MESSAGE_LENGTH].rstrip(". ")
 
 
+def _addresses(url: str) -> str:
+    """Return a property ``url`` in its normal form; it may list several addresses."""
+    addresses = []
+    for address in url.split(","):
+        try:
+            parts = urlsplit(address.strip())
+            sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in url
+        except ValueError:
+            sound = False
+        if not sound:
+            raise ConfigurationError(
+                # A password ends at the last @, whatever is in it.
+                f"The schema registry's address {url.rpartition('@')[2]!r} is not an http or https URL, or has "
+                "credentials.",
+                "Correct KAFKA_LAKE_SCHEMA_REGISTRY_URL, or url among the registry resource's properties: one URL, or "
+                "several separated by commas. Credentials belong in KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO.",
+            )
+        addresses.append(urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")))
+    return ",".join(addresses)
+
+
+def _client_settings(properties: Mapping[str, str], timeout: float) -> dict[str, Any]:
+    """Return the properties as the client takes them; raises `ConfigurationError` for what isn't a number."""
+    settings: dict[str, Any] = {"timeout": timeout, **_BRIEF_RETRIES, **properties}
+    for name in _NUMBERS & settings.keys():
+        try:
+            number = float(settings[name])
+        except (TypeError, ValueError):
+            number = math.nan
+        # A timeout of nan never ends, and one of inf is too large for a socket.
+        if not 0 <= number < math.inf:
+            raise ConfigurationError(
+                f"The schema registry's {name} is {settings[name]}, which is not a number from 0.", _PROPERTIES
+            )
+        settings[name] = number
+    if "bearer.auth.token" in settings:
+        settings.setdefault("bearer.auth.credentials.source", "STATIC_TOKEN")
+    if "bearer.auth.credentials.source" in settings:
+        # The client demands it, and only Confluent Cloud has it.
+        settings.setdefault("bearer.auth.logical.cluster", "")
+    if "ssl.certificate.location" in settings:
+        # Without any, OpenSSL asks at the terminal for the password of an encrypted key.
+        settings.setdefault("ssl.key.password", "")
+    return settings
+
+
+def _secrets(settings: Mapping[str, Any]) -> list[str]:
+    """Return all values to hide, the longest first, so that none is left in part."""
+    found = {str(value) for name, value in settings.items() if _SECRET.search(name)}
+    user_info = settings.get("basic.auth.user.info", "")
+    found |= {user_info.partition(":")[2], base64.b64encode(user_info.encode()).decode()}
+    found.add(settings.get("proxy", "").rpartition("@")[0].rpartition(":")[2])
+    return sorted(found - {""}, key=len, reverse=True)
+
+
 def _context(subject: str | None) -> str | None:
-    """Return the context that a subject is qualified with, as the registry takes it.
+    """Return the context of a qualified subject.
 
     https://docs.confluent.io/platform/current/schema-registry/schema-contexts-cp.html
 

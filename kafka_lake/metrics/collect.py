@@ -17,7 +17,7 @@ from kafka_lake.ingest.causes import sentence
 from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.oldest import Place, arrival_times, unread
+from kafka_lake.kafka.records import Place, arrival_times, unread
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.losses import recorded_losses
 from kafka_lake.lake.maintenance.health import compacts

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from kafka_lake.executors.protobuf.reader import MessageReader
 from kafka_lake.ingest.decode.protobuf.schema import message_of
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.fuzz.adapter import instants
 
 INPUTS, BATCH, SEED = 3000, 200, 20261122

@@ -32,8 +32,8 @@ from kafka_lake.discovery.guess import Column
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.records import Sample, Sampler
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.kafka.sample import Sample, Sampler
 from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import Topic

@@ -19,7 +19,7 @@ from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.oldest import arrival_times, unread
+from kafka_lake.kafka.records import arrival_times, unread
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.transactions import await_transactions

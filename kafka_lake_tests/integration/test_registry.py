@@ -208,8 +208,9 @@ def test_the_doctor_asks_a_registry_that_is_configured(
         return {each.part: each for each in doctor.examine(nothing_to_start, lambda _: None)}
 
     assert "Schema registry" not in found()
-    url = registry.url if healthy else f"http://bob:{SECRET}@127.0.0.1:{free_port()}"
+    url = registry.url if healthy else f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", url)
+    monkeypatch.setenv("KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO", f"bob:{SECRET}")
     diagnosis = found()["Schema registry"]
     assert diagnosis.healthy is healthy
     assert (" at http" if healthy else "Connection refused") in diagnosis.finding

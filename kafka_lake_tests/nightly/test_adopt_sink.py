@@ -28,7 +28,6 @@ from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, plan_
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import adopt, ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.groups import ConsumerGroups
 from kafka_lake.lake.positions import row_count
 from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic
@@ -123,8 +122,8 @@ def taken_over(spec: TopicTable, connections: Connections, connector: str) -> Ad
 
 
 def await_empty(connections: Connections, sink: Sink) -> None:
-    groups = ConsumerGroups(connections.cluster)
-    wait_for(lambda: not groups.members(sink.group) and not groups.members(f"{sink.group}-coord"), 60, 0.2)
+    groups = connections.cluster
+    wait_for(lambda: not groups.group_members(sink.group) and not groups.group_members(f"{sink.group}-coord"), 60, 0.2)
 
 
 def finish(sink: Sink, connections: Connections) -> None:
@@ -186,10 +185,10 @@ def test_sink_killed_before_its_commit_must_finish_first(
 ) -> None:
     """The consumer group is ahead of the table then, and a position from it would lose the records in those files."""
     sink.await_commits(2)
-    groups = ConsumerGroups(connections().cluster)
+    groups = connections().cluster
 
     def announced() -> int:
-        return sum(groups.offsets(sink.group, sink.spec.topic, range(3)).values())
+        return sum(groups.group_offsets(sink.group, sink.spec.topic, range(3)).values())
 
     with closing(sqlite3.connect(lake_home / "catalog.db", isolation_level=None, timeout=30)) as catalog:
         # The catalog refuses every commit from here on.

@@ -25,7 +25,7 @@ from kafka_lake.ingest.adopt import (
 )
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.sample import Record
+from kafka_lake.kafka.records import Record
 
 NOW = Watermarks(TopicIdentity("c", "i", "orders"), {0: 5, 1: 0}, {0: 20, 1: 10}, {0: 3, 1: 4})
 

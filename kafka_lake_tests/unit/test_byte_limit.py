@@ -18,7 +18,7 @@ from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.plan.model import Plan, chunk
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.record_sizes import parts
+from kafka_lake.kafka.records import parts
 
 ME = TopicIdentity("c", "t", "pizzas")
 SIXTEEN = 16

@@ -28,7 +28,7 @@ from kafka_lake.executors.changes.change import (
 from kafka_lake.executors.changes.debezium_avro import AvroEnvelopes
 from kafka_lake.ingest.decode.avro.debezium import of_keys, of_rows
 from kafka_lake.ingest.decode.avro.decoder import avro_type, inlined
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.debezium_avro import (
     DECIMAL,
     HEARTBEAT,

@@ -10,7 +10,7 @@ import pytest
 
 from kafka_lake.demo import deliveries
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.kafka.registry_settings import properties_from_env
+from kafka_lake.kafka.registry import properties_from_env
 from kafka_lake.local_stack.environment import use_registry
 from kafka_lake.local_stack.ports import Ports
 

@@ -29,9 +29,8 @@ from kafka_lake.discovery.discover import Discovered, described, document, docum
 from kafka_lake.discovery.guess import Column, Guess, Schemas, columns_of, guess, json_value
 from kafka_lake.errors import ConfigurationError, RegistryError, UnknownSchemaError
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
-from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.kafka.sample import Record, Sample, shares
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.records import Record, Sample, shares
+from kafka_lake.kafka.registry import SchemaRegistry, WriterSchema
 from kafka_lake.spark.ddl import ddl
 
 ALONE = Schemas(None)

@@ -17,7 +17,7 @@ from kafka_lake.ingest.decode.json.columns import columns_of
 from kafka_lake.ingest.decode.json.json_schema import TYPES, json_schema_type
 from kafka_lake.ingest.decode.json.open_content import OpenContent
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 INTEGER, STRING, NUMBER = {"type": "integer"}, {"type": "string"}, {"type": "number"}
 

@@ -24,7 +24,7 @@ from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks
 from kafka_lake.common.server_process import free_port
 from kafka_lake.errors import CatalogError, ConfigurationError, KafkaError
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.oldest import Place
+from kafka_lake.kafka.records import Place
 from kafka_lake.lake.maintenance.health import TableHealth
 from kafka_lake.lake.totals import Totals
 from kafka_lake.metrics import collect

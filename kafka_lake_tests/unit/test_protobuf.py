@@ -40,7 +40,7 @@ from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
 from kafka_lake.ingest.decode.protobuf.types import RULES, TYPES
 from kafka_lake.ingest.tasks import told
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.lanes import exhaustive
 
 IMPORTS = "".join(

@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from kafka_lake.executors.protobuf.reader import MessageReader
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Sample = tuple[Any, dict[str, Any]]

@@ -14,9 +14,7 @@ from kafka_lake.cli import doctor
 from kafka_lake.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError
 from kafka_lake.ingest.causes import files_out_of_reach, refused_by_kafka
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.explain import Failure, Right, explained
-from kafka_lake.kafka.security.handshake import distrust, speaks_tls
-from kafka_lake.kafka.security.identity import identity, principal
+from kafka_lake.kafka.explain import Failure, Right, distrust, explained, identity, principal, speaks_tls
 from kafka_lake_tests.contract.kafka_security.certificates import Authority, Identity
 from kafka_lake_tests.unit.test_retry import py4j
 

@@ -24,7 +24,7 @@ from kafka_lake.ingest.decode.by_schema.registered import Registered
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.tasks import packed
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 ID = (("id", ("long",), ("id",), False, "bigint"), ("name", ("string",), ("name",), False, "string"))
 GLUE = bytes.fromhex("0300b7b4a7f09c964e4aa687fb5de9ef0c63")

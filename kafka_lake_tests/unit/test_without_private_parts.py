@@ -34,7 +34,7 @@ from kafka_lake.common.tested_versions import TESTED, is_tested
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
 from kafka_lake.executors.writing.task import decode_and_write
-from kafka_lake.kafka.http_errors import http_errors
+from kafka_lake.kafka.registry import http_errors
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.pyiceberg_compat import variant
 from kafka_lake.lake.tables.create import ensure_table, schema_of

@@ -11,7 +11,7 @@ from kafka_lake.components.resources import FixedResource
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.kafka.registry_settings import properties_from_env as registry_properties_from_env
+from kafka_lake.kafka.registry import properties_from_env as registry_properties_from_env
 from kafka_lake.kafka.security.properties import client_properties, java_properties, properties_from_env
 
 

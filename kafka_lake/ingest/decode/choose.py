@@ -22,7 +22,7 @@ from kafka_lake.ingest.decode.protobuf.schema import imports_of
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.text import Plain
 from kafka_lake.ingest.topic_table import Format, TopicTable
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake.lake.positions import TableState, ancestors, summary_of
 
 

@@ -1,1 +1,1 @@
-"""One set of Kafka client properties, in librdkafka's names, for both clients: librdkafka and Spark's Java client."""
+"""Kafka client properties, in librdkafka's names, for both clients: librdkafka and Spark's Java client."""

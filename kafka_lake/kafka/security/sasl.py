@@ -1,14 +1,21 @@
-"""SASL: librdkafka's user, token endpoint or keytab become the Java client's JAAS line and handlers."""
+"""SASL: librdkafka's user, token endpoint, keytab or AWS account become the Java client's JAAS line and handlers."""
 
+import re
 from collections.abc import Mapping
+from typing import Any
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.kafka.security import msk, tls
-from kafka_lake.kafka.security.settings import FOR_LIBRDKAFKA, needed, setting
+from kafka_lake.kafka.security import tls
+from kafka_lake.kafka.security.spelling import SERVERS, needed, setting
 
 _KERBEROS = "sasl.kerberos."
 _OAUTH = "sasl.oauthbearer."
 _SECURITY = "org.apache.kafka.common.security"
+_MSK = "AWS_MSK_IAM"
+_MSK_CLASSES = "software.amazon.msk.auth.iam"
+# A property of this project: the region of a cluster whose address doesn't have it.
+_REGION = "aws.region"
+_MSK_ADDRESS = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 
 TRANSLATED = (
     "sasl.mechanism",
@@ -17,26 +24,19 @@ TRANSLATED = (
     f"{_KERBEROS}service.name",
     f"{_KERBEROS}principal",
     f"{_KERBEROS}keytab",
-    # How librdkafka gets tickets, which Java does by itself.
+    # How librdkafka gets tickets; Java needs no command for it.
     f"{_KERBEROS}kinit.cmd",
-    f"{_KERBEROS}min.time.before.relogin",
     f"{_OAUTH}method",
     f"{_OAUTH}client.id",
     f"{_OAUTH}client.secret",
-    f"{_OAUTH}grant.type",
     f"{_OAUTH}scope",
     f"{_OAUTH}extensions",
     f"{_OAUTH}token.endpoint.url",
     "https.ca.location",
     "https.ca.pem",
-    msk.REGION,
+    _REGION,
 )
 """The properties that `for_java` knows."""
-
-
-def is_used(given: Mapping[str, str]) -> bool:
-    """Return whether the client authenticates by SASL."""
-    return given.get("security.protocol", "").upper().startswith("SASL")
 
 
 def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str]:
@@ -58,7 +58,7 @@ def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str
         "SCRAM-SHA-512": _password,
         "OAUTHBEARER": _oauthbearer,
         "GSSAPI": _gssapi,
-        msk.MECHANISM: msk.for_java,
+        _MSK: _msk,
     }.get(mechanism)
     if translate is None:
         raise ConfigurationError(
@@ -77,16 +77,11 @@ def _password(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _oauthbearer(given: Mapping[str, str]) -> dict[str, str]:
-    if given.get(f"{_OAUTH}method", "default") != "oidc":
+    if given.get(f"{_OAUTH}method", "default").lower() != "oidc":
         raise ConfigurationError(
             f"SASL OAUTHBEARER needs {setting(f'{_OAUTH}method')}=oidc.",
             "Set it, with the properties client.id, client.secret and token.endpoint.url beside it. For another way, "
             "set KAFKA_LAKE_KAFKA_JAVA_SASL_JAAS_CONFIG (property java.sasl.jaas.config) to the JAAS line it needs.",
-        )
-    if (grant := given.get(f"{_OAUTH}grant.type", "client_credentials")) != "client_credentials":
-        raise ConfigurationError(
-            f"{setting(f'{_OAUTH}grant.type')} is {grant}, which Spark's Java client 3.9 doesn't have.",
-            "Use client_credentials, or set KAFKA_LAKE_KAFKA_JAVA_SASL_JAAS_CONFIG for your own login module.",
         )
     why = "SASL OAUTHBEARER with method oidc"
     options = {
@@ -98,11 +93,12 @@ def _oauthbearer(given: Mapping[str, str]) -> dict[str, str]:
     for extension in filter(None, given.get(f"{_OAUTH}extensions", "").split(",")):
         name, _, value = extension.strip().partition("=")
         options[f"extension_{name}"] = value
-    options |= tls.truststore(given, "https.ca")
     return {
         "sasl.oauthbearer.token.endpoint.url": needed(given, f"{_OAUTH}token.endpoint.url", why),
         "sasl.login.callback.handler.class": f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",
-        "sasl.jaas.config": _jaas(f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule", options),
+        "sasl.jaas.config": _jaas(
+            f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule", options | tls.truststore(given, "https.ca")
+        ),
     }
 
 
@@ -115,19 +111,19 @@ def _gssapi(given: Mapping[str, str]) -> dict[str, str]:
         options["useTicketCache"] = "true"
         if name := given.get(f"{_KERBEROS}principal"):
             options["principal"] = name
-    told = {
+    return {
         # librdkafka's default; Java has none.
         f"{_KERBEROS}service.name": given.get(f"{_KERBEROS}service.name", "kafka"),
         "sasl.jaas.config": _jaas("com.sun.security.auth.module.Krb5LoginModule", options),
     }
-    relogin = f"{_KERBEROS}min.time.before.relogin"
-    if given.get(relogin) == "0":
-        # To librdkafka: Disable automatic key refresh by setting this property to 0. To Java: no pause between two.
-        raise ConfigurationError(
-            f"{setting(relogin)} is 0, and Java's client can't be told to renew no ticket.",
-            f"Set {FOR_LIBRDKAFKA}{relogin} instead, which is for Python's client alone.",
-        )
-    return {**told, relogin: given[relogin]} if given.get(relogin) else told
+
+
+def _msk(given: Mapping[str, str]) -> dict[str, str]:
+    # The classes are in the jar aws-msk-iam-auth.
+    return {
+        "sasl.jaas.config": f"{_MSK_CLASSES}.IAMLoginModule required;",
+        "sasl.client.callback.handler.class": f"{_MSK_CLASSES}.IAMClientCallbackHandler",
+    }
 
 
 def _jaas(module: str, options: Mapping[str, str]) -> str:
@@ -141,3 +137,34 @@ def _option(name: str) -> str:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
+
+
+def for_librdkafka(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return librdkafka's properties; for AWS_MSK_IAM a callback that signs tokens with AWS's usual credentials.
+
+    Raises:
+        ConfigurationError: If the package that signs is missing, or the region isn't known.
+    """
+    own: dict[str, Any] = {name: value for name, value in given.items() if name != _REGION}
+    if given.get("sasl.mechanism") != _MSK or not given.get("security.protocol", "").startswith("SASL"):
+        return own
+    try:
+        from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+    except ImportError as error:
+        raise ConfigurationError(
+            f"SASL {_MSK} needs the Python package aws-msk-iam-sasl-signer-python.",
+            "Install it: pip install 'kafka-lake[msk]'.",
+        ) from error
+    found = _MSK_ADDRESS.search(given[SERVERS])
+    region = given.get(_REGION) or (found and found[1])
+    if not region:
+        raise ConfigurationError(
+            f"SASL {_MSK}: the address {given[SERVERS]} doesn't name the region.",
+            f"Set {setting(_REGION)}, to eu-west-1 for instance.",
+        )
+
+    def token(_: str) -> tuple[str, float]:
+        signed, expires_ms = MSKAuthTokenProvider.generate_auth_token(region)
+        return signed, expires_ms / 1000
+
+    return {**own, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}

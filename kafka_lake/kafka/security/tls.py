@@ -1,11 +1,14 @@
 """TLS: librdkafka's CA, certificate and key become the Java client's trust store and key store."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.kafka.security import pem
-from kafka_lake.kafka.security.settings import setting
+from kafka_lake.kafka.security.spelling import setting
 
 TRANSLATED = (
     "ssl.ca.location",
@@ -22,18 +25,20 @@ TRANSLATED = (
 )
 """The properties that `for_java` knows."""
 
+_CA = "It is a name of the Java client: ssl.ca.location takes the CA's certificates as PEM."
 HINTS = {
     "ssl.cipher.suites": "Java names cipher suites differently: java.ssl.cipher.suites sets them.",
-    "ssl.truststore.location": "It is a name of the Java client: ssl.ca.location takes the CA's certificates as PEM.",
-    "ssl.truststore.password": "It is a name of the Java client: ssl.ca.location takes the CA's certificates as PEM.",
-    "ssl.truststore.type": "It is a name of the Java client: ssl.ca.location takes the CA's certificates as PEM.",
+    "ssl.truststore.location": _CA,
+    "ssl.truststore.password": _CA,
+    "ssl.truststore.type": _CA,
     "ssl.keystore.type": "It is a name of the Java client: ssl.keystore.location takes PKCS#12 files.",
     "sasl.jaas.config": "It is a name of the Java client: sasl.mechanism, sasl.username and sasl.password replace it.",
 }
 """What to use instead of properties that only one of the clients has."""
 
 _PROBE = "probe"
-_JKS = b"\xfe\xed\xfe\xed"
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----.*?-----END (?:[A-Z]+ )*PRIVATE KEY-----", re.DOTALL)
 
 
 def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str]:
@@ -45,19 +50,45 @@ def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str
     Raises:
         ConfigurationError: If a file can't be read, or a key and its certificate are not both there.
     """
-    told: dict[str, str] = {}
     if given.get("enable.ssl.certificate.verification") == "false":
         raise ConfigurationError(
             f"{setting('enable.ssl.certificate.verification')} is false, which the Java client doesn't allow.",
             "Remove it, and set ssl.ca.location to the certificate of the CA that signed the brokers' certificates.",
         )
+    found: dict[str, str] = {}
     if not any(name.startswith("ssl.truststore.") for name in java):
-        told |= truststore(given, "ssl.ca")
+        found |= truststore(given, "ssl.ca")
     if not any(name.startswith("ssl.keystore.") for name in java):
-        told |= _keystore(given)
+        found |= _keystore(given)
     if algorithm := given.get("ssl.endpoint.identification.algorithm"):
-        told["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
-    return told
+        found["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
+    return found
+
+
+def truststore(given: Mapping[str, str], kind: str) -> dict[str, str]:
+    """Return the Java client's trust store; empty for the CAs that its runtime trusts.
+
+    With ``probe``, as without a location, librdkafka trusts the operating system's CAs.
+
+    Args:
+        kind: Beginning of the properties' names: ``ssl.ca``, or ``https.ca`` for a token endpoint.
+
+    Raises:
+        ConfigurationError: If the location is a folder, which Java can't read, or a text has no certificate.
+    """
+    location, text = given.get(f"{kind}.location", _PROBE), given.get(f"{kind}.pem")
+    if location != _PROBE and text:
+        _refuse_both(f"{kind}.location", f"{kind}.pem")
+    if text:
+        return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _certificates(text, f"{kind}.pem")}
+    if location == _PROBE:
+        return {}
+    if Path(location).is_dir():
+        raise ConfigurationError(
+            f"{setting(f'{kind}.location')}: {location} is a folder, which Spark's Java client can't read.",
+            "Name one PEM file with all certificates: cat FOLDER/*.pem > ca.pem.",
+        )
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.location": location}
 
 
 def certificate_of(given: Mapping[str, str]) -> str:
@@ -66,68 +97,19 @@ def certificate_of(given: Mapping[str, str]) -> str:
     Raises:
         ConfigurationError: If the file can't be read or has none.
     """
-    if location := given.get("ssl.certificate.location"):
-        return pem.certificates(pem.read("ssl.certificate.location", location), "ssl.certificate.location")
-    text = given.get("ssl.certificate.pem", "")
-    return pem.certificates(text, "ssl.certificate.pem") if text else ""
-
-
-def with_authorities(given: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Return properties whose CA certificates are in a file or a text, not in a folder.
-
-    Java reads no folder. librdkafka gives it to OpenSSL, which looks at no file there but those that are named by the
-    hash of a subject. Both get the text of all certificates in it.
-
-    Raises:
-        ConfigurationError: If the folder has none, or if there is a location and a text: librdkafka reads the
-            location alone, or refuses both (``Mutually exclusive with https.ca.pem``).
-    """
-    location, text = f"{kind}.location", f"{kind}.pem"
-    if location not in given:
-        return dict(given)
-    if text in given:
-        raise ConfigurationError(f"{setting(location)} and {setting(text)} are both set.", "Remove one of them.")
-    if not _is_folder(given[location]):
-        return dict(given)
-    rest = {name: value for name, value in given.items() if name != location}
-    return {**rest, text: pem.read_folder(location, given[location])}
-
-
-def truststore(given: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Return the Java client's trust store; empty for the CAs that it trusts without any.
-
-    With ``probe``, as without a location, librdkafka trusts the operating system's CAs (CONFIGURATION.md: ``a list of
-    standard paths will be probed and the first one found will be used``), and Java those of its runtime.
-
-    Raises:
-        ConfigurationError: As `with_authorities`, and if a text has no certificate.
-    """
-    found = with_authorities(given, kind)
-    if text := found.get(f"{kind}.pem"):
-        return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem.certificates(text, f"{kind}.pem")}
-    location = found.get(f"{kind}.location", _PROBE)
-    return {} if location == _PROBE else {"ssl.truststore.type": "PEM", "ssl.truststore.location": location}
-
-
-def _is_folder(location: str) -> bool:
-    try:
-        return Path(location).is_dir()
-    except OSError:
-        # Whether it must be on this machine, or on Spark's, the clients know.
-        return False
+    text, name = _text(given, "ssl.certificate")
+    return _certificates(text, name) if text else ""
 
 
 def _keystore(given: Mapping[str, str]) -> dict[str, str]:
-    for one, other in (("ssl.certificate.location", "ssl.certificate.pem"), ("ssl.key.location", "ssl.key.pem")):
-        if one in given and other in given:
-            # librdkafka reads both, and then has the text's; which one is meant nobody knows.
-            raise ConfigurationError(f"{setting(one)} and {setting(other)} are both set.", "Remove one of them.")
     if location := given.get("ssl.keystore.location"):
-        return _pkcs12(location, given.get("ssl.keystore.password", ""))
-    certificate, key = certificate_of(given), given.get("ssl.key.pem", "")
-    name = "ssl.key.pem"
-    if location := given.get("ssl.key.location"):
-        key, name = pem.read("ssl.key.location", location), "ssl.key.location"
+        password = given.get("ssl.keystore.password", "")
+        return {
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.location": location,
+            "ssl.keystore.password": password,
+        }
+    certificate, (key, name) = certificate_of(given), _text(given, "ssl.key")
     if bool(certificate) != bool(key):
         there, missing = ("certificate", "ssl.key.location") if certificate else ("key", "ssl.certificate.location")
         raise ConfigurationError(
@@ -138,25 +120,58 @@ def _keystore(given: Mapping[str, str]) -> dict[str, str]:
     return {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": certificate,
-        "ssl.keystore.key": pem.pkcs8(key, given.get("ssl.key.password", ""), name),
+        "ssl.keystore.key": _pkcs8(key, given.get("ssl.key.password", ""), name),
     }
 
 
-def _pkcs12(location: str, password: str) -> dict[str, str]:
+def _text(given: Mapping[str, str], kind: str) -> tuple[str, str]:
+    """Return PEM, and the property that has it or names its file."""
+    location, text = f"{kind}.location", f"{kind}.pem"
+    if location not in given:
+        return given.get(text, ""), text
+    if text in given:
+        _refuse_both(location, text)
     try:
-        with Path(location).open("rb") as file:
-            start = file.read(len(_JKS))
-    except OSError:
-        # Whether it must be on this machine, or on Spark's, the clients know.
-        start = b""
-    if start == _JKS:
+        return Path(given[location]).read_text(encoding="ascii", errors="replace"), location
+    except OSError as error:
         raise ConfigurationError(
-            f"{setting('ssl.keystore.location')}: {location} is a JKS key store, which librdkafka can't read.",
-            f"Convert it: keytool -importkeystore -srckeystore {location} -destkeystore client.p12 "
-            "-deststoretype PKCS12.",
+            f"{setting(location)}: {given[location]} can't be read: {error.strerror}.",
+            "Correct the path, or the file's mode.",
+        ) from error
+
+
+def _refuse_both(one: str, other: str) -> None:
+    raise ConfigurationError(f"{setting(one)} and {setting(other)} are both set.", "Remove one of them.")
+
+
+def _certificates(text: str, name: str) -> str:
+    """Return the certificates in a text, without what is between them."""
+    if found := _CERTIFICATE.findall(text):
+        return "\n".join(found)
+    raise ConfigurationError(
+        f"{setting(name)} has no certificate in PEM form.",
+        "It must have lines -----BEGIN CERTIFICATE-----. openssl x509 -inform der -in FILE -out FILE.pem converts DER.",
+    )
+
+
+def _pkcs8(text: str, password: str, name: str) -> str:
+    """Return a private key in any PEM form as unencrypted PKCS#8, the only form that the Java client takes."""
+    found = _KEY.search(text)
+    if found is None:
+        raise ConfigurationError(
+            f"{setting(name)} has no private key in PEM form.", "It must have a line that ends in PRIVATE KEY-----."
         )
-    return {
-        "ssl.keystore.type": "PKCS12",
-        "ssl.keystore.location": location,
-        "ssl.keystore.password": password,
-    }
+    encrypted = "ENCRYPTED" in found[0]
+    if encrypted and not password:
+        raise ConfigurationError(
+            f"{setting(name)} has an encrypted private key.", f"Set {setting('ssl.key.password')} to its password."
+        )
+    try:
+        key = load_pem_private_key(found[0].encode(), password.encode() if encrypted else None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        check = (
+            f"Check {setting('ssl.key.password')}." if encrypted else "Check the file: openssl pkey -in FILE -check."
+        )
+        # The library's message may quote the key.
+        raise ConfigurationError(f"{setting(name)} has a private key that can't be read.", check) from error
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

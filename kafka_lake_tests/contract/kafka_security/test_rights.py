@@ -12,7 +12,7 @@ from kafka_lake.errors import AuthorizationError, KafkaLakeError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.sample import Sampler
+from kafka_lake.kafka.records import Sampler
 from kafka_lake.kafka.topics import create_topic, produce
 from kafka_lake_tests.conftest import View
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker

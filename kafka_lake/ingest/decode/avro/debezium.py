@@ -12,7 +12,7 @@ from kafka_lake.executors.avro.texts import ISO_TEXTS
 from kafka_lake.executors.changes.avro_spans import Types
 from kafka_lake.executors.changes.debezium_avro import row_type
 from kafka_lake.ingest.decode.avro.decoder import REMEDY, inlined, reader_of
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 _NAME = "connect.name"
 _LOGICAL: Mapping[tuple[str, str], str] = MappingProxyType(

@@ -11,7 +11,7 @@ from kafka_lake.executors.avro.reader import UnsupportedTypeError
 from kafka_lake.executors.avro.schema import SchemaReader
 from kafka_lake.ingest.decode.described import spark_type
 from kafka_lake.ingest.tasks import packed
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
 

@@ -19,7 +19,7 @@ from kafka_lake.ingest.decode.avro.decoder import inlined
 from kafka_lake.ingest.decode.by_schema.registered import MARKS, Part, Registered
 from kafka_lake.ingest.decode.decoder import Learned
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 _PARTS: tuple[Part, ...] = ("value", "key")
 

@@ -12,7 +12,7 @@ from kafka_lake.executors.registered import HEADER, message_indexes
 from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE
 from kafka_lake.ingest.decode.protobuf.indexes import index_prefix
 from kafka_lake.ingest.decode.protobuf.schema import message_of
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 _MOST_IDS = 1_000
 

@@ -21,7 +21,7 @@ from kafka_lake.ingest.decode.json.columns import columns_of
 from kafka_lake.ingest.decode.json.decoder import work_of
 from kafka_lake.ingest.decode.json.open_content import OpenContent
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.kafka.schemas import SchemaType, WriterSchema
+from kafka_lake.kafka.registry import SchemaType, WriterSchema
 
 SCHEMA_IDS = "kafka-lake.schema-ids"
 KEY_SCHEMA_IDS = "kafka-lake.key-schema-ids"

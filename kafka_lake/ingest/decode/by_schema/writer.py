@@ -12,7 +12,7 @@ from kafka_lake.ingest.decode.json.json_schema import json_schema_type
 from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type, protobuf_work
 from kafka_lake.ingest.decode.protobuf.schema import message_of
 from kafka_lake.ingest.decode.text import COLUMN
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 ROOT_MESSAGE = b"\x00"
 

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.ingest.decode.json.json_schema_combine import ANY, NULL, Record, both_of, either_of, settled
 from kafka_lake.ingest.decode.json.json_schema_documents import Documents, SchemaError, base_of, parsed_schema
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 TYPES: tuple[tuple[str, str, str], ...] = (
     ('{"type": "string"}', "string", ""),

@@ -14,7 +14,7 @@ from kafka_lake.ingest.decode.json.decoder import said_of
 from kafka_lake.ingest.decode.json.json_schema import json_schema_content
 from kafka_lake.ingest.decode.json.json_schema_combine import ANY, Record, either_of, settled
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 _OPEN = Record((), ANY)
 

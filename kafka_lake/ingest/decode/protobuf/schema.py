@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.executors.protobuf.model import UnsupportedTypeError
 from kafka_lake.executors.protobuf.reader import arrow_type
-from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.kafka.registry import WriterSchema
 
 _MAIN = "schema.proto"
 _REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
