@@ -26,7 +26,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.manifests import planning_of
 from kafka_lake.lake.positions import POSITION
-from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables import ensure_table, schema_of
 
 HEADER = (
     "commits",

@@ -21,7 +21,7 @@ from kafka_lake.ingest.preview import Preview, preview
 from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
 from kafka_lake.lake.history import SchemaVersion, schema_history
 from kafka_lake.lake.schema import Change
-from kafka_lake.lake.tables.schema_update import sources_of
+from kafka_lake.lake.tables import sources_of
 
 _PARTITIONS = 6
 

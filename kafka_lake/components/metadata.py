@@ -32,7 +32,7 @@ from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.how_to_read import how_to_read_page
 from kafka_lake.lake.losses import recorded_losses
 from kafka_lake.lake.positions import ancestors, has_origin, head_of, live_row_count, summary_of
-from kafka_lake.lake.tables.schema_update import sources_of
+from kafka_lake.lake.tables import sources_of
 
 SETTINGS = "topic_settings"
 _AS_JSON = TypeAdapter(TopicTable)

@@ -7,7 +7,7 @@ from kafka_lake.config.settings import Problem
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
-from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
+from kafka_lake.lake.layout import parse_partition_field, parse_sort_field
 
 _WHOLE = ("string", "bytes", "variant")
 _OF_HISTORIES = ("valid_from", "valid_to", "_event", "_is_deleted")

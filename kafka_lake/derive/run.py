@@ -29,11 +29,10 @@ from kafka_lake.ingest.telemetry import RunLineage, Subject, place_of, table_fac
 from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.layout import evolve_layout
 from kafka_lake.lake.positions import row_count, summary_of
 from kafka_lake.lake.schema import needed_changes
-from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
-from kafka_lake.lake.tables.layout import evolve_layout
-from kafka_lake.lake.tables.schema_update import apply_changes
+from kafka_lake.lake.tables import apply_changes, drop_if_unused, ensure_table, schema_of
 from kafka_lake.lake.totals import Totals, added
 from kafka_lake.spark.shuffles import shuffles
 

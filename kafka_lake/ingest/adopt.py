@@ -280,10 +280,10 @@ class FromGroup:
 
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
         """Return the group's offsets of the topic; `Source.evidence` says the rest."""
-        groups, topic = cluster, now.identity.topic
+        topic = now.identity.topic
         _refuse_group_of_sink(self.group, table)
-        _refuse_members(groups, [self.group], table, f"consumer group {self.group}")
-        offsets = groups.group_offsets(self.group, topic, now.partitions)
+        _refuse_members(cluster, [self.group], table, f"consumer group {self.group}")
+        offsets = cluster.group_offsets(self.group, topic, now.partitions)
         note = (
             f"Group {self.group} and the table were changed in two steps: the offsets are right only if the job was "
             "stopped between two commits."
@@ -315,10 +315,9 @@ class FromKafkaConnect:
                 "the offsets with --from-offsets.",
             )
         control, group, committed = found
-        groups = cluster
-        _refuse_members(groups, [group, f"{group}-coord"], table, f"connector {self.connector}")
+        _refuse_members(cluster, [group, f"{group}-coord"], table, f"connector {self.connector}")
         # The group before the control topic: a transaction that has moved the group is either seen there, or is open.
-        offsets = groups.group_offsets(group, topic, now.partitions)
+        offsets = cluster.group_offsets(group, topic, now.partitions)
         self._refuse_unfinished(table, cluster, control, committed)
         return Evidence(
             f"connector {self.connector}",
@@ -377,8 +376,8 @@ def _refuse_group_of_sink(group: str, table: Table) -> None:
     )
 
 
-def _refuse_members(groups: KafkaCluster, names: list[str], table: Table, who: str) -> None:
-    members = [each for name in names for each in groups.group_members(name)]
+def _refuse_members(cluster: KafkaCluster, names: list[str], table: Table, who: str) -> None:
+    members = [each for name in names for each in cluster.group_members(name)]
     if members:
         raise AdoptionRefusedError(f"Table {'.'.join(table.name())}: {who} still runs ({members[0]}).", _STOP)
 

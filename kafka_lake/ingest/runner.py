@@ -37,7 +37,7 @@ from kafka_lake.ingest.telemetry import Lineage, flush, trace_commit, trace_fail
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.kafka.records import first_large_record
 from kafka_lake.lake.branches import staging_branches
-from kafka_lake.lake.tables.create import drop_if_unused
+from kafka_lake.lake.tables import drop_if_unused
 
 _ATTEMPTS = 5
 

@@ -21,7 +21,7 @@ from kafka_lake.executors.avro.decoder import read
 from kafka_lake.ingest.decode.avro.decoder import avro_type, inlined, reader_of
 from kafka_lake.ingest.decode.avro.types import TYPES
 from kafka_lake.kafka.registry import WriterSchema
-from kafka_lake.lake.tables.create import schema_of
+from kafka_lake.lake.tables import schema_of
 
 
 def writer(schema: Any, **references: Any) -> WriterSchema:

@@ -12,7 +12,7 @@ from kafka_lake.errors import PublishRefusedError, TableError
 from kafka_lake.ingest.causes import may_be_a_record
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import head_of
-from kafka_lake.lake.tables.create import DEFAULTS
+from kafka_lake.lake.tables import DEFAULTS
 
 NAME = ("lake", "pizzas")
 ROWS = pa.table({"id": [1]})

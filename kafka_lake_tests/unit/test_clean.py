@@ -22,12 +22,12 @@ from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.maintenance.maintain import Tables, maintain, preview
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.layout import LAYOUT
 from kafka_lake.lake.maintenance.expired import expired_of, proven_positions
 from kafka_lake.lake.maintenance.old_files import ExpiredRows
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import POSITION, RUN_ID, positions_in, summary_of
-from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
-from kafka_lake.lake.tables.properties import LAYOUT
+from kafka_lake.lake.tables import drop_if_unused, ensure_table, schema_of
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})

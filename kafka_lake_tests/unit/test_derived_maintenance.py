@@ -13,7 +13,7 @@ from kafka_lake.ingest.maintenance.maintain import Tables, due, preview
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import DERIVED
-from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables import ensure_table, schema_of
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 POLICY = Maintenance(compact_every=2)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.expire import Limits, expire
 from kafka_lake.lake.positions import POSITION
-from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables import ensure_table, schema_of
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 ORDERS = ("pizza", "orders")

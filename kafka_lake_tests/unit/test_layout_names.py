@@ -8,9 +8,9 @@ from pyiceberg.table.sorting import SortDirection
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.lake.layout import Layout, parse_partition_field, parse_sort_field, written_name
 from kafka_lake.lake.maintenance.compact import rewrite_arguments
 from kafka_lake.lake.maintenance.settings import Maintenance
-from kafka_lake.lake.tables.layout import Layout, parse_partition_field, parse_sort_field, written_name
 
 HOSTILE = ["a key", "a.b", 'q"uote', "it's", "tick`ed", "br[0]{}", "sold (UTC), local", "größe", "数", "1st", "select",
            "order", "day", "bucket", "a desc", "a,b", "-", "\\", "%s", "{}", ";--"]  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.manifest import ManifestContent
 
 from kafka_lake.lake.maintenance.health import dangling_deletes, holders, table_health
-from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables import ensure_table, schema_of
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 

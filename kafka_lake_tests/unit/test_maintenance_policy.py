@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation
 
 from kafka_lake.config.topic import Topic
+from kafka_lake.lake.layout import LAYOUT
 from kafka_lake.lake.maintenance.expire import Limits, expirable
 from kafka_lake.lake.maintenance.health import COMPACTED, commits_since_compaction
 from kafka_lake.lake.maintenance.policy import MOST_SNAPSHOTS, applies_to, limits_of, needs_of
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import ADOPTED_AT, POSITION
-from kafka_lake.lake.tables.properties import LAYOUT
 
 DAY = 86_400_000
 OURS = (Operation.APPEND, {POSITION: "{}"})

@@ -23,10 +23,10 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensors.maintenance import at_once, build_maintenance_sensor, evaluate
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.layout import LAYOUT
 from kafka_lake.lake.maintenance import policy
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import POSITION
-from kafka_lake.lake.tables.properties import LAYOUT
 
 POLICY = Maintenance(compact_every=2)
 SPECS = [TopicTable(name, "pizza", name, maintenance=POLICY) for name in ("a", "b", "c")]

@@ -10,7 +10,7 @@ from kafka_lake.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance import manifests
 from kafka_lake.lake.maintenance.manifests import rewrite_manifests
-from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables import ensure_table, schema_of
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 ORDERS = ("pizza", "orders")

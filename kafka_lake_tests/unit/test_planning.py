@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.lake.maintenance.manifests import Planning, planning_of
-from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables import ensure_table, schema_of
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 

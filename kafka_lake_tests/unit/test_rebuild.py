@@ -8,8 +8,8 @@ from pyiceberg.table import Table
 
 from kafka_lake.ingest.table_state import may_have_begun
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.layout import LAYOUT
 from kafka_lake.lake.positions import POSITION, TableState, head_of
-from kafka_lake.lake.tables.properties import LAYOUT
 from kafka_lake.lake.totals import Totals, added
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})

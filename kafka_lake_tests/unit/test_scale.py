@@ -19,7 +19,7 @@ from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake.lake.pyiceberg_compat.loading import Kept, NewestOfEach, parse_by
-from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables import ensure_table, schema_of
 
 SNAPSHOTS = 5_000
 NAME = ("it", "old")

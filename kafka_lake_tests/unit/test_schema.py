@@ -31,7 +31,8 @@ from pyiceberg.types import (
 
 from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Incoming, Policy
-from kafka_lake.lake.schema import RULES, SAFE, Change, changes, needed_changes, promotes, rules_table, type_name
+from kafka_lake.lake.schema import SAFE, Change, changes, needed_changes, promotes, type_name
+from kafka_lake_tests.unit.schema_rules import RULES, rules_table
 
 
 def field(number, name, kind, required=False):

@@ -30,11 +30,17 @@ from pyiceberg.types import (
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Incoming, Policy
+from kafka_lake.lake.layout import LAYOUT, evolve_layout, parse_partition_field, parse_sort_field
 from kafka_lake.lake.schema import Change, changes, needed_changes, type_name
-from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
-from kafka_lake.lake.tables.layout import evolve_layout, parse_partition_field, parse_sort_field
-from kafka_lake.lake.tables.properties import LAYOUT, SOURCES
-from kafka_lake.lake.tables.schema_update import apply_changes, partition_names, sources_of
+from kafka_lake.lake.tables import (
+    SOURCES,
+    apply_changes,
+    drop_if_unused,
+    ensure_table,
+    partition_names,
+    schema_of,
+    sources_of,
+)
 
 NAME = ("pizza", "orders")
 SCHEMA = schema_of(

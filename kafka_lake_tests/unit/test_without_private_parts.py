@@ -36,9 +36,9 @@ from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
 from kafka_lake.executors.writing.task import decode_and_write
 from kafka_lake.kafka.registry import http_errors
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.layout import evolve_layout
 from kafka_lake.lake.pyiceberg_compat import variant
-from kafka_lake.lake.tables.create import ensure_table, schema_of
-from kafka_lake.lake.tables.layout import evolve_layout
+from kafka_lake.lake.tables import ensure_table, schema_of
 from kafka_lake.spark.compat import arrow_types
 from kafka_lake.spark.compat.by_value import packed
 from kafka_lake.spark.compat.connect import make_default, open_session

@@ -26,8 +26,8 @@ from kafka_lake.config.topic import Topic
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.routes.by_value import knowing, may_meet, may_name
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
+from kafka_lake.lake.layout import parse_partition_field
 from kafka_lake.lake.names import column_name
-from kafka_lake.lake.tables.layout import parse_partition_field
 
 log = logging.getLogger(__name__)
 

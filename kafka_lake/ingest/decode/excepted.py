@@ -7,7 +7,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.tables.schema_update import sources_of
+from kafka_lake.lake.tables import sources_of
 
 
 def without_excepted(fields: T.StructType, spec: TopicTable) -> T.StructType:

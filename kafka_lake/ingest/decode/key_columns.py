@@ -7,8 +7,8 @@ from pyiceberg.table import Table
 
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.layout import from_json, to_json
 from kafka_lake.lake.positions import row_count
-from kafka_lake.lake.tables.properties import from_json, to_json
 
 KEYED = "kafka-lake.keyed"
 """A property of keyed tables: the columns of the key, and what tells the order of changes."""

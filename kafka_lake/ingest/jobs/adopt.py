@@ -15,8 +15,7 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import ADOPTED_AT, TableState
 from kafka_lake.lake.schema import needed_changes
-from kafka_lake.lake.tables.create import schema_of
-from kafka_lake.lake.tables.schema_update import apply_changes
+from kafka_lake.lake.tables import apply_changes, schema_of
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
 

@@ -20,7 +20,7 @@ from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import head_of
 from kafka_lake.lake.schema import needed_changes
-from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables import ensure_table, schema_of
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
 DELETED_AT = "_deleted_at"

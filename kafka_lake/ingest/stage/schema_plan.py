@@ -20,10 +20,10 @@ from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Evolution, Incoming
+from kafka_lake.lake.layout import LAYOUT
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, leaf_paths
-from kafka_lake.lake.tables.properties import LAYOUT
-from kafka_lake.lake.tables.schema_update import partition_names, sources_of
+from kafka_lake.lake.tables import partition_names, sources_of
 
 _REASONS, _NAMED = 50, 3
 

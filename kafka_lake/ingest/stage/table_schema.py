@@ -30,12 +30,11 @@ from kafka_lake.ingest.stage.variant_table import (
     without_variants,
 )
 from kafka_lake.ingest.topic_table import TopicTable, WriteMode
+from kafka_lake.lake.layout import evolve_layout
 from kafka_lake.lake.names import Names
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, needed_changes
-from kafka_lake.lake.tables.create import ensure_table, schema_of
-from kafka_lake.lake.tables.layout import evolve_layout
-from kafka_lake.lake.tables.schema_update import apply_changes
+from kafka_lake.lake.tables import apply_changes, ensure_table, schema_of
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
 _REASONS = 3

@@ -9,9 +9,9 @@ from pyspark.sql import types as T
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog, literal, quoted, quoted_path
+from kafka_lake.lake.layout import parse_partition_field, parse_sort_field
 from kafka_lake.lake.pyiceberg_compat.variant import require_variants
-from kafka_lake.lake.tables.create import location_of, table_properties
-from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
+from kafka_lake.lake.tables import location_of, table_properties
 from kafka_lake.spark.ddl import ddl
 
 

@@ -1,4 +1,4 @@
-"""The rules of evolution as one pure function, `evolve`."""
+"""What becomes of a table when its records change: the rules of schema evolution as one pure function, `evolve`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
@@ -8,32 +8,36 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.lake.evolution.match import Column, by_source, claim_in_any_case, owners_of, widest_of
-from kafka_lake.lake.evolution.model import Conflict, Evolution, Incoming, Ledger, Policy
-from kafka_lake.lake.evolution.shapes import (
+from kafka_lake.lake.evolution.columns import (
+    Column,
     Part,
     Place,
     Shape,
+    by_source,
+    claim_in_any_case,
     elements_of,
     fields_of,
     is_nothing,
     name_of,
+    owners_of,
     parent_of,
     values_of,
+    widest_of,
 )
+from kafka_lake.lake.evolution.model import Conflict, Evolution, Incoming, Ledger, Policy
 from kafka_lake.lake.names import RESERVED, Names, column_name, versioned_name
 from kafka_lake.lake.schema import Change, type_name
 
 
 class Renames:
-    """The renames of one call of `evolve`, and which of them it has not come across.
+    """The renames of one call of `evolve`, and those among them for which no column was found yet.
 
     Args:
-        renames: Path of a column as it was → its new name.
+        renames: Old path of a column → its new name.
         current: The table's value columns; None if there is no table yet.
 
     Raises:
-        ConfigurationError: If a new name is no name of a column.
+        ConfigurationError: If a new name can't be the name of a column.
     """
 
     def __init__(self, renames: Mapping[str, str], current: StructType | None) -> None:
@@ -48,7 +52,7 @@ class Renames:
                 )
 
     def at(self, place: Place) -> dict[str, str]:
-        """Return the renames of one level: old name → the name that it comes to, through others in between."""
+        """Return the renames of one level: old name → final name; a rename may follow another."""
         once = {name_of(p): name for p, name in self.renames.items() if parent_of(p) in place.aliases}
         final = {}
         for old, name in once.items():
@@ -65,14 +69,14 @@ class Renames:
         return final
 
     def meet(self, renames: Mapping[str, str], columns: Sequence[Column], place: Place) -> None:
-        """Note which renames of a level have led to a column."""
+        """Note the renames of a level that have led to a column."""
         names = {column.name for column in columns}
         for path in [p for p in self.unmet if parent_of(p) in place.aliases]:
             if renames[name_of(path)] in names:
                 del self.unmet[path]
 
     def check(self) -> None:
-        """Refuse renames of columns that the table has neither by the old nor by the new name."""
+        """Refuse renames of columns that the table has neither under the old nor under the new name."""
         if self.current is None or not self.unmet:
             return
         path, name = next(iter(self.unmet.items()))
@@ -84,7 +88,7 @@ class Renames:
         )
 
     def _siblings(self, path: str) -> list[str]:
-        """Return the names that the table has where a path leads; those at the top if it leads nowhere."""
+        """Return the names of the columns beside a path; those at the top if the path leads nowhere."""
         assert self.current is not None
         schema = Schema(*self.current.fields)
         kind = schema.find_type(parent_of(path)) if parent_of(path) in schema.column_names else self.current
@@ -106,7 +110,7 @@ def refuse_taken(path: str, name: str, taken: Names, have: Iterable[NestedField]
 
 
 def old_names(renames: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return the names that a column had before the renames that lead to its name."""
+    """Return the names that a column had before its renames."""
     return tuple(old for old, final in renames.items() if final == name)
 
 
@@ -118,27 +122,28 @@ def evolve(
     reserved: Collection[str] = (),
     adopted: bool = False,
 ) -> Evolution:
-    """Return what the records need of the table, by the policy.
+    """Return the columns that the records need, and the changes of the table that the policy allows.
 
-    A field belongs to the column whose source it is, or which has its name; else it gets a column, whose name
-    `column_name` makes. So it is at every depth, and whatever order records come in. Columns that no field feeds stay.
+    A field feeds the column whose source it is, or which has its name; otherwise it gets a new column, named by
+    `column_name`. This holds at every depth and for any order of the records. Columns that no field feeds stay.
 
-    The columns of a table that others made may be in another case than the fields: the first field that fits one so
-    becomes its source, for good.
+    In a table that was taken over, columns may differ from fields in case: the first such field becomes the column's
+    source for good.
+
+    Paths are column names joined by dots; ``element``, ``key`` and ``value`` step into lists and maps.
 
     Args:
         current: The table's value columns; None if there is no table yet.
-        sources: What an earlier `Evolution.sources` said, as the table keeps it.
-        incoming: What the records look like, one for each schema that occurs among them, in order.
+        sources: `Evolution.sources` of the last call, as the table records it.
+        incoming: The schemas of the records, in order.
         reserved: Names that no new column may get at the top level, such as the metadata column's.
-        adopted: Whether others made the table.
+        adopted: Whether the table was taken over.
 
     Returns:
-        The columns, the changes that lead to them, and what doesn't fit. Asked again of the result, with the same
-        records, it changes nothing.
+        Columns, changes and conflicts. Calling it with the result and the same records changes nothing.
 
     Raises:
-        ConfigurationError: If ``renames`` names a column that isn't there, or a new name that is taken or no name.
+        ConfigurationError: If ``renames`` names a column that isn't there, or a new name that is taken or impossible.
     """
     evolving = _Evolving(current, sources, policy=policy, reserved=reserved, adopted=adopted)
     ledger = Ledger(policy, quiet=current is None)
@@ -157,7 +162,7 @@ def evolve(
 
 
 class _Evolving:
-    """One call of `evolve`: its settings and the ids it gives."""
+    """One call of `evolve`: its settings and the next field id."""
 
     def __init__(
         self,
@@ -178,7 +183,7 @@ class _Evolving:
     def level(
         self, have: Sequence[NestedField], shapes: Sequence[Shape], place: Place, ledger: Ledger
     ) -> list[NestedField]:
-        """Return the columns of one struct, or of the whole table, that take the fields of all shapes."""
+        """Return the columns of one struct, or of the whole table, for the fields of all shapes."""
         renames = self.renames.at(place)
         columns = self._existing(have, renames, place, ledger)
         taken = Names([*(c.name for c in columns), *(f.name for f in have), *(() if place.path else self.reserved)])
@@ -235,7 +240,7 @@ class _Evolving:
         taken: Names,
         place: Place,
     ) -> list[Column]:
-        """Return a column for every field that feeds none of those there are; their names are taken from then on."""
+        """Return a new column for every field that feeds no existing one, and mark its name as taken."""
         fed = {source for column in columns for source in column.feeds}
         added: dict[str, Column] = {}
         for source in names:
@@ -262,7 +267,7 @@ class _Evolving:
         place: Place,
         is_new: bool,
     ) -> list[Column]:
-        """Find a column for the values that one can't take; return those that are wanted for them."""
+        """Find versions of a column for the values that it can't take; return the new ones."""
         columns = []
         for version in versions:
             rest = column.hand_over(rest, version, True)
@@ -275,7 +280,7 @@ class _Evolving:
         return columns
 
     def _made(self, column: Column, shapes: int, at_top: bool, ledger: Ledger) -> NestedField | None:
-        """Return the field that a column becomes; None if the policy doesn't let it be added."""
+        """Return the field that a column becomes; None if the policy forbids adding it."""
         path, had = column.place.path, column.had
         kinds = [part.shape_of_field for part in column.parts]
         here = [*column.parts, *(part for part, version in column.misfits if version is None)]
@@ -311,7 +316,7 @@ class _Evolving:
         return made
 
     def _type(self, have: IcebergType | None, kinds: Sequence[Shape], place: Place, ledger: Ledger) -> IcebergType:
-        """Return the type that takes values of all these types, which are known to fit."""
+        """Return the type that takes values of all these types, which fit together."""
         base = kinds[0].kind if have is None else have
         if isinstance(base, StructType):
             return StructType(*self.level(() if have is None else base.fields, kinds, place, ledger))
@@ -347,7 +352,7 @@ class _Evolving:
         place: Place,
         ledger: Ledger,
     ) -> NestedField:
-        """Return what a list or map is made of: types come with whether they are required."""
+        """Return the inner field of a list or map; each type comes with whether it is required."""
         where, shapes = place.step(name), [shape for shape, _ in kinds]
         if have is None:
             return NestedField(next(self.ids), name, self._type(None, shapes, where, ledger), False)

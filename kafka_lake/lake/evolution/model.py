@@ -1,4 +1,4 @@
-"""What decides about the evolution of a table and what comes of it: the policy, the records' schemas, the outcome."""
+"""The policy of schema evolution, the records' schemas, and the outcome."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ OnIncompatible = Literal["dead_letter", "fail", "new_column"]
 
 @dataclass(frozen=True)
 class Policy:
-    """What a topic's settings say about changes of its records.
+    """A topic's settings about schema changes.
 
     Args:
-        evolution: ``evolve`` makes every safe change; ``freeze`` refuses them all; ``ignore_new`` leaves new columns
-            out and makes the others.
-        on_incompatible: What becomes of values whose type the column can't take.
-        renames: Path of a column as it was → its new name, the last component alone.
+        evolution: ``evolve`` makes every safe change; ``freeze`` refuses them all; ``ignore_new`` makes all but new
+            columns.
+        on_incompatible: What happens to values whose type the column can't take.
+        renames: Old path of a column → its new name, without a path.
     """
 
     evolution: EvolutionMode = "evolve"
@@ -31,12 +31,12 @@ class Policy:
 
 @dataclass(frozen=True)
 class Incoming:
-    """What records look like, as one schema says.
+    """A schema of records.
 
     Args:
-        label: What messages call it: ``schema id 7``, ``the records``.
-        columns: The fields with their names in the records, which may be anything; field ids don't count. Those of
-            type ``unknown`` were always null and count as not there.
+        label: Its name in messages: ``schema id 7``, ``the records``.
+        columns: The fields with their names in the records, which may be any text; field ids don't count. Fields of
+            type ``unknown`` were always null and are ignored.
     """
 
     label: str
@@ -48,10 +48,11 @@ class Conflict:
     """Values that a column can't take, and where they go.
 
     Args:
-        column: Path of the column that has another type.
-        got: The type that the records bring.
-        action: Whether such records are dead letters, or the values go to another column.
-        new_column: Path of that column, None for dead letters.
+        column: Path of the column.
+        have: Its type.
+        got: The type of the values.
+        label: The schema that has it.
+        new_column: Path of the column that takes them; None for dead letters.
     """
 
     column: str
@@ -64,17 +65,16 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Evolution:
-    """What records need of a table, by the policy.
+    """The outcome of `evolve`.
 
     Args:
-        columns: The value columns that decoding shall give, by column names; ids of new ones mean nothing.
-        sources: Path of a column → name of the field that feeds it, at its level, where the two differ.
-        changes: What is to be done to the table, all of it safe; none for a table that is yet to be made.
-        ignored: What would have been added but for ``ignore_new``.
-        refused: What forbids to go on: any change under ``freeze``, an incompatible one under ``fail``.
-        conflicts: Values that don't fit, and where they go.
-        also: Path of a column → further names of fields that feed it: those it had before a rename. Where a record
-            has several, the column's source in `sources`, or else its own name, counts first.
+        columns: The value columns that decoding must produce; ids of new ones mean nothing.
+        sources: Path of a column → name of the field that feeds it, where the two differ.
+        changes: Safe changes to make to the table; none for a table that doesn't exist yet.
+        ignored: Changes left out by ``ignore_new``.
+        refused: Changes that stop the run: any under ``freeze``, incompatible ones under ``fail``.
+        also: Path of a column → further names of fields that feed it, from before a rename. If a record has several,
+            the column's source, or else its own name, comes first.
     """
 
     columns: StructType
@@ -87,11 +87,10 @@ class Evolution:
 
 
 class Ledger:
-    """What has been found so far.
+    """Collects the outcome.
 
     Args:
-        policy: Says whether a change is made, ignored or refused.
-        quiet: Within what is new as a whole, a change of its own is none.
+        quiet: Whether the table or column is new as a whole, so that nothing within it counts as a change.
     """
 
     def __init__(self, policy: Policy, quiet: bool) -> None:
@@ -105,7 +104,7 @@ class Ledger:
         self.also: dict[str, tuple[str, ...]] = {}
 
     def permits(self, change: Change) -> bool:
-        """Write a safe change down and return whether it is to be made."""
+        """Record a safe change and return whether the policy allows it."""
         if self.quiet:
             return True
         if self.policy.evolution == "freeze":
@@ -118,7 +117,7 @@ class Ledger:
         return True
 
     def absorb(self, other: "Ledger") -> None:
-        """Take over what another ledger holds, but for its changes."""
+        """Add the content of another ledger, except its changes."""
         self.refused += other.refused
         self.conflicts += other.conflicts
         self.sources |= other.sources

@@ -12,11 +12,11 @@ from pyiceberg.table.sorting import SortDirection
 
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.lake.catalog import LakeCatalog, literal, quoted_path
+from kafka_lake.lake.layout import parse_sort_field
 from kafka_lake.lake.maintenance.health import COMPACTED
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import summary_of
 from kafka_lake.lake.pyiceberg_compat.unsorted import list_unsorted
-from kafka_lake.lake.tables.layout import parse_sort_field
 
 # What a compaction has made is beyond this size soon, and no later one writes it again.
 _SMALL_FILE_BYTES = 32 << 20

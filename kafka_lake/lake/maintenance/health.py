@@ -8,8 +8,8 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from kafka_lake.lake.layout import LAYOUT
 from kafka_lake.lake.positions import ADOPTED_AT, RESUMED_FROM, ancestors, follows_another, head_of, summary_of
-from kafka_lake.lake.tables.properties import LAYOUT
 
 COMPACTED = "kafka-lake.compacted"
 """A property of a table: the sequence number at its last compaction, be it that there was nothing to do."""

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.lake.tables.layout import parse_sort_field
+from kafka_lake.lake.layout import parse_sort_field
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION
-from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables import ensure_table, schema_of
 from kafka_lake.local_stack.postgres import Owner
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.contract.dagster.composed import DEPLOY

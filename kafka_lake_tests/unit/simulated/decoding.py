@@ -8,7 +8,7 @@ from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decoding import Decoded, SchemaPlan
 from kafka_lake.ingest.rules.asked import Asked, Verdict
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.tables.create import ensure_table
+from kafka_lake.lake.tables import ensure_table
 from kafka_lake_tests.unit.simulated.frames import Frame
 from kafka_lake_tests.unit.simulated.history import COLUMNS, POISON, SCHEMA, Poison, Record, Unmatched
 

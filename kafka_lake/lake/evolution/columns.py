@@ -1,19 +1,109 @@
-"""Which column a field goes to: a column with the fields that feed it, and how fields find theirs."""
+"""The columns of one level and the fields that feed them; where types are, in the records and in the table."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType, UnknownType
 
-from kafka_lake.lake.evolution.shapes import Part, Place
 from kafka_lake.lake.names import is_versioned
 from kafka_lake.lake.schema import promotes, type_name
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A type that records have at one place, and the label of the schema that declares it."""
+
+    label: str
+    kind: IcebergType
+
+
+@dataclass(frozen=True)
+class Part:
+    """A field of one of the shapes at a level; ``shape`` is that shape's number."""
+
+    shape: int
+    of: Shape
+    field: NestedField
+
+    @property
+    def shape_of_field(self) -> Shape:
+        """Return the field's own shape."""
+        return Shape(self.of.label, self.field.field_type)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in the table.
+
+    Args:
+        path: Its path after the renames; empty at the top.
+        was: Its path before them.
+        aliases: Paths by which ``renames`` may name it.
+    """
+
+    path: str
+    was: str
+    aliases: frozenset[str]
+
+    def step(self, name: str, was: str | None = None, aliases: Iterable[str] = ()) -> "Place":
+        """Return the place of a field within this one.
+
+        Args:
+            name: Its name after the renames.
+            was: Its name before them; None if it is the same.
+            aliases: Further names by which ``renames`` may name it.
+        """
+        names = {name, *aliases}
+        reached = frozenset(_joined_path(alias, name) for alias in self.aliases for name in names)
+        return Place(_joined_path(self.path, name), _joined_path(self.was, was or name), reached)
+
+
+def _joined_path(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def is_nothing(kind: IcebergType) -> bool:
+    """Return whether all values so far were null or empty."""
+    if isinstance(kind, StructType):
+        return all(is_nothing(f.field_type) for f in kind.fields)
+    if isinstance(kind, ListType):
+        return is_nothing(kind.element_type)
+    if isinstance(kind, MapType):
+        return is_nothing(kind.key_type) or is_nothing(kind.value_type)
+    return isinstance(kind, UnknownType)
+
+
+def fields_of(kind: IcebergType) -> Sequence[NestedField]:
+    """Return the fields of a struct; none for any other type."""
+    return kind.fields if isinstance(kind, StructType) else ()
+
+
+def elements_of(shape: Shape) -> list[tuple[Shape, bool]]:
+    """Return the shape of a list's elements, and whether they are required; nothing for any other type."""
+    kind = shape.kind
+    return [(Shape(shape.label, kind.element_type), kind.element_required)] if isinstance(kind, ListType) else []
+
+
+def values_of(shape: Shape) -> list[tuple[Shape, bool]]:
+    """Return the shape of a map's values, and whether they are required; nothing for any other type."""
+    kind = shape.kind
+    return [(Shape(shape.label, kind.value_type), kind.value_required)] if isinstance(kind, MapType) else []
+
+
+def parent_of(path: str) -> str:
+    """Return the path without its last name."""
+    return path.rpartition(".")[0]
+
+
+def name_of(path: str) -> str:
+    """Return the last name of a path."""
+    return path.rpartition(".")[2]
 
 
 def joined_type(have: IcebergType, got: IcebergType, keys_stay: bool) -> IcebergType | None:
     """Return the type, at most widened, that takes values of both; None if there is none.
 
-    Structs always go together, field by field; what their fields come to is for another call.
+    Two structs always match: their fields are compared by another call.
     """
     if isinstance(have, StructType) and isinstance(got, StructType):
         return have
@@ -46,17 +136,16 @@ def widest_of(base: IcebergType, others: Iterable[IcebergType]) -> IcebergType:
 
 @dataclass
 class Column:
-    """A column of a level while its parts are being collected.
+    """A column of a level while its parts are collected.
 
     Args:
-        name: What it will be called.
         had: The table's own field, None for a new column.
-        source: The field that feeds it, where that has another name.
-        known: Whether it is written down which field that is.
+        source: The field that feeds it, if that has another name.
+        known: Whether the table records which field that is.
         olds: The names that it had before a rename.
         kind: The type that takes all parts collected so far.
         parts: The fields whose values it takes.
-        misfits: The fields whose values it can't take, each with the column that takes them instead, if one does.
+        misfits: The fields whose values it can't take, each with the column that takes them instead, if any.
     """
 
     name: str
@@ -71,35 +160,35 @@ class Column:
 
     @property
     def first_source(self) -> str:
-        """The field that feeds the column first."""
+        """Return the name of the field that feeds the column first."""
         return self.name if self.source is None else self.source
 
     @property
     def also(self) -> tuple[str, ...]:
-        """Further names of fields that feed it: those that it had before a rename."""
+        """Return the names of further fields that feed it: those that it had before a rename."""
         names = dict.fromkeys((*self.olds, self.name) if self.olds else ())
         return tuple(name for name in names if name != self.first_source)
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """The names of all fields that feed it, the first one first."""
+        """Return the names of all fields that feed it, in order of preference."""
         return (self.first_source, *self.also)
 
     @property
     def widest(self) -> IcebergType:
-        """The type that takes all parts collected so far."""
+        """Return the type that takes all parts collected so far."""
         assert self.kind is not None, "a new column takes whatever comes first"
         return self.kind
 
     def hand_over(self, parts: Sequence[Part], version: "Column", may_be: bool) -> list[Part]:
-        """Give what doesn't fit to a version of this column; return what doesn't fit that either."""
+        """Give misfits to a version of this column; return those that don't fit there either."""
         left = version.take(parts)
-        gone = [part for part in parts if not any(part is each for each in left)]
+        gone = [part for part in parts if not any(part is other for other in left)]
         self.misfits += [(part, version if may_be else None) for part in gone]
         return left
 
     def take(self, parts: Sequence[Part]) -> list[Part]:
-        """Take the parts that fit, at most widened; return those that don't, however they are ordered."""
+        """Take the parts that fit, at most widened; return the others. Their order doesn't matter."""
         kinds, keys_stay = [part.field.field_type for part in parts], self.had is not None
         for kind in kinds:
             joined = kind if self.kind is None else joined_type(self.kind, kind, keys_stay)
@@ -110,7 +199,7 @@ class Column:
 
 
 def claim_in_any_case(columns: Sequence[Column], names: Iterable[str], present: Collection[str]) -> None:
-    """Let fields feed columns whose name differs in case, if those have no field of their own."""
+    """Let fields feed columns whose name differs only in case, if those have no field of their own."""
     fed = {source for column in columns for source in column.feeds}
     alone = [c for c in columns if not c.known and not any(source in present for source in c.feeds)]
     free = {column.name.lower(): column for column in reversed(alone)}
@@ -120,7 +209,7 @@ def claim_in_any_case(columns: Sequence[Column], names: Iterable[str], present: 
 
 
 def owners_of(columns: Iterable[Column]) -> dict[str, list[Column]]:
-    """Return the columns that each field feeds: the one that it is meant for, then the versions of that."""
+    """Return the columns that each field feeds: its own, then the versions of that one."""
     owners: dict[str, list[Column]] = {}
     for column in sorted(columns, key=lambda c: is_versioned(c.name)):
         for source in column.feeds:

@@ -1,5 +1,6 @@
-"""How a table is partitioned and sorted, in terms of its schema; and how it follows the settings."""
+"""How a table is partitioned and sorted, in terms of its schema, and how it follows the settings."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,14 +9,21 @@ from typing import Any
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, UNSORTED_SORT_ORDER_ID, NullOrder, SortDirection, SortField
+from pyiceberg.table.update import (
+    AddSortOrderUpdate,
+    AssertDefaultSortOrderId,
+    SetDefaultSortOrderUpdate,
+    TableUpdate,
+)
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform, parse_transform
 from pyiceberg.types import NestedField
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.lake.names import Names, column_name
-from kafka_lake.lake.pyiceberg_compat.unsorted import make_unsorted
-from kafka_lake.lake.tables.properties import LAYOUT, from_json, to_json
+
+LAYOUT = "kafka-lake.layout"
+"""A table property: the partitioning and the sort order that the settings asked for last."""
 
 _QUOTED = r"`(?:[^`]|``)+`"
 _NAME = rf"(?P<column>{_QUOTED}(?:\.{_QUOTED})*|[^(),`\s](?:[^(),]*?[^(),\s])??)"
@@ -89,12 +97,7 @@ def written_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a table is partitioned and sorted, by field ids: a rename changes nothing.
-
-    Args:
-        partition_by: Field id and transform, each.
-        sort_by: Field id and direction, each.
-    """
+    """Partitions as field ids and transforms, sort order as field ids and directions: a rename changes nothing."""
 
     partition_by: tuple[tuple[int, Transform[Any, Any]], ...]
     sort_by: tuple[tuple[int, SortDirection], ...]
@@ -103,7 +106,7 @@ class Layout:
     def asked(
         cls, schema: Schema, partition_by: Sequence[str], sort_by: Sequence[str], renames: Mapping[str, str]
     ) -> "Layout":
-        """Return what settings ask for, in terms of a schema."""
+        """Return the layout that settings ask for."""
         partitions = []
         for text in partition_by:
             column, transform = parse_partition_field(text)
@@ -122,7 +125,7 @@ class Layout:
 
     @classmethod
     def of(cls, table: Table) -> "Layout":
-        """Return what a table has."""
+        """Return the layout of a table."""
         return cls(
             tuple(
                 (f.source_id, f.transform) for f in table.spec().fields if not isinstance(f.transform, VoidTransform)
@@ -131,11 +134,11 @@ class Layout:
         )
 
     def same_partitions(self, other: "Layout") -> bool:
-        """Return whether both have the same partitions, in whatever order."""
+        """Return whether both have the same partitions, in any order."""
         return {(i, str(t)) for i, t in self.partition_by} == {(i, str(t)) for i, t in other.partition_by}
 
     def same_as(self, other: "Layout") -> bool:
-        """Return whether nothing has to be done to get from one to the other."""
+        """Return whether both have the same partitions and sort order."""
         return self.same_partitions(other) and self.sort_by == other.sort_by
 
     def sort_fields(self) -> list[SortField]:
@@ -161,17 +164,15 @@ class Layout:
 
 
 def distribution_of(partition_by: Sequence[str]) -> str:
-    """Return Iceberg's distribution mode for a table that is partitioned so."""
+    """Return Iceberg's distribution mode for a table's partitions."""
     return "hash" if partition_by else "none"
 
 
 def layout_property(partition_by: Sequence[str], sort_by: Sequence[str], distribution: str | None) -> str:
-    """Return the property `LAYOUT` for a layout.
+    """Return the property `LAYOUT`.
 
     Args:
-        partition_by: Iceberg transforms, as the settings have them.
-        sort_by: Columns, as the settings have them.
-        distribution: The distribution mode if it is ours; None if somebody else chose it.
+        distribution: The distribution mode if kafka_lake chose it; else None.
     """
     layout: dict[str, Any] = {"partition_by": list(partition_by), "sort_by": list(sort_by)}
     return to_json(layout if distribution is None else {**layout, "distribution": distribution})
@@ -189,7 +190,7 @@ def partition_spec_of(schema: Schema, layout: Layout) -> PartitionSpec:
 
 
 def partition_name(schema: Schema, source_id: int, transform: Transform[Any, Any], used: Names) -> str:
-    """Return a name that neither a column nor another partition field has; identity alone is called as its column."""
+    """Return a name that no column and no other partition field has; an identity partition has its column's name."""
     column = name_of_field(schema, source_id)
     if isinstance(transform, IdentityTransform) and column not in used:
         return column
@@ -207,7 +208,7 @@ def _transform_text(transform: str, column: str) -> str:
 
 
 def name_of_field(schema: Schema, field_id: int) -> str:
-    """Return the path of a column by its field id; text that says so if there is none."""
+    """Return the path of a column, or a text that says that it is gone."""
     name = schema.find_column_name(field_id)
     return f"(field {field_id}, which is gone)" if name is None else name
 
@@ -219,7 +220,7 @@ def _field(schema: Schema, column: str, setting: str, renames: Mapping[str, str]
         if column in renames:
             return _field(schema, ".".join([*column.split(".")[:-1], renames[column]]), setting, {})
         if (called := column_name(column, ())) != column and called in schema.column_names:
-            # A field of the records, whose name no column can have.
+            # The name of a field in the records, which no column can have.
             return _field(schema, called, setting, {})
         raise ConfigurationError(
             f"{setting}: there is no column {column!r}; the columns are {', '.join(f.name for f in schema.fields)}.",
@@ -230,21 +231,22 @@ def _field(schema: Schema, column: str, setting: str, renames: Mapping[str, str]
 def evolve_layout(
     table: Table, partition_by: Sequence[str], sort_by: Sequence[str], renames: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Give the table the partition spec and sort order that the settings ask for, in one commit of its metadata.
+    """Give the table the partition spec and sort order that the settings ask for; existing files keep theirs.
 
-    Only if the layout is this program's own, which the property `LAYOUT` says, and only if the settings have changed
-    since: what others did to the spec meanwhile stays. Files that are there keep their layout, as Iceberg does it.
+    Only if kafka_lake created the table (it has the property `LAYOUT`), and only if the settings have changed since:
+    what others did to the layout stays.
 
     Args:
-        renames: The topic's, by which the two may name columns as they were.
+        renames: The topic's; ``partition_by`` and ``sort_by`` may use old names.
 
     Returns:
-        A line for each thing that changed; none if nothing did.
+        A line for each change.
 
     Raises:
-        ConfigurationError: If a transform or sort names a column that the table lacks, or doesn't go with its type.
-            Nothing is changed then.
-        CommitFailedException: If somebody else changed the table's layout meanwhile. Nothing is changed then.
+        ConfigurationError: If a transform or sort names a missing column, or doesn't fit its type. Nothing is changed
+            then.
+        CommitFailedException: If somebody else changed the layout meanwhile. Nothing is changed then, except that the
+            table may be unsorted already.
     """
     schema, renames = table.schema(), renames or {}
     asked = Layout.asked(schema, partition_by, sort_by, renames)
@@ -274,7 +276,7 @@ def _was_asked(schema: Schema, recorded: Mapping[str, Any], asked: Layout, renam
     try:
         before = Layout.asked(schema, recorded.get("partition_by", ()), recorded.get("sort_by", ()), renames)
     except ConfigurationError:
-        # Its columns are called otherwise by now.
+        # Its columns have been renamed.
         return False
     return "partition_by" in recorded and asked.same_as(before)
 
@@ -283,7 +285,7 @@ def _repartition(transaction: Transaction, table: Table, asked: Layout) -> None:
     schema, asked_fields = table.schema(), {(i, str(t)) for i, t in asked.partition_by}
     history = [field for spec in table.specs().values() for field in spec.fields]
     here = {(f.source_id, str(f.transform)): f for f in table.spec().fields}
-    # A name that another field had, in whatever spec, would mix the two up in the partitions of old files.
+    # With the name of a field of another spec, old files' partitions would mix up the two.
     used = Names(field.name for field in history)
     try:
         with transaction.update_spec() as update:
@@ -305,9 +307,48 @@ def _repartition(transaction: Transaction, table: Table, asked: Layout) -> None:
 
 def _resort(transaction: Transaction, table: Table, asked: Layout) -> None:
     if not asked.sort_by:
-        make_unsorted(transaction, table)
+        _make_unsorted(table)
         return
     with transaction.update_sort_order() as update:
         for field in asked.sort_fields():
             add_field = update.asc if field.direction is SortDirection.ASC else update.desc
             add_field(name_of_field(table.schema(), field.source_id), field.transform, field.null_order)
+
+
+def _make_unsorted(table: Table) -> None:
+    """Make a table unsorted by a commit of its own: PyIceberg's transactions have no public way to do it.
+
+    If the rest of the change of layout is refused, the next attempt does it.
+    """
+    add: tuple[TableUpdate, ...] = ()
+    if UNSORTED_SORT_ORDER_ID not in table.sort_orders():
+        add = (AddSortOrderUpdate.model_validate({"sort-order": UNSORTED_SORT_ORDER}),)
+    update = SetDefaultSortOrderUpdate.model_validate({"sort-order-id": UNSORTED_SORT_ORDER_ID})
+    had = {"default-sort-order-id": table.sort_order().order_id}
+    table.catalog.commit_table(table, (AssertDefaultSortOrderId.model_validate(had),), (*add, update))
+
+
+def to_json(content: Mapping[str, Any]) -> str:
+    """Return the text of a table property that has JSON."""
+    return json.dumps(dict(content), sort_keys=True)
+
+
+def from_json(table: Table, name: str) -> dict[str, Any] | None:
+    """Return what a property of a table holds; None if the table lacks it.
+
+    Raises:
+        TableError: If it is not a JSON object.
+    """
+    text = table.properties.get(name)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise TableError(
+            f"Table {'.'.join(table.name())}: its property {name} is not a JSON object.",
+            "Correct or unset the property.",
+        )
+    return found

@@ -1,1 +1,0 @@
-"""Tables made and evolved as a topic's settings ask, through PyIceberg: no engine needed."""
