@@ -27,8 +27,7 @@ from kafka_lake.errors import TableError
 from kafka_lake.ingest.maintenance.maintain import Tables, maintain
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.maintenance.policy import MOST_SNAPSHOTS
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.policy import MOST_SNAPSHOTS, Maintenance
 from kafka_lake.lake.totals import Totals, totals_of
 
 _OFF = "{enabled: false}"

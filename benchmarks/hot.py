@@ -21,7 +21,7 @@ from benchmarks.ours import Engine
 from benchmarks.results import document
 from benchmarks.throughput import scratch
 from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.lake.maintenance.health import table_health
+from kafka_lake.lake.maintenance.policy import table_health
 
 HEADER = (
     "minutes",

@@ -37,7 +37,7 @@ from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.maintenance.health import table_health
+from kafka_lake.lake.maintenance.policy import table_health
 from kafka_lake.spark import daemon
 
 HEADER = ("minutes", "records", "wait, median s", "95 % s", "most s", "commits", "kills", "memory of all, most")

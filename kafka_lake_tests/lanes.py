@@ -44,9 +44,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_keyed.py::test_the_columns_of_a_records_key_may_be_called_otherwise_in_the_table": (
         "integration/test_keyed.py::test_the_table_is_what_the_database_is"
     ),
-    "integration/test_maintain.py::test_many_manifests_become_few": (
-        "integration/test_maintain.py::test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else"
-    ),
     "integration/test_metrics.py::test_a_broker_that_dies_takes_its_topics_values_away_and_no_others": (
         "unit/test_metrics.py::test_brokers_that_do_not_answer_take_ends_and_lag_away_and_are_told_of_once"
     ),

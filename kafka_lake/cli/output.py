@@ -112,11 +112,7 @@ def file_lines(tables: Sequence[Due]) -> Iterator[str]:
 
 
 def preview_lines(found: Preview) -> Iterator[str]:
-    """Give, as lines, the rows and files of a table that maintenance would remove."""
-    if found.dangling:
-        have = "has" if found.dangling == 1 else "have"
-        files = counted(found.dangling, "delete file")
-        yield f"{found.due.name}: {files} {have} no data file, which the next compaction removes"
+    """Give, as lines, the rows of a table that maintenance would delete."""
     if found.rows is not None:
         whole = counted(found.rows.dropped, "whole file")
         files = f"{whole}, and {found.rows.partly:,} that would be written again without them"

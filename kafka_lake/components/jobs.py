@@ -31,8 +31,6 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.maintain import Due, Maintained, Tables, due, maintain, sentence
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.health import dangling_deletes
-from kafka_lake.lake.maintenance.manifests import Planning
 
 TABLE_HEALTH = "table_health"
 JOB = "maintain_tables"
@@ -127,7 +125,7 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
             if done:
                 # The page of the table shows it among its events.
                 context.op_execution_context.log_event(dg.AssetObservation(key, metadata=metadata))
-            yield _verdict(key, found, {**metadata, **_leftovers(spec, tables)})
+            yield _verdict(key, found, metadata)
 
     return maintain_tables
 
@@ -152,38 +150,23 @@ def _metadata(spec: TopicTable, tables: Sequence[Due], done: Sequence[Maintained
             markdown_table(tuple(lines[0]), (tuple(each.values()) for each in lines))
         )
         for each in done:
-            if each.identifier == spec.identifier:
-                metadata |= _numbers(each)
+            # Dagster plots numbers over time.
+            if each.identifier == spec.identifier and each.rows is not None:
+                metadata["rows_expired"] = each.rows.rows
         metadata["seconds"] = round(sum(each.seconds for each in done), 1)
     return metadata
 
 
 def _figures(done: Maintained) -> dict[str, str]:
     """Return what was done to a table, by heading: before and after."""
-    before, after = done.planning_before or Planning(0, 0), done.planning_after or Planning(0, 0)
-    measured = before.seconds is not None and after.seconds is not None
     return {
         "table": code(".".join(done.identifier)),
         "data files": f"{done.before.data_files:,} → {done.after.data_files:,}",
         "delete files": f"{done.before.delete_files:,} → {done.after.delete_files:,}",
-        "manifests": f"{before.manifests:,} → {after.manifests:,}",
-        "planning": f"{before.seconds:.2f} → {after.seconds:.2f} s" if measured else "",
         "snapshots": f"{done.before.snapshots:,} → {done.after.snapshots:,}",
         "rows expired": "" if done.rows is None else f"{done.rows.rows:,}",
         "seconds": f"{done.seconds:.1f}",
     }
-
-
-def _numbers(done: Maintained) -> dict[str, Any]:
-    """Return what Dagster plots over time of the topic's own table."""
-    found: dict[str, Any] = {}
-    if done.planning_after is not None:
-        found["manifests"] = done.planning_after.manifests
-        if done.planning_after.seconds is not None:
-            found["planning_seconds"] = round(done.planning_after.seconds, 3)
-    if done.rows is not None:
-        found["rows_expired"] = done.rows.rows
-    return found
 
 
 def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvaluation:
@@ -197,15 +180,6 @@ def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvalua
         description=result.description,
         metadata=result.metadata,
     )
-
-
-def _leftovers(spec: TopicTable, tables: Tables) -> dict[str, Any]:
-    """Return what the check shows beside its verdict: manifests are read for it, so the sensor doesn't."""
-    found = ((name, tables.catalog.table(name)) for name in spec.identifiers)
-    counted = {name: dangling_deletes(table) for name, table in found if table is not None}
-    lacking = {".".join(name) for name, number in counted.items() if number is None}
-    told = {"delete_files_without_data_file": sum(filter(None, counted.values()))}
-    return told | ({"delete_files_not_counted_of": ", ".join(sorted(lacking))} if lacking else {})
 
 
 def _verdict(

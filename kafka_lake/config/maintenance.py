@@ -7,7 +7,7 @@ from pydantic import Field, create_model
 
 from kafka_lake.config.settings import Duration, OptionalText, Problem, Settings, ShortFor, TextList
 from kafka_lake.ingest.topic_table import pydantic_fields
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.policy import Maintenance
 
 _KINDS = get_type_hints(Maintenance, include_extras=True)
 _WRITTEN: dict[Any, Any] = {str | None: Duration | None, tuple[str, ...]: TextList}
@@ -48,8 +48,6 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
 
     def problems(self) -> Iterator[Problem]:
         """Give what the settings ask for and can't be, whatever the table."""
-        if problem := self.policy().order_problem():
-            yield (), problem
         if self.row_retention is not None and not self.policy().keep_rows_seconds:
             why = f"{self.row_retention.older_than} would delete every row. Write null to keep all rows"
             yield ("row_retention",), why

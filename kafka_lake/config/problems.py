@@ -194,12 +194,9 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
         complete: Whether the cluster's own settings are among them.
     """
     policy = spec.maintenance
-    declared = _all_columns(spec)
-    if declared is not None:
-        unknown = [each for each in policy.compact_columns if not {each, each.partition(".")[0]} & {*declared}]
-        yield from (f"compact_sort: {each} isn't in columns:, which are {', '.join(declared)}" for each in unknown)
     if policy.keep_rows is None:
         return
+    declared = _all_columns(spec)
     of_cluster = " Set row_retention: null here, or take it out of the cluster's document." if complete else ""
     if spec.write != "append":
         why = f"a key that expired would look like one that never was, in a table with write: {spec.write}"

@@ -15,7 +15,7 @@ from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.ingest.topic_table import TableName
 from kafka_lake.lake.catalog import quoted
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.policy import Maintenance
 
 Unit = Literal["hourly", "daily", "monthly"]
 EXAMPLE = "daily(ordered_at, 2026-01-01)"

@@ -16,7 +16,7 @@ from kafka_lake.ingest.record_keys import at_version, state_of
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
-from kafka_lake.lake.maintenance.expired import proven_positions
+from kafka_lake.lake.maintenance.old_rows import proven_positions
 from kafka_lake.lake.positions import (
     POSITION,
     TableState,

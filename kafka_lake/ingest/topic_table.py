@@ -16,7 +16,7 @@ from kafka_lake.common import environment
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.policy import Maintenance
 from kafka_lake.lake.names import column_name, shortened
 
 Unmatched = Literal["dead_letter", "ignore", "fail"]

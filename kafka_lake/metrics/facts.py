@@ -8,7 +8,7 @@ from typing import get_args
 from kafka_lake.common.offsets import Loss, LossReason, Position, Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.health import TableHealth
+from kafka_lake.lake.maintenance.policy import TableHealth
 from kafka_lake.lake.totals import STEPS, Totals
 from kafka_lake.metrics import declared as m
 from kafka_lake.metrics.declared import MAX_PARTITIONS, Metric

@@ -49,7 +49,6 @@ def test_keyed_table_has_columns_of_any_name(
                 {"range": {"column": more, "max": 10}, "name": "more"},
                 {"expression": f"{in_sql(most)} < 10", "name": "most"},
             ],
-            "maintenance": {"compact_sort": [f"{in_sql(value)} desc"]},
         },
     )
     spec = document.topic_table()

@@ -28,7 +28,7 @@ from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.maintenance.compact import compact
+from kafka_lake.lake.maintenance.procedures import compact
 from kafka_lake.lake.positions import ancestors, head_of
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 from kafka_lake_tests.integration.test_exactly_once import Killed, at

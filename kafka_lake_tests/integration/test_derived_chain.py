@@ -20,7 +20,7 @@ from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.maintenance.compact import compact
+from kafka_lake.lake.maintenance.procedures import compact
 from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic
 from kafka_lake_tests.integration.test_exactly_once import Killed, at
 from kafka_lake_tests.integration.test_routes import assert_all_once, killed_at, number_of, send_events, spec_of

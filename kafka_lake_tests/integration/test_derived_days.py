@@ -18,7 +18,7 @@ from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.lake.catalog import quoted
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.policy import Maintenance
 from kafka_lake_tests.conftest import NAMESPACE
 from kafka_lake_tests.integration.test_derived import START, World, orders, world
 from kafka_lake_tests.integration.test_derived_partitions import DAY, by_day, moment

@@ -2,12 +2,9 @@
 
 import json
 import random
-import re
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ from typing import Any
 import dagster as dg
 import pytest
 from confluent_kafka import TopicPartition
-from pyiceberg.exceptions import CommitFailedException
 
 from kafka_lake.components.jobs import health_check_key
 from kafka_lake.components.keys import MAINTENANCE_TAG, table_key
@@ -23,15 +19,13 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.sensors.maintenance import evaluate
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.maintain import due, maintain, sentence
+from kafka_lake.ingest.maintenance.maintain import due, maintain
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.losses import recorded_losses
-from kafka_lake.lake.maintenance import manifests
-from kafka_lake.lake.maintenance.compact import compact
-from kafka_lake.lake.maintenance.health import commits_since_compaction, table_health
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.policy import Maintenance, commits_since_compaction, table_health
+from kafka_lake.lake.maintenance.procedures import compact
 from kafka_lake.lake.positions import read_state
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_dagster import Runner, events_of, runner  # noqa: F401
@@ -58,9 +52,8 @@ def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec(
-        # Another order than that of a compaction.
-        sort_by=("id",),
-        maintenance=replace(SHARP, compact_every=5, compact_sort=("_kafka.partition desc", "id desc")),
+        sort_by=("_kafka.partition desc", "id desc"),
+        maintenance=replace(SHARP, compact_every=5),
     )
     filled(topic, spec, connections, 4)
     topic.send(b"junk")
@@ -77,7 +70,7 @@ def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else
     assert done[spec.identifier].before.data_files == 4
     see = view(spec)
     assert sorted(see.ids()) == list(range(8))
-    # As compact_sort asks for: partition 1 has the odd ones.
+    # Partition 1 has the odd ones.
     assert see.table.scan().to_arrow()["id"].to_pylist() == [7, 5, 3, 1, 6, 4, 2, 0]
     # The newest snapshots are the compaction's; what remains of ours is the one that tells the position.
     for _ in range(3):
@@ -221,90 +214,12 @@ def test_the_sensor_asks_for_it_where_it_is_due_and_the_run_tells_what_it_did(
     assert told["data_files"] == len(list(view(spec).table.scan().plan_files())) == 1
     assert told["snapshots"] == table_health(view(spec).table).snapshots
     assert ".".join(spec.identifier) in str(told["done"])
-    assert told["manifests"] == len(view(spec).table.inspect.manifests())
-    assert re.search(r"\| \d+ → \d+ +\| \d+\.\d\d → \d+\.\d\d s", str(told["done"]))
     (check,) = result.get_asset_check_evaluations()
     assert (check.check_name, check.passed, check.asset_key) == ("table_health", True, table_key(spec))
     assert {name: each.value for name, each in check.metadata.items()}.items() >= told.items()
     assert events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec)) == []
     assert not tick(901).run_requests
     view(spec).assert_exactly_once(topic.ledger)
-
-
-def test_many_manifests_become_few(
-    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manifests, "_FEW", 3)
-    monkeypatch.setattr(manifests, "_TIMES_TOO_MANY", 1)
-    topic = new_topic(2)
-    spec = topic.spec(
-        maintenance=replace(SHARP, compact_every=1000), table_properties={"commit.manifest-merge.enabled": "false"}
-    )
-    filled(topic, spec, connections, 5)
-    (done,) = maintain(spec, connections())
-    see = view(spec)
-    assert done.planning_before is not None
-    assert done.planning_after is not None
-    assert (done.planning_before.manifests, done.planning_after.manifests) == (5, 1)
-    assert "5 manifests became 1" in sentence(done)
-    assert done.after.data_files == done.before.data_files
-    see.assert_exactly_once(topic.ledger)
-
-
-class Beside:
-    """Spark, and commits without rows that come while it rewrites the manifests that it has listed."""
-
-    def __init__(self, spark: Any, commit: Callable[[], object]) -> None:
-        self._spark, self._commit, self.asked = spark, commit, 0
-
-    def sql(self, query: str) -> Any:
-        if "rewrite_manifests" not in query:
-            return self._spark.sql(query)
-        self.asked += 1
-        done = threading.Event()
-
-        def commits() -> None:
-            tracker = self._spark.sparkContext.statusTracker()
-            while not done.is_set():
-                if tracker.getActiveJobsIds():
-                    self._commit()
-
-        with ThreadPoolExecutor(1) as pool:
-            committing = pool.submit(commits)
-            try:
-                return self._spark.sql(query)
-            finally:
-                done.set()
-                committing.result()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spark, name)
-
-
-def test_manifests_that_a_commit_has_dropped_meanwhile_are_looked_at_anew(
-    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first commit after a compaction drops the manifests of all files that it replaced; here while Spark works."""
-    monkeypatch.setattr(manifests, "_FEW", 5)
-    monkeypatch.setattr(manifests, "_TIMES_TOO_MANY", 1)
-    topic, found = new_topic(2), connections()
-    spec = topic.spec(maintenance=replace(SHARP, compact_every=8, expire_after=None))
-    filled(topic, spec, connections, 8)
-
-    def commit() -> None:
-        table = found.catalog.table(spec.identifier)
-        assert table is not None
-        with suppress(CommitFailedException), table.transaction() as change, change.update_snapshot().merge_append():
-            pass
-
-    beside = Beside(found.spark(), commit)
-    (done,) = maintain(spec, replace(found, spark=lambda: beside))
-    assert beside.asked == 1
-    assert done.planning_after is not None
-    assert done.planning_after.manifests <= 2
-    assert done.after.data_files == 1
-    see = view(spec)
-    assert sorted(see.ids()) == list(range(16))
 
 
 def test_a_table_that_others_have_created_is_maintained_only_if_told_so(

@@ -15,7 +15,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.health import table_health
+from kafka_lake.lake.maintenance.policy import table_health
 from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.metrics.board import Board
 from kafka_lake.metrics.collect import ClusterCollector, max_age

@@ -15,7 +15,7 @@ from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.policy import Maintenance
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
 

@@ -19,8 +19,8 @@ from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.maintenance import expire_rows as expiry
-from kafka_lake.lake.maintenance.expired import expired_of
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.old_rows import expired_of
+from kafka_lake.lake.maintenance.policy import Maintenance
 from kafka_lake.lake.positions import head_of
 from kafka_lake.lake.snapshot_log import snapshot_log
 from kafka_lake.lake.totals import totals_of
@@ -302,7 +302,7 @@ def test_what_cannot_be_told_is_refused_and_the_rest_is_done(
     forget = see.call("expire_snapshots", retain_last="1", older_than="TIMESTAMP '2100-01-01 00:00:00'")
     connections().spark().sql(forget).collect()
     head = head_of(see.table)
-    with pytest.raises(TableError, match="no snapshot tells its position"):
+    with pytest.raises(TableError, match="no snapshot has its position"):
         maintain(lost, connections())
     assert head_of(see.table) == head
     assert expired_of(see.table) is None

@@ -12,7 +12,7 @@ from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.author import author_summary
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.policy import Maintenance
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration

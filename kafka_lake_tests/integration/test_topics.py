@@ -28,8 +28,8 @@ from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.maintenance.compact import compact
-from kafka_lake.lake.maintenance.expire import Limits, expire
+from kafka_lake.lake.maintenance.policy import Limits
+from kafka_lake.lake.maintenance.procedures import compact, expire
 from kafka_lake.lake.positions import POSITION
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.integration.test_dagster import Runner, by_partition, whole

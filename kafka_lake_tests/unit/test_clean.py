@@ -23,9 +23,8 @@ from kafka_lake.ingest.maintenance.maintain import Tables, maintain, preview
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.layout import LAYOUT
-from kafka_lake.lake.maintenance.expired import expired_of, proven_positions
-from kafka_lake.lake.maintenance.old_files import ExpiredRows
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.old_rows import ExpiredRows, expired_of, proven_positions
+from kafka_lake.lake.maintenance.policy import Maintenance
 from kafka_lake.lake.positions import POSITION, RUN_ID, positions_in, summary_of
 from kafka_lake.lake.tables import drop_if_unused, ensure_table, schema_of
 
@@ -131,7 +130,7 @@ def test_old_rows_in_files_of_their_own_go_without_spark(catalog):
     table = ensure_table(catalog, SPEC.identifier, schema_of(old.schema))
     table.append(old)
     table.append(ROWS.append_column("at", pa.array([datetime.now(UTC).replace(tzinfo=None)] * 2, pa.timestamp("us"))))
-    with pytest.raises(TableError, match="no snapshot tells its position"):
+    with pytest.raises(TableError, match="no snapshot has its position"):
         maintain(spec, Tables(catalog, no_spark))
     table.refresh()
     positions = {topic: Position(TopicIdentity("c", f"id of {topic}", topic), {0: 4}) for topic in ("drinks", "pizzas")}

@@ -512,12 +512,3 @@ def test_settings_name_fields_whose_columns_are_called_otherwise() -> None:
     table = {"columns": "`shop.id` int, v int", "write": {"mode": "upsert", "key": ["shop.id"]}}
     declared = KafkaTopic(topic="orders", table=table)
     assert declared.topic_table().key == ("shop.id",)
-
-
-def test_compaction_may_sort_by_a_declared_column_with_a_dot() -> None:
-    settings = {
-        "columns": "`shop.id` int, who struct<id: int>",
-        "maintenance": {"compact_sort": ["`shop.id`", "who.id"]},
-    }
-    spec = KafkaTopic(topic="orders", table=settings).topic_table()
-    assert spec.maintenance.compact_sort == ("`shop.id`", "who.id")

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.maintenance.expire import Limits, expire
+from kafka_lake.lake.maintenance.policy import Limits
+from kafka_lake.lake.maintenance.procedures import expire
 from kafka_lake.lake.positions import POSITION
 from kafka_lake.lake.tables import ensure_table, schema_of
 

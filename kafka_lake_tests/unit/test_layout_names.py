@@ -1,16 +1,14 @@
-"""Columns of any name in `partition_by`, `sort_by` and the order of a compaction: quoted, they mean themselves."""
+"""Columns of any name in `partition_by` and `sort_by`: quoted, they mean themselves."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortDirection
-from pyiceberg.types import LongType, NestedField, StringType, StructType
+from pyiceberg.types import LongType, NestedField, StructType
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.layout import Layout, parse_partition_field, parse_sort_field, written_name
-from kafka_lake.lake.maintenance.compact import rewrite_arguments
-from kafka_lake.lake.maintenance.settings import Maintenance
 
 HOSTILE = ["a key", "a.b", 'q"uote', "it's", "tick`ed", "br[0]{}", "sold (UTC), local", "größe", "数", "1st", "select",
            "order", "day", "bucket", "a desc", "a,b", "-", "\\", "%s", "{}", ";--"]  # fmt: skip
@@ -62,10 +60,3 @@ def test_field_whose_name_no_column_can_have_is_found() -> None:
     assert Layout.asked(schema, ["shop.id", "who.id"], [], {}).partition_by[0][0] == 1
     with pytest.raises(ConfigurationError, match=r"there is no column .who\.name"):
         Layout.asked(schema, ["who.name"], [], {})
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_compaction_sorts_by_a_column_of_any_name(name: str) -> None:
-    schema = Schema(NestedField(1, name, StringType()))
-    said = rewrite_arguments(schema, Maintenance(compact_sort=(quoted(name),)), ordered=False, name="shop.orders")
-    assert said["sort_order"].replace("\\", "").replace("''", "'").strip("'").startswith(quoted(name).replace("\\", ""))

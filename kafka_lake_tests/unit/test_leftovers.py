@@ -1,13 +1,11 @@
-"""What a table keeps that no reader needs: which delete files have no data file, and who holds old files."""
+"""Which snapshots, tags and branches hold old files of a table."""
 
 import re
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from pyiceberg.manifest import ManifestContent
 
-from kafka_lake.lake.maintenance.health import dangling_deletes, holders, table_health
+from kafka_lake.lake.maintenance.policy import holders, table_health
 from kafka_lake.lake.tables import ensure_table, schema_of
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -39,39 +37,3 @@ def test_old_files_are_held_by_the_oldest_snapshot_and_by_what_others_point_to(t
     assert "branch audit (its oldest of 2 snapshots is of T)" in found
     assert "main" not in found, "of main, nothing but its head is left"
     assert table_health(table).held_by.startswith("tag begin"), "the oldest first"
-
-
-def test_deletes_of_files_that_are_gone_are_counted():
-    """As manifests and plans tell it: PyIceberg writes no delete files. Spark's are in `integration/`."""
-
-    def entry(path):
-        return SimpleNamespace(data_file=SimpleNamespace(file_path=path))
-
-    deletes = SimpleNamespace(
-        content=ManifestContent.DELETES, fetch_manifest_entry=lambda *_, **__: [entry("a"), entry("b"), entry("c")]
-    )
-    data = SimpleNamespace(content=ManifestContent.DATA)
-
-    def plan():
-        return [SimpleNamespace(delete_files=[SimpleNamespace(file_path=path) for path in each]) for each in wanted]
-
-    def table_of(*manifests, version=2):
-        return SimpleNamespace(
-            current_snapshot=lambda: SimpleNamespace(manifests=lambda _: list(manifests)),
-            io=None,
-            format_version=version,
-            scan=lambda: SimpleNamespace(plan_files=plan),
-        )
-
-    wanted = [["b"], ["b", "a"], []]
-    assert dangling_deletes(table_of(data, deletes)) == 1
-    assert dangling_deletes(table_of(data)) == 0
-    assert dangling_deletes(table_of(data, deletes, version=3)) is None
-    assert dangling_deletes(table_of(data, version=3)) == 0
-
-    def unable():
-        raise ValueError("PyIceberg does not yet support equality deletes")
-
-    refused = table_of(data, deletes)
-    refused.scan = lambda: SimpleNamespace(plan_files=unable)
-    assert dangling_deletes(refused) is None

@@ -11,10 +11,17 @@ from pyiceberg.table.snapshots import Operation
 
 from kafka_lake.config.topic import Topic
 from kafka_lake.lake.layout import LAYOUT
-from kafka_lake.lake.maintenance.expire import Limits, expirable
-from kafka_lake.lake.maintenance.health import COMPACTED, commits_since_compaction
-from kafka_lake.lake.maintenance.policy import MOST_SNAPSHOTS, applies_to, limits_of, needs_of
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.policy import (
+    COMPACTED,
+    MOST_SNAPSHOTS,
+    Limits,
+    Maintenance,
+    applies_to,
+    commits_since_compaction,
+    expirable,
+    limits_of,
+    needs_of,
+)
 from kafka_lake.lake.positions import ADOPTED_AT, POSITION
 
 DAY = 86_400_000

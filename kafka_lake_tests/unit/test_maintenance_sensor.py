@@ -25,7 +25,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.layout import LAYOUT
 from kafka_lake.lake.maintenance import policy
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.policy import Maintenance
 from kafka_lake.lake.positions import POSITION
 
 POLICY = Maintenance(compact_every=2)

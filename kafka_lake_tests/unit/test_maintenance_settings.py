@@ -21,10 +21,8 @@ from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.topic import Topic
 from kafka_lake.ingest.maintenance.maintain import Due, Preview
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.health import TableHealth
-from kafka_lake.lake.maintenance.old_files import ExpiredRows
-from kafka_lake.lake.maintenance.policy import Needs
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.old_rows import ExpiredRows
+from kafka_lake.lake.maintenance.policy import Maintenance, Needs, TableHealth
 from kafka_lake_tests.unit.test_clusters import Documents, loaded, write
 
 
@@ -90,24 +88,12 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
             "table: {columns: id bigint}",
             "by: at isn't in columns:, which are id, _kafka",
         ),
-        ("compact_sort: [id, at desc]", "table: {columns: id bigint}", "compact_sort: at isn't in columns:, which are"),
         ("{}", "table: {maintenance: {row_retention: {by: at}}}", "older_than: is missing"),
         ("row_retention: 90d", "topics: [a, b]\ntable: c", "row_retention: can't be combined with topics: yet"),
         (
             "row_retention: 90d",
             "tables: [{name: a, where: {field: k, equals: a}}, {name: b}]",
             "row_retention: can't be combined with tables: yet",
-        ),
-        (
-            "{}",
-            "tables: [{name: a, where: {field: k, equals: a}, maintenance: {compact_sort: [a], compact_every: null}}, "
-            "{name: b}]",
-            "compact_sort has no effect",
-        ),
-        (
-            "{}",
-            "tables_by: {field: k, name: 'k_{value}', maintenance: {compact_sort: ['a, b']}}",
-            "'a, b' is not understood",
         ),
         ("expire_after: soon", "", "'soon' is not a duration"),
         ("row_retention: 0d", "", "0d would delete every row"),
@@ -125,7 +111,6 @@ def test_what_cannot_be_is_said_with_the_topic_or_the_document(cluster: str, top
 def test_what_goes_well_together_is_not_refused() -> None:
     for settings in (
         {"write": "upsert", "maintenance": {"row_retention": None}},
-        {"columns": "id bigint", "maintenance": {"compact_sort": ["_kafka.timestamp desc"]}},
         {"metadata_column": None, "maintenance": {"row_retention": {"older_than": "90d", "by": "at"}}},
         {
             "columns": "id bigint, inner struct<at: date>",

@@ -25,7 +25,7 @@ from kafka_lake.common.server_process import free_port
 from kafka_lake.errors import CatalogError, ConfigurationError, KafkaError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.records import Place
-from kafka_lake.lake.maintenance.health import TableHealth
+from kafka_lake.lake.maintenance.policy import TableHealth
 from kafka_lake.lake.totals import Totals
 from kafka_lake.metrics import collect
 from kafka_lake.metrics import declared as m

@@ -27,9 +27,17 @@ from kafka_lake.common.offsets import Position, Positions, TopicIdentity
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.maintenance.maintain import old_rows
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of, limit_ms, proven_positions, why_expire
-from kafka_lake.lake.maintenance.old_files import RowLimit, row_limit
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.old_rows import (
+    EXPIRED,
+    Expired,
+    RowLimit,
+    expired_of,
+    limit_ms,
+    proven_positions,
+    row_limit,
+    why_expire,
+)
+from kafka_lake.lake.maintenance.policy import Maintenance
 from kafka_lake_tests.unit.test_maintenance_policy import OURS, table_of
 
 DAY = 86_400_000

@@ -66,7 +66,6 @@ def maintain(
                     for number, looked_at in enumerate(previews, len(told) - len(previews)):
                         rows = looked_at.rows and asdict(looked_at.rows)
                         told[number] |= {"would_expire": rows}
-                        told[number]["delete_files_without_data_file"] = looked_at.dangling
                         for line in preview_lines(looked_at):
                             show(line, markup=False, soft_wrap=True)
                     continue

@@ -171,8 +171,6 @@ def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
         )
     if spec.maintenance.keep_rows:
         yield "maintenance: row_retention: isn't for derived tables yet. Leave it out."
-    if problem := spec.maintenance.order_problem():
-        yield problem
 
 
 def _key_problems(spec: DerivedSpec) -> Iterator[str]:

@@ -24,8 +24,8 @@ from kafka_lake.ingest.retry import StoppedError
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_runner import TopicRunner, runner_of
-from kafka_lake.lake.maintenance.compact import compact
-from kafka_lake.lake.maintenance.health import commits_since_compaction
+from kafka_lake.lake.maintenance.policy import commits_since_compaction
+from kafka_lake.lake.maintenance.procedures import compact
 
 _NAP_SECONDS = 0.1
 
@@ -243,7 +243,7 @@ class ContinuousRun:
             if self._since_compaction < self.settings.compact_every:
                 return
             self._since_compaction = 0
-            done = compact(connections.spark(), connections.catalog, spec.identifier, spec.maintenance)
+            done = compact(connections.spark(), connections.catalog, spec.identifier)
             context.observer.step_done(f"{done.before} files compacted to {done.after}")
         except Exception as error:
             # The files are as they were, only more of them; others may have changed the table meanwhile.

@@ -12,15 +12,18 @@ from kafka_lake.common.printable import counted
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.maintenance.compact import Compacted, compact
-from kafka_lake.lake.maintenance.expire import expire
 from kafka_lake.lake.maintenance.expire_rows import expire_rows
-from kafka_lake.lake.maintenance.expired import limit_ms, why_expire
-from kafka_lake.lake.maintenance.health import TableHealth, dangling_deletes, table_health
-from kafka_lake.lake.maintenance.manifests import Planning, planning_of, rewrite_manifests
-from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldRows, count_old_rows
-from kafka_lake.lake.maintenance.policy import Needs, applies_to, limits_of, needs_of
-from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.old_rows import ExpiredRows, OldRows, count_old_rows, limit_ms, why_expire
+from kafka_lake.lake.maintenance.policy import (
+    Maintenance,
+    Needs,
+    TableHealth,
+    applies_to,
+    limits_of,
+    needs_of,
+    table_health,
+)
+from kafka_lake.lake.maintenance.procedures import Compacted, compact, expire
 
 T = TypeVar("T")
 Identifier = tuple[str, str]
@@ -86,12 +89,10 @@ class Preview:
 
     Args:
         rows: The rows that would expire; None if the settings keep all rows.
-        dangling: Delete files without a data file; None if the metadata doesn't show that.
     """
 
     due: Due
     rows: ExpiredRows | None = None
-    dangling: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,6 @@ class Maintained:
     expired: int
     seconds: float
     rows: ExpiredRows | None = None
-    planning_before: Planning | None = None
-    planning_after: Planning | None = None
 
 
 def due(spec: HasTables, tables: HasEngine) -> list[Due]:
@@ -136,8 +135,7 @@ def preview(spec: HasTables, tables: HasEngine) -> list[Preview]:
     for identifier, table in _loaded(spec, tables):
         found = _due(spec, identifier, table, now)
         old = None if found.left_alone else old_rows(spec, identifier, now)
-        rows = count_old_rows(table, old) if old is not None else None
-        previews.append(Preview(found, rows, dangling_deletes(table)))
+        previews.append(Preview(found, count_old_rows(table, old) if old is not None else None))
     return previews
 
 
@@ -226,7 +224,7 @@ class _Work:
 
     def done(self) -> Maintained:
         began, failures = time.monotonic(), list[Exception]()
-        before, planning = self.table.needs.health, self._planning()
+        before = self.table.needs.health
 
         def tried(step: Callable[[], T], otherwise: T) -> T:
             # A step that fails doesn't prevent the others.
@@ -239,7 +237,6 @@ class _Work:
         # Expired rows needn't be compacted.
         rows = tried(self._expire_rows, None)
         compacted = tried(self._compact, None)
-        tried(self._rewrite_manifests, None)
         expired = tried(self._expire_snapshots, 0)
         if failures:
             raise failures[0]
@@ -252,16 +249,10 @@ class _Work:
             expired=expired,
             seconds=time.monotonic() - began,
             rows=rows,
-            planning_before=planning,
-            planning_after=self._planning(),
         )
 
     def _loaded(self) -> Table | None:
         return self.tables.catalog.table(self.table.identifier)
-
-    def _planning(self) -> Planning | None:
-        table = self._loaded()
-        return planning_of(table) if table is not None else None
 
     def _expire_rows(self) -> ExpiredRows | None:
         identifier = self.table.identifier
@@ -273,13 +264,7 @@ class _Work:
     def _compact(self) -> Compacted | None:
         if not (self.table.needs.compaction or self.everything):
             return None
-        own = self.spec.maintenance if self.table.identifier == self.spec.identifier else None
-        return compact(self.tables.spark(), self.tables.catalog, self.table.identifier, own)
-
-    def _rewrite_manifests(self) -> None:
-        # Without compaction, files stay as they are.
-        if self.spec.maintenance.compact_every is not None:
-            rewrite_manifests(self.tables.spark, self.tables.catalog, self.table.identifier)
+        return compact(self.tables.spark(), self.tables.catalog, self.table.identifier)
 
     def _expire_snapshots(self) -> int:
         table = self._loaded()
@@ -301,9 +286,4 @@ def sentence(done: Maintained) -> str:
         )
     if done.expired:
         parts.append(f"{counted(done.expired, 'snapshot')} expired")
-    before, after = done.planning_before, done.planning_after
-    if parts and before is not None and after is not None:
-        parts.append(f"{before.manifests:,} manifests became {after.manifests:,}")
-        if before.seconds is not None and after.seconds is not None:
-            parts.append(f"planning a query took {before.seconds:.2f} s and takes {after.seconds:.2f} s")
     return f"{'.'.join(done.identifier)}: {', '.join(parts) or 'nothing to do'} ({done.seconds:.0f} s)"

@@ -10,7 +10,7 @@ from kafka_lake.ingest.stage.replaced_rows import of_ranges
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable
 from kafka_lake.lake.author import author_summary, removes_mark
-from kafka_lake.lake.maintenance.old_files import row_limit
+from kafka_lake.lake.maintenance.old_rows import row_limit
 from kafka_lake.lake.maintenance.policy import applies_to
 from kafka_lake.lake.positions import positions_summary
 

@@ -1,1 +1,1 @@
-"""What keeps a table small and quick, whoever wrote it."""
+"""Maintenance of tables: policy, compaction, expiry of snapshots and of rows."""

@@ -1,7 +1,7 @@
-"""Expire rows: those that are older than a limit leave a table, by one commit that tells the table's position.
+"""Row expiry: delete old rows by one commit that carries the table's position.
 
-Files of which all rows are old are dropped by their statistics; nothing of them is read. Of the others, which are few
-where rows come in the order of time, Spark writes again what stays.
+Files with old rows only are dropped without being read. The others, which are few where rows come in the order of
+time, are written again by Spark.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +19,16 @@ from kafka_lake.errors import AuditFailedError, PublishRefusedError, TableError
 from kafka_lake.lake.author import EXPIRE_ROWS, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of
-from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldFiles, OldRows, can_be_dropped, old_files
+from kafka_lake.lake.maintenance.old_rows import (
+    EXPIRED,
+    Expired,
+    ExpiredRows,
+    OldFiles,
+    OldRows,
+    can_be_dropped,
+    expired_of,
+    old_files,
+)
 from kafka_lake.lake.positions import POSITION, TableState, ancestors, head_of, read_state, summary_of
 from kafka_lake.lake.totals import TOTALS, Totals, totals_of
 
@@ -35,21 +43,19 @@ def expire_rows(
     asked: OldRows,
     run_id: str,
 ) -> ExpiredRows:
-    """Delete a table's old rows, and remember in a property of the table that it was done.
+    """Delete a table's old rows, and record it in a table property.
 
-    Nothing is visible before all is: what is written to a branch becomes ``main`` if that hasn't moved meanwhile, and
-    if as many rows are left as were counted. Otherwise it is done once more, a few times.
+    The delete is staged on a branch, which becomes ``main`` if that hasn't moved and as many rows are left as were
+    counted; otherwise it is tried again, a few times.
 
     Args:
         spark: Returns the session; called only if a file must be written again.
-        identifier: Namespace and name of the table.
-        run_id: Of the run, for the snapshot.
 
     Raises:
-        TableError: If the column doesn't tell a time, or no snapshot tells the position of a table that needs one.
-        PublishRefusedError: If others kept moving ``main``. The rows are all there.
-        AuditFailedError: If other rows would be left than were counted. The rows are all there.
-        Exception: Whatever Spark raises. The rows are all there.
+        TableError: If the column has no times, or no snapshot has the position of a table that needs one.
+        PublishRefusedError: If others kept moving ``main``. No row was deleted.
+        AuditFailedError: If other rows would be left than were counted. No row was deleted.
+        Exception: Whatever Spark raises. No row was deleted.
     """
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(_ATTEMPTS),
@@ -62,7 +68,7 @@ def expire_rows(
 
 @dataclass(frozen=True)
 class _Staged:
-    """Rows that were taken off a branch: where it began, its tip, and how many they were."""
+    """A staged expiry: its branch, the table before, the branch's tip, and how many rows it deletes."""
 
     branch: StagingBranch
     state: TableState
@@ -72,7 +78,7 @@ class _Staged:
 
 @dataclass(frozen=True)
 class _Expiry:
-    """One expiry of a table's rows; its fields are the arguments of `expire_rows`."""
+    """The arguments of `expire_rows`."""
 
     spark: Callable[[], Any]
     catalog: LakeCatalog
@@ -95,8 +101,9 @@ class _Expiry:
             return ExpiredRows(0, 0, 0)
         if self.asked.needs_position and not state.positions:
             raise TableError(
-                f"Table {self.name}: no snapshot tells its position, so no row may expire: rows may have to prove it.",
-                "Run its topic once, which finds the position and writes it down; rows expire after that.",
+                f"Table {self.name}: no snapshot has its position, which may have to be recovered from its rows, so no "
+                "row may expire.",
+                "Run its topic once, which recovers the position; rows expire after that.",
             )
         with ExitStack() as undo, _refused_if_main_moved(self.catalog, self.identifier, state.head):
             staged = self._stage(state, found, undo)
@@ -117,12 +124,11 @@ class _Expiry:
             table=state.table,
         )
         branch.create()
-        # What was published is no branch any more.
         undo.callback(branch.discard)
         return branch
 
     def _stage(self, state: TableState, found: OldFiles, undo: ExitStack) -> "_Staged":
-        """Take the rows off a branch."""
+        """Delete the rows on a branch."""
         branch, summary = self._branch(state, undo), self._summary(state)
         tip, rows, by_metadata = branch.head, 0, can_be_dropped(state.table, found)
         if by_metadata and found.whole:
@@ -135,7 +141,7 @@ class _Expiry:
         return self._audited(_Staged(branch, state, tip, rows))
 
     def _publish(self, staged: "_Staged", undo: ExitStack) -> None:
-        """Publish what is staged; where others were faster, at the head that they have made, if it means the same."""
+        """Publish a staged expiry; if another commit came first, stage it again at the new head where possible."""
         for followed in range(_FOLLOWED + 1):
             known = staged
             try:
@@ -149,16 +155,16 @@ class _Expiry:
                 return
 
     def _followed(self, staged: "_Staged", undo: ExitStack) -> "_Staged | None":
-        """Stage the same change of files at the head that ``main`` has by now; None if it may mean something else."""
+        """Stage the same change of files at the current head; None if it may not be the same there."""
         table = self.catalog.table(self.identifier)
         state = read_state(table) if table is not None else None
-        change = replaced_files(table, staged.branch.head, staged.tip) if table is not None else None
+        change = _replaced_files(table, staged.branch.head, staged.tip) if table is not None else None
         if table is None or state is None or change is None or state.head in (None, staged.branch.head):
             return None
-        if not can_be_made_at(table, change, staged.branch.head):
+        if not _can_be_made_at(table, change, staged.branch.head):
             return None
         branch = self._branch(state, undo)
-        tip = stage_once_more(branch, change, self._summary(state), (staged.branch, staged.tip))
+        tip = _stage_once_more(branch, change, self._summary(state), (staged.branch, staged.tip))
         return self._audited(_Staged(branch, state, tip, staged.rows))
 
     def _summary(self, state: TableState) -> dict[str, str]:
@@ -181,7 +187,7 @@ class _Expiry:
         spark = self.spark()
         spark.sql(f"DELETE FROM {branch.write_name} WHERE {found.limit.sql}")
         deleted = branch.written(tip).snapshot_id
-        # A statement takes no properties of the snapshot: one without rows tells the position.
+        # SQL statements take no snapshot properties, so an empty snapshot carries the position.
         writer = spark.table(self.catalog.spark_name(self.identifier)).limit(0).writeTo(branch.write_name)
         for key, value in summary.items():
             writer = writer.option(f"snapshot-property.{key}", value)
@@ -193,7 +199,6 @@ class _Expiry:
         told = summary_of(known) if known else {}
         if "total-records" in told and told.get("total-delete-files", "0") == "0":
             return int(told["total-records"])
-        # Rows may be deleted by files of their own.
         return self._count(f"{self.catalog.spark_name(self.identifier)} VERSION AS OF {snapshot}")
 
     def _count(self, of: str) -> int:
@@ -204,12 +209,12 @@ class _Expiry:
         sequence = (snapshot.sequence_number or 0) if snapshot else 0
         told = Expired(self.asked.before_ms, self.asked.by, sequence, staged.state.positions)
         totals = totals_of(before)
-        # Numbers are kept of the topic's table alone.
+        # Only the topic's table has totals.
         counted = {TOTALS: totals.plus(Totals(expired=staged.rows)).to_json()} if totals else {}
         return {EXPIRED: told.to_json(), **counted}
 
     def _remember(self, state: TableState) -> None:
-        """Write down that all that is old has gone."""
+        """Record that no old rows are left."""
         last = expired_of(state.table)
         told = Expired(
             self.asked.before_ms,
@@ -217,17 +222,14 @@ class _Expiry:
             last.sequence if last else 0,
             last.positions if last else {},
         )
-        # Somebody else's commit in this very moment: then the next run looks once more.
+        # If another commit comes first, the next run looks again.
         with suppress(CommitFailedException), state.table.transaction() as transaction:
             transaction.set_properties({EXPIRED: told.to_json()})
 
 
 @contextmanager
 def _refused_if_main_moved(catalog: LakeCatalog, identifier: tuple[str, str], head: int | None) -> Iterator[None]:
-    """Make any error of the block a refusal, if others have moved ``main`` since.
-
-    Who publishes takes the branches away that can't be published any more: that shows as any error.
-    """
+    """Turn any error of the block into a refusal if ``main`` has moved: its publisher drops other staging branches."""
     try:
         yield
     except PublishRefusedError:
@@ -241,7 +243,7 @@ def _refused_if_main_moved(catalog: LakeCatalog, identifier: tuple[str, str], he
 
 
 class _Later:
-    """A session that is asked for when it is used: only where something is to be written, or to be taken away."""
+    """A Spark session that is started at its first use."""
 
     def __init__(self, spark: Callable[[], Any]) -> None:
         self._spark = spark
@@ -251,29 +253,24 @@ class _Later:
 
 
 @dataclass(frozen=True)
-class ReplacedFiles:
-    """Data files that go, and those that come instead.
-
-    Args:
-        gone: Files of the head that the change was staged at.
-        new: Files that were written for it.
-    """
+class _Replaced:
+    """Data files that are dropped, and those that replace them."""
 
     gone: tuple[DataFile, ...]
     new: tuple[DataFile, ...]
 
 
-def replaced_files(table: Table, head: int, tip: int) -> ReplacedFiles | None:
-    """Return how a staged snapshot differs from the head that it was staged at; None if not by data files alone."""
-    before, after = data_files(table, head), data_files(table, tip)
+def _replaced_files(table: Table, head: int, tip: int) -> _Replaced | None:
+    """Return how a staged snapshot differs from its head; None if other than data files differ."""
+    before, after = _data_files(table, head), _data_files(table, tip)
     if before is None or after is None or table.format_version != 2:
         return None
     gone = tuple(file for path, file in before.items() if path not in after)
-    return ReplacedFiles(gone, tuple(file for path, file in after.items() if path not in before))
+    return _Replaced(gone, tuple(file for path, file in after.items() if path not in before))
 
 
-def data_files(table: Table, snapshot: int) -> dict[str, DataFile] | None:
-    """Return a snapshot's data files by path; None if it has delete files too, or is gone."""
+def _data_files(table: Table, snapshot: int) -> dict[str, DataFile] | None:
+    """Return a snapshot's data files by path; None if it has delete files too, or has expired."""
     known = table.metadata.snapshot_by_id(snapshot)
     manifests = known.manifests(table.io) if known else []
     if known is None or any(each.content is not ManifestContent.DATA for each in manifests):
@@ -282,30 +279,26 @@ def data_files(table: Table, snapshot: int) -> dict[str, DataFile] | None:
     return {entry.data_file.file_path: entry.data_file for entry in entries}
 
 
-def can_be_made_at(table: Table, change: ReplacedFiles, before: int) -> bool:
-    """Return whether a change that was staged at one head of ``main`` means the same at the one that it has now.
-
-    Args:
-        before: The head that it was staged at: what came since has only added to it.
-    """
+def _can_be_made_at(table: Table, change: _Replaced, before: int) -> bool:
+    """Return whether a change that was staged at head ``before`` can be made at the current head of ``main``."""
     head = head_of(table)
-    now = data_files(table, head) if head is not None else None
+    now = _data_files(table, head) if head is not None else None
     follows = any(each.snapshot_id == before for each in ancestors(table, head))
     same_spec = all(each.spec_id == table.metadata.default_spec_id for each in change.new)
     return follows and same_spec and now is not None and all(each.file_path in now for each in change.gone)
 
 
-def stage_once_more(
-    branch: StagingBranch, change: ReplacedFiles, summary: Mapping[str, str], staged: tuple[StagingBranch, int]
+def _stage_once_more(
+    branch: StagingBranch, change: _Replaced, summary: Mapping[str, str], staged: tuple[StagingBranch, int]
 ) -> int:
     """Make a change on a branch at the new head, and return the snapshot.
 
     Args:
-        branch: Was made at the new head.
-        staged: The branch where it was, and the snapshot that keeps the new files alive.
+        branch: Starts at the new head.
+        staged: The earlier branch, and its snapshot, which keeps the new files.
 
     Raises:
-        PublishRefusedError: If files of the change are gone.
+        PublishRefusedError: If files of the change have been removed.
     """
     before, tip = staged
     name = ".".join(branch.identifier)
@@ -314,7 +307,7 @@ def stage_once_more(
     except ValidationException as error:
         raise PublishRefusedError(f"Table {name}: its files were replaced meanwhile.") from error
     written = branch.written(branch.head).snapshot_id
-    # Who expires a snapshot deletes its files after that, unless another one has them by then.
+    # Files of an expired snapshot are deleted, unless another snapshot has them.
     if branch.staged is None or branch.staged.refresh().metadata.snapshot_by_id(tip) is None:
         raise PublishRefusedError(f"Table {name}: branch {before.name} was taken away meanwhile.")
     return written

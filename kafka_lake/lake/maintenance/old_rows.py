@@ -1,7 +1,8 @@
-"""Old rows: which column tells their age, and which data files have some, by their statistics."""
+"""Old rows: which column has their time, which data files have some, and when they expired last."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -13,18 +14,24 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DateType, NestedField, PrimitiveType, StructType, TimestampType, TimestamptzType
 
+from kafka_lake.common.offsets import Positions, positions_from_json, positions_to_json
 from kafka_lake.errors import TableError
 from kafka_lake.lake.catalog import quoted
+from kafka_lake.lake.maintenance.policy import Maintenance
+from kafka_lake.lake.positions import ancestors, head_of
 
+EXPIRED = "kafka-lake.expired-rows"
+"""A table property, so that it outlives snapshots: the last expiry of rows."""
 Share = Literal["all", "some", "none"]
 _DAY_MS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS = (TimestamptzType, TimestampType, DateType)
+_SHARE, _LONGEST_MS, _SHORTEST_MS = 0.1, _DAY_MS, 60_000
 
 
 @dataclass(frozen=True)
 class RowLimit:
-    """Rows of a table whose time is before a moment. A row without a time is none of them.
+    """A condition: rows whose time is before a moment; rows without a time don't match.
 
     Args:
         path: Names of the column, and of the fields within it.
@@ -44,18 +51,13 @@ class RowLimit:
 
     @property
     def stored(self) -> int:
-        """Return the moment as the column's values are stored: microseconds, or days; a day goes when it is over."""
+        """Return the moment in the unit of the column's values: microseconds, or days."""
         return self.before_ms // _DAY_MS if isinstance(self.kind, DateType) else self.before_ms * 1000
 
     @property
-    def column(self) -> str:
-        """Return the column for Spark."""
-        return ".".join(quoted(each) for each in self.path)
-
-    @property
     def sql(self) -> str:
-        """Return the condition for Spark, whatever the session's time zone is."""
-        column = self.column
+        """Return the condition for Spark, which holds in any time zone of the session."""
+        column = ".".join(map(quoted, self.path))
         moment = _EPOCH + timedelta(milliseconds=self.before_ms)
         if isinstance(self.kind, DateType):
             return f"{column} < DATE '{moment.date().isoformat()}'"
@@ -70,29 +72,24 @@ class RowLimit:
         return LessThan(term=Reference(self.name), value=literal(self.stored).to(self.kind))
 
     def share_of(self, file: DataFile) -> Share:
-        """Return how many of a file's rows are before the moment, as far as its statistics tell.
-
-        "all" is certain: every row has a time, and the latest is before the moment. Where there are no statistics, it
-        is "some".
-        """
+        """Return how many of a file's rows match, by its statistics; "some" where those don't tell."""
         lower, upper = (_bound(self.kind, bounds, self.field_id) for bounds in (file.lower_bounds, file.upper_bounds))
         values, nulls = ((each or {}).get(self.field_id) for each in (file.value_counts, file.null_value_counts))
         if (lower is not None and lower >= self.stored) or (nulls is not None and nulls == values):
             return "none"
-        # Counts of a field within a struct may leave out rows whose struct is null.
+        # Counts of a field may leave out rows whose struct is null.
         complete = values == file.record_count and nulls == 0
         return "all" if complete and upper is not None and upper < self.stored else "some"
 
 
 def row_limit(table: Table, column: str, before_ms: int) -> RowLimit:
-    """Return the rows of a table that are older than a moment.
+    """Return the condition for rows that are older than a moment, in milliseconds since 1970.
 
     Args:
-        column: Name of the column; or names with dots before fields of a struct.
-        before_ms: The moment, in milliseconds since 1970.
+        column: Its name, or its path with dots for a field of a struct.
 
     Raises:
-        TableError: If there is no such column, or it tells no time.
+        TableError: If there is no such column, or it has no times.
     """
     whole = any(each.name == column for each in table.schema().fields)
     names = (column,) if whole else tuple(column.split("."))
@@ -138,12 +135,12 @@ def _bound(kind: PrimitiveType, bounds: dict[int, bytes] | None, field_id: int) 
 
 @dataclass(frozen=True)
 class OldRows:
-    """Which rows of a table shall go.
+    """The rows of a table that expire.
 
     Args:
-        by: The column that tells how old a row is.
-        before_ms: Rows whose time is before this moment go; milliseconds since 1970.
-        needs_position: Whether nothing may go as long as no snapshot tells the position: rows may have to prove it.
+        by: The column that has their time.
+        before_ms: Rows with an earlier time expire; milliseconds since 1970.
+        needs_position: Whether no row may expire while no snapshot has the position, which is then recovered from rows.
     """
 
     by: str
@@ -153,11 +150,11 @@ class OldRows:
 
 @dataclass(frozen=True)
 class ExpiredRows:
-    """What went, or would go.
+    """Numbers of rows and files that expired, or would expire.
 
     Args:
-        dropped: Data files of which all rows are old.
-        partly: Data files that also have rows that stay; or whose statistics don't tell.
+        dropped: Data files with old rows only.
+        partly: Data files that have other rows too, or no statistics.
     """
 
     rows: int
@@ -167,12 +164,12 @@ class ExpiredRows:
 
 @dataclass(frozen=True)
 class OldFiles:
-    """The files of a table with rows that are old.
+    """The files of a table with old rows.
 
     Args:
-        whole: Files of which all rows are.
-        partly: Files that also have others, or whose statistics don't tell.
-        has_deletes: Whether rows of the table are deleted by files of their own.
+        whole: Files with old rows only.
+        partly: Files that have other rows too, or no statistics.
+        has_deletes: Whether the table has delete files.
     """
 
     limit: RowLimit
@@ -182,14 +179,13 @@ class OldFiles:
 
 
 def count_old_rows(table: Table, asked: OldRows) -> ExpiredRows:
-    """Return what would go. Of files that also have rows that stay, the column is read, without Spark.
+    """Return what would expire. Only the column is read, from files that have other rows too, without Spark.
 
     Raises:
-        TableError: If the column doesn't tell a time, or files have deletes that PyIceberg can't read.
+        TableError: If the column has no times, or PyIceberg can't read the table's deletes.
     """
     found = old_files(table, asked)
     try:
-        # Of no other column anything is read.
         scan = table.scan(found.limit.expression, selected_fields=(found.limit.name,))
         rows = scan.count() if found.whole or found.partly else 0
     except ValueError as error:
@@ -201,10 +197,10 @@ def count_old_rows(table: Table, asked: OldRows) -> ExpiredRows:
 
 
 def old_files(table: Table, asked: OldRows) -> OldFiles:
-    """Return the files of a table with rows that are old; manifests are read, and no data.
+    """Return the files of a table with old rows, by its manifests.
 
     Raises:
-        TableError: If the column doesn't tell a time.
+        TableError: If the column has no times.
     """
     limit = row_limit(table, asked.by, asked.before_ms)
     snapshot = table.current_snapshot()
@@ -222,8 +218,77 @@ def old_files(table: Table, asked: OldRows) -> OldFiles:
 
 
 def can_be_dropped(table: Table, found: OldFiles) -> bool:
-    """Return whether PyIceberg can drop the files of which all rows are old, and knows how many rows they have."""
+    """Return whether PyIceberg can drop whole files, and knows how many rows they have."""
     columns = table.schema().field_ids
-    # It can't write format version 3, nor partitions of columns that have been dropped.
+    # It can't write format version 3, nor partitions of dropped columns.
     plain = table.format_version == 2 and not found.has_deletes
     return plain and all(field.source_id in columns for spec in table.specs().values() for field in spec.fields)
+
+
+@dataclass(frozen=True)
+class Expired:
+    """The last expiry of rows.
+
+    Args:
+        before_ms: Rows with an earlier time were deleted; milliseconds since 1970.
+        by: The column that had their time.
+        sequence: Sequence number of the snapshot; 0 in a table of format version 1.
+        positions: The table's, which may no longer be recoverable from its rows.
+    """
+
+    before_ms: int
+    by: str
+    sequence: int = 0
+    positions: Positions = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the text that the property has."""
+        told = {"before": self.before_ms, "by": self.by, "sequence": self.sequence}
+        return json.dumps(told | ({"positions": positions_to_json(self.positions.values())} if self.positions else {}))
+
+
+def expired_of(table: Table) -> Expired | None:
+    """Return a table's last expiry of rows; None if there was none, or the property can't be read."""
+    try:
+        told = json.loads(table.properties.get(EXPIRED, "null"))
+        if told is None:
+            return None
+        positions = positions_from_json(told["positions"]) if "positions" in told else {}
+        return Expired(int(told["before"]), str(told["by"]), int(told["sequence"]), positions)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def proven_positions(table: Table) -> Positions:
+    """Return the positions that a table had when rows expired; none if that commit was rolled back.
+
+    They are used if other programs have expired all snapshots with a position.
+    """
+    found = expired_of(table)
+    if found is None or not found.sequence:
+        return {}
+    history = [each.sequence_number or 0 for each in ancestors(table, head_of(table))]
+    follows = found.sequence in history or (bool(history) and min(history) > found.sequence)
+    return found.positions if follows else {}
+
+
+def limit_ms(policy: Maintenance, now_ms: int) -> int | None:
+    """Return the moment before which rows expire, in milliseconds since 1970; None if none do."""
+    age = policy.keep_rows_seconds
+    # Nothing is before the year 1.
+    return None if age is None else max(now_ms - int(age * 1000), -62_135_596_800_000)
+
+
+def why_expire(table: Table, policy: Maintenance, now_ms: int, by: str) -> str:
+    """Return the reason to expire rows of a table now; empty if it is too early since the last time.
+
+    Args:
+        by: The column that has the rows' time.
+    """
+    limit, last = limit_ms(policy, now_ms), expired_of(table)
+    if limit is None or head_of(table) is None:
+        return ""
+    pause = min(_LONGEST_MS, max(_SHORTEST_MS, (now_ms - limit) * _SHARE))
+    if last is not None and last.by == by and limit - last.before_ms < pause:
+        return ""
+    return f"rows older than {policy.keep_rows}"
