@@ -210,7 +210,7 @@ def test_an_offset_that_a_leader_does_not_know_yet_is_no_offset() -> None:
     future: Future[Any] = Future()
     future.set_result(SimpleNamespace(offset=OFFSET_INVALID, leader_epoch=None))
     cluster = KafkaCluster({"bootstrap.servers": "127.0.0.1:1"})
-    (told,) = cluster._told_offsets({TopicPartition("orders", 0): future})["orders"].values()
+    (told,) = cluster._offsets({TopicPartition("orders", 0): future})["orders"].values()
     assert isinstance(told, KafkaError)
     assert "topic orders partition 0" in str(told)
 
