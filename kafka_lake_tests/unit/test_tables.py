@@ -461,6 +461,9 @@ def test_a_renamed_column_stays_what_the_table_is_partitioned_by(catalog, column
         "partition_by: key → bucket(8, key)",
         "sort_by: key → (none)",
     ]
+    table = catalog.table(NAME)
+    assert (spec_of(table)[0][1], order_of(table)) == ("bucket[8]", [])
+    assert evolve_layout(table, (f"bucket(8, {column})",), (), renames) == []
 
 
 def test_a_new_table_may_be_partitioned_by_the_name_before_a_rename(catalog):

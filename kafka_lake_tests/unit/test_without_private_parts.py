@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import ParquetFormatWriter
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import types as T
 from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -36,7 +36,6 @@ from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
 from kafka_lake.executors.writing.task import decode_and_write
 from kafka_lake.kafka.registry import http_errors
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.layout import evolve_layout
 from kafka_lake.lake.pyiceberg_compat import variant
 from kafka_lake.lake.tables import ensure_table, schema_of
 from kafka_lake.spark.compat import arrow_types
@@ -141,32 +140,6 @@ def test_metadata_are_written_by_pyiceberg_itself_otherwise(catalog: LakeCatalog
     assert ("_write_metadata" in vars(catalog.pyiceberg)) == with_pyiceberg
     assert callable(SqlCatalog._write_metadata)
     made(catalog, properties={"format-version": "2"}).append(ROWS)
-
-
-@pytest.mark.parametrize("partition_by", [("city",), ()], ids=["repartitioned too", "else the same"])
-def test_a_sort_order_is_taken_away(catalog: LakeCatalog, with_pyiceberg: bool, partition_by: tuple[str, ...]) -> None:
-    table = made(catalog, sort_by=("id",))
-    before = len(table.metadata.metadata_log)
-    assert evolve_layout(table, partition_by, ()) != []
-    after = catalog.table(NAME)
-    assert after is not None
-    assert (after.sort_order().fields, after.sort_order().order_id) == ([], 0)
-    assert [field.name for field in after.spec().fields] == list(partition_by)
-    assert len(after.metadata.metadata_log) - before == (1 if with_pyiceberg else 2)
-    assert evolve_layout(after, partition_by, ()) == []
-
-
-def test_a_sort_order_is_taken_away_where_transactions_have_no_such_method(
-    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert callable(Transaction._apply)
-    whole = hasattr
-    path = "kafka_lake.lake.pyiceberg_compat.unsorted.hasattr"
-    monkeypatch.setattr(path, lambda each, name: name != "_apply" and whole(each, name), raising=False)
-    assert evolve_layout(made(catalog, sort_by=("id",)), (), ()) != []
-    after = catalog.table(NAME)
-    assert after is not None
-    assert after.sort_order().fields == []
 
 
 def test_variants_are_refused_with_the_versions_if_pyiceberg_can_not_be_taught(
