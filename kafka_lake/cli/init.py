@@ -74,7 +74,6 @@ def package_name(name: str, folder: Path) -> str:
     """Return the name of the Python package in a project's folder.
 
     >>> package_name("my-lake", Path("my-lake"))
-
     'my_lake'
     """
     package = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")

@@ -199,7 +199,6 @@ def partitions_of(text: str | None) -> frozenset[int] | None:
     """Return the Kafka partitions that a list names; None, for all, if there is no list.
 
     >>> sorted(partitions_of("0, 3"))
-
     [0, 3]
     """
     if text is None:

@@ -38,7 +38,6 @@ def compare(key: Sequence[str], wanted: Iterable[Row], found: Iterable[Row]) -> 
     """Compare rows by their keys, in the columns that the database has.
 
     >>> compare(["id"], [{"id": 1, "n": 2}], [{"id": 1, "n": 3}, {"id": 4, "n": 5}]).different
-
     {(1,): ('n',)}
     """
     there = {_key(row, key): row for row in wanted}
