@@ -26,7 +26,7 @@
         ChangeRefusedError
         UnmatchedRecordError
         GateFailedError           in `ingest.gate`, with the result of each check
-        SchemaRefusedError        in `ingest.stage.schema_plan`, with the changes
+        SchemaRefusedError        in `ingest.stage.schema`, with the changes
       PublishRefusedError
       LeftBehindError             in `ingest.topic_runner`, with an error for each table
       JavaNotFoundError

@@ -243,9 +243,7 @@ def data_files(table: Table) -> set[str]:
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:
-    # PyIceberg can't read variants.
-    names = tuple(field.name for field in table.schema().fields if str(field.field_type) != "variant")
-    rows: list[dict[str, Any]] = table.scan(selected_fields=names).to_arrow().to_pylist()
+    rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
     return rows
 
 

@@ -714,9 +714,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "decode/test_rules.py::test_a_replay_of_dead_letters_compares_with_the_rows_of_the_table": (
         "integration/test_rules.py::test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed"
     ),
-    "integration/test_arrow.py::test_large_records_are_read_again_and_from_then_on_bound_the_batches": (
-        "unit/test_byte_limit.py::test_rare_large_records_that_no_probe_shows_are_known_from_the_commit_before"
-    ),
     "integration/test_cli_schema.py::test_the_history_names_snapshot_and_offsets": (
         "integration/test_cli_schema.py::test_it_says_that_the_next_run_would_fail"
     ),

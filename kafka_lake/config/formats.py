@@ -108,7 +108,7 @@ class Confluent(Settings):
 class Whole(Settings):
     """The whole value as one column."""
 
-    type: Literal["string", "bytes", "variant"]
+    type: Literal["string", "bytes"]
 
 
 FORMATS: dict[str, type[Settings]] = {
@@ -119,7 +119,6 @@ FORMATS: dict[str, type[Settings]] = {
     "confluent": Confluent,
     "string": Whole,
     "bytes": Whole,
-    "variant": Whole,
 }
 _FORMAT: Any = either(*dict.fromkeys(FORMATS.values()), Literal[tuple(FORMATS)])
 ValueFormat = Annotated[_FORMAT, one_of("type", FORMATS)]

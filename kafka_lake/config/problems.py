@@ -9,7 +9,7 @@ from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
 from kafka_lake.lake.layout import parse_partition_field, parse_sort_field
 
-_WHOLE = ("string", "bytes", "variant")
+_WHOLE = ("string", "bytes")
 _OF_HISTORIES = ("valid_from", "valid_to", "_event", "_is_deleted")
 
 
@@ -155,7 +155,7 @@ def _undeclared(spec: TopicTable, declared: Sequence[str]) -> Iterator[Problem]:
 def routing_problems(spec: TopicTable) -> Iterator[Problem]:
     """Give what of a topic's tables can't be together."""
     by = spec.route_by
-    if spec.format not in ("json", "variant"):
+    if spec.format != "json":
         if any(route.when.field for route in spec.routes):
             yield ("tables",), f"where: field: is for JSON, and format is {spec.format}. Use header: or sql:"
         if by is not None and by.kind in ("field", "source_table"):

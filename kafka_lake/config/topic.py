@@ -164,8 +164,8 @@ class Topic(Settings):
     format: ValueFormat = Field(
         default_factory=lambda: Json(type="json"),
         description="What values are. json, or `{type: json, …}` with settings of the format. avro, protobuf, "
-        "json_schema: by the registry's schema ids, or a file. confluent: whatever the ids say. string, bytes, "
-        "variant: the whole value as one column.",
+        "json_schema: by the registry's schema ids, or a file. confluent: whatever the ids say. string, bytes: the "
+        "whole value as one column.",
         examples=["avro", {"type": "json", "envelope": "debezium"}],
     )
     key: KeyFormat | None = Field(

@@ -23,7 +23,7 @@ from dagster._core.storage import sql
 from dagster.components.core import load_defs
 
 import kafka_lake.components
-from kafka_lake.ingest.stage import arrow_writer as arrow_stage
+from kafka_lake.ingest.stage import arrow as arrow_stage
 
 __all__ = ["dagster", "jinja2", "kafka_lake", "pyiceberg", "pyspark", "tomlkit"]
 

@@ -22,7 +22,7 @@ from kafka_lake.derive.upstream import APPEND, MERGE, REBUILD, REWRITE
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.decode.rows import load_transform
 from kafka_lake.ingest.record_keys import added_between, at_version
-from kafka_lake.ingest.stage.shape import shaped
+from kafka_lake.ingest.stage.frames import shaped
 from kafka_lake.lake.catalog import literal, quoted
 from kafka_lake.spark.kept import kept
 

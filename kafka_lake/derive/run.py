@@ -23,8 +23,7 @@ from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.report import merged
 from kafka_lake.ingest.retry import call, short_pauses
 from kafka_lake.ingest.run import RunLog
-from kafka_lake.ingest.stage.table_schema import arrow_columns
-from kafka_lake.ingest.stage.variant_table import append_nothing
+from kafka_lake.ingest.stage.schema import arrow_columns
 from kafka_lake.ingest.telemetry import RunLineage, Subject, place_of, table_facets, written_facets
 from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
@@ -161,7 +160,6 @@ def _created(spec: DerivedTable, engine: Engine, frames: Frames) -> None:
         sort_by=spec.sort_by,
         # Format version 1 has no deletes beside the data.
         properties={**(_MERGED if spec.key and version != "1" else {}), **spec.table_properties},
-        begin=lambda: append_nothing(engine, spec.identifier),
     )
     require_assertions(engine.catalog, table)
 

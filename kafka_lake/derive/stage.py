@@ -25,8 +25,7 @@ from kafka_lake.ingest.rules.asked import Asked
 from kafka_lake.ingest.rules.evaluate import evaluate
 from kafka_lake.ingest.rules.referred import referred
 from kafka_lake.ingest.rules.result import RuleResult
-from kafka_lake.ingest.stage.shape import shaped
-from kafka_lake.ingest.stage.spark_writer import append
+from kafka_lake.ingest.stage.frames import append, shaped
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
 from kafka_lake.lake.author import author_summary, removes_mark
 from kafka_lake.lake.branches import StagingBranch

@@ -27,7 +27,7 @@ from kafka_lake.derive.frames import Computed, Frames, having, keys_of, newest, 
 from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.stage.shape import shaped
+from kafka_lake.ingest.stage.frames import shaped
 from kafka_lake.lake.catalog import quoted
 
 _MOST_ROWS = 50_000

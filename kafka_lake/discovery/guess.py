@@ -289,7 +289,7 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
         envelope = envelopes.pop() if len(envelopes) == 1 else ""
         return Guess("json", evidence, columns, (*_strays(others, part), *_data(columns)), envelope=envelope)
     if nouns[_ARRAYS] == len(contents) and part == "value":
-        return Guess("string", evidence, remarks=("format: variant would keep them as what they are.",))
+        return Guess("string", evidence)
     if _few(nouns[_BINARY], contents):
         return Guess("string", evidence, remarks=_strays(nouns[_BINARY], part))
     sizes = {len(content) for content in contents}

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Positions, place, positions_to_json
-from kafka_lake.executors.writing.spans import Span
+from kafka_lake.executors.writing.report import Span
 from kafka_lake.ingest.commit import NOT_KEPT, ColumnNote, Finding, rule_finding
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode import WRONG_TYPE
@@ -17,7 +17,7 @@ from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.keyed.history.check import HistoryBatch
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
-from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
+from kafka_lake.ingest.stage.schema import SchemaRefusedError
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution.model import Conflict

@@ -1,21 +1,25 @@
 """What a topic's records become: the columns of its table, its rows, and the dead letters.
 
-`Decoding` is a port: stage asks it, and is tested without formats, schemas and Spark's expressions.
+`Decoding` is a port: stage calls it, and is tested without formats, schemas and Spark's expressions.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
+from kafka_lake.executors.writing.report import Span
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode import UNDECODABLE
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.asked import Asked, Verdict
-from kafka_lake.ingest.rules.result import Refused
+from kafka_lake.ingest.rules.result import Refused, RuleResult
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import TableState
@@ -38,6 +42,60 @@ class SchemaPlan:
     ignored: tuple[Change, ...] = ()
     refused: tuple[Change, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records on their way into a table.
+
+    Args:
+        state: The table with the columns that the batch needs.
+        decoder: Knows what they look like.
+        target: The columns to decode into.
+        refused: Records that become no row although they decode; None if there are none.
+        may_stop: Whether to stop early when records show columns that the table lacks.
+    """
+
+    spec: TopicTable
+    spark: Any
+    state: TableState
+    plan: Plan
+    records: DataFrame
+    decoder: Decoder
+    target: Target
+    refused: Refused | None = None
+    may_stop: bool = False
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a batch became: data files, in no snapshot yet.
+
+    Args:
+        files: Iceberg's descriptions of them.
+        counts: The batch's metrics, as `batch_metrics` and the decoder name them.
+        judged: Gives the records with ``error_class`` and ``error_message``, or only those that failed, lazy.
+        spans: The rows by task and Kafka partition; None if only a scan can count them.
+        rules: What rules of single rows found while the rows were written; None if none was asked.
+        classes: The failed records by class; None if they haven't been counted by class.
+        properties: Snapshot properties that describe it.
+        has_stopped: Whether records are missing, since others showed columns that the table lacks.
+    """
+
+    files: tuple[Any, ...]
+    counts: Mapping[str, Any]
+    judged: Callable[[], DataFrame]
+    spans: tuple[Span, ...] | None = None
+    rules: tuple[RuleResult, ...] | None = None
+    classes: tuple[DeadLetterClass, ...] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    has_stopped: bool = False
+
+    def delete_files(self, table: Table) -> None:
+        """Delete the files, which no snapshot is to have. Never raises: what stays is no part of the table."""
+        for file in self.files:
+            with suppress(Exception):
+                table.io.delete(file.file_path)
 
 
 @dataclass(frozen=True)
@@ -66,7 +124,7 @@ class Decoding(Protocol):
         """Return the decoder that makes a dead letter of every record."""
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
-        """Create the topic's table; `kafka_lake.ingest.stage.table_schema.create_table` says more."""
+        """Create the topic's table; `kafka_lake.ingest.stage.schema.create_table` says more."""
 
     def evolve_table(
         self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame
@@ -81,6 +139,16 @@ class Decoding(Protocol):
 
         Raises:
             SchemaRefusedError: If Iceberg or the policy forbids what the records need. The table is as it was.
+        """
+
+    def write(self, batch: Batch, held: ExitStack) -> Written:
+        """Decode records and write the rows of a table that is appended to, to data files that are in no snapshot yet.
+
+        Args:
+            held: Gets callbacks by which Spark drops what it caches.
+
+        Raises:
+            TableError: If the table's files can't be written.
         """
 
     def decode(

@@ -29,7 +29,7 @@ from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.by_value import as_properties
 from kafka_lake.ingest.routes.conditions import telling
 from kafka_lake.ingest.routes.shares import TableShare
-from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
+from kafka_lake.ingest.stage.schema import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables, left_by, tables, with_position

@@ -25,9 +25,7 @@ from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.routes.by_value import knowing
 from kafka_lake.ingest.routes.conditions import records_of
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
-from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
-from kafka_lake.ingest.stage.table_schema import arrow_columns
-from kafka_lake.ingest.stage.variant_table import has_variant
+from kafka_lake.ingest.stage.schema import arrow_columns, plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, needed_changes
@@ -144,8 +142,6 @@ def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan) -> dict[str,
 
 
 def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> list[Change]:
-    if has_variant(rows):
-        return []
     schema = schema_of(arrow_columns(rows, plan.target.columns, write=spec.write))
     if state is None:
         return [Change(f.name, "added", "", str(f.field_type)) for f in schema.fields if f.name != spec.metadata_column]
@@ -154,8 +150,6 @@ def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, pla
 
 
 def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> str:
-    if has_variant(rows):
-        return ""
     try:
         schema = schema_of(arrow_columns(rows, plan.target.columns, write=spec.write))
         refuse_too_many(spec, state.table.schema() if state else None, schema)

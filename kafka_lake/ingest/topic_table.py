@@ -85,7 +85,7 @@ def _glob(pattern: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
-Format = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes", "variant", "confluent"]
+Format = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes", "confluent"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 BY_SCHEMA: tuple[Format, ...] = ("avro", "protobuf", "json_schema")
 """Formats whose schema may stand in a file."""

@@ -27,6 +27,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from kafka_lake.errors import PublishRefusedError, TableError
+from kafka_lake.lake.append import append_files
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
 
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 PREFIX = "kafka_lake_"
 _TRIES = 5
 _NEVER = "TIMESTAMP '1970-01-01 00:00:00'"
-SEQUENCE_TAKEN = r"(?is).*can(not|'t) add snapshot with sequence number"
+SEQUENCE_TAKEN = r"(?is).*can(not|'t) add (a )?snapshot.*(sequence number|first.row.id)"
 """What says so: PyIceberg itself, and servers that check it as SeaweedFS does."""
 Properties = Callable[[Table], Mapping[str, str]]
 _NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
@@ -67,12 +68,6 @@ def _in_sequence(append: Callable[[], object]) -> None:
     caller's mistake.
     """
     _again(append, tenacity.retry_if_exception_message(match=SEQUENCE_TAKEN))
-
-
-def _can_merge(table: Table) -> bool:
-    """Return whether PyIceberg can merge all manifests: it fails at partitions of columns that have been dropped."""
-    columns = table.schema().field_ids
-    return all(field.source_id in columns for spec in table.specs().values() for field in spec.fields)
 
 
 def branch_name(run_id: str, head: int, purpose: str = "stage") -> str:
@@ -189,12 +184,7 @@ class StagingBranch:
 
     def _append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
         table = self._writable()
-        with table.transaction() as transaction:
-            update = transaction.update_snapshot(snapshot_properties=dict(summary), branch=self.name)
-            # PyIceberg merges manifests only where a property says so, which tables of ours have.
-            with update.merge_append() if _can_merge(table) else update.fast_append() as append:
-                for each in files:
-                    append.append_data_file(each)
+        append_files(table, self.name, files, summary)
         self._appended = table
 
     def replace_files(self, gone: Sequence[DataFile], new: Sequence[DataFile], summary: Mapping[str, str]) -> None:

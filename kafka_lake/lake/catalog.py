@@ -28,8 +28,7 @@ from kafka_lake.lake.java_properties import CA_BUNDLE, java_properties, needed_c
 from kafka_lake.lake.jdbc import sqlite_address
 from kafka_lake.lake.local_places import local_folders, on_this_machine
 from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
-from kafka_lake.lake.pyiceberg_compat.loading import sparing
-from kafka_lake.lake.pyiceberg_compat.variant import teach_pyiceberg
+from kafka_lake.lake.pyiceberg_compat.loading import share_snapshots
 from kafka_lake.lake.pyiceberg_compat.writing import take_over_writing
 
 _FOLDER_BYTES = 200
@@ -148,8 +147,7 @@ class LakeCatalog:
     def _connected(self) -> Catalog:
         for folder in local_folders(self.properties):
             self._make_folder(folder)
-        teach_pyiceberg()
-        catalog = sparing(
+        catalog = share_snapshots(
             load_catalog(self.name, **{**python_properties(self.properties), "type": self.type}), self.type
         )
         take_over_writing(catalog)

@@ -1,6 +1,6 @@
 """Tables created and evolved as a topic's settings ask, through PyIceberg: no engine needed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import uuid4
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
+from kafka_lake.lake.append import append_nothing
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.layout import (
     LAYOUT,
@@ -56,7 +57,6 @@ def ensure_table(
     properties: Mapping[str, str] | None = None,
     sources: Mapping[str, str] | None = None,
     renames: Mapping[str, str] | None = None,
-    begin: Callable[[], object] | None = None,
 ) -> Table:
     """Return the table, created if there is none, with a snapshot on ``main`` for branches to start from.
 
@@ -66,7 +66,6 @@ def ensure_table(
         properties: Table properties that win over the defaults.
         sources: Which fields feed its columns, as for `apply_changes`.
         renames: The topic's; ``partition_by`` and ``sort_by`` may use old names.
-        begin: Appends nothing to a table of format version 3, whose snapshots PyIceberg can't write.
 
     Raises:
         ConfigurationError: If a transform or sort names a missing column, or doesn't fit its type. Nothing is created
@@ -94,10 +93,7 @@ def ensure_table(
         return table
     try:
         # Two runs may both do this: an empty append changes nothing and carries no position.
-        if table.format_version > 2 and begin is not None:
-            begin()
-        else:
-            table.append(table.schema().as_arrow().empty_table())
+        append_nothing(table)
         return table.refresh()
     except Exception:
         # Catalogs that don't create in one step let two runs create a table of one name; the last one is the table.
@@ -113,7 +109,6 @@ def ensure_table(
         properties=properties,
         sources=sources,
         renames=renames,
-        begin=begin,
     )
 
 

@@ -1,20 +1,22 @@
-"""Two ways, one result: what Arrow decodes and writes is what comes of each record alone, written by Spark."""
+"""Rows that tasks decode and write by Arrow are those that a transform gets, and files are as Iceberg wants them."""
 
 import json
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile
 
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.stage import arrow_writer as arrow_stage
-from kafka_lake.ingest.stage import batch as staged_batch
-from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW, LARGE_RECORDS
+from kafka_lake.ingest.stage import arrow as arrow_stage
+from kafka_lake.ingest.stage import spark_decoding
+from kafka_lake.ingest.stage.arrow import DECODED_BY_ARROW
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import summary_of
 from kafka_lake_tests.conftest import Topic, View, data_files, keeps_frames
@@ -201,94 +203,26 @@ def test_records_that_fail_keep_no_other_from_arrow(
 def test_what_spark_keeps_of_a_batch_it_forgets_whether_the_commit_is_made_or_not(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, spark, reports = new_topic(), connections().spark(), arrow_stage._reports
+    topic, spark, reports = new_topic(), connections().spark(), arrow_stage.written
     spec, kept = topic.spec("id bigint"), []
 
-    def told(frame: Any, error: Exception | None = None) -> Any:
+    def told(*given: Any, error: Exception | None = None, **named: Any) -> Any:
         kept.append(keeps_frames(spark))
         if error is not None:
             raise error
-        return reports(frame)
+        return reports(*given, **named)
 
     topic.send_ids(range(5))
     topic.send(b"broken")
-    monkeypatch.setattr(arrow_stage, "_reports", lambda frame: told(frame, OSError("no task could run")))
+    monkeypatch.setattr(arrow_stage, "written", partial(told, error=OSError("no task could run")))
     with pytest.raises(OSError, match="no task could run"):
         ingest(spec, connections(), "run")
     assert not keeps_frames(spark)
-    monkeypatch.setattr(arrow_stage, "_reports", told)
+    monkeypatch.setattr(arrow_stage, "written", told)
     ingest(spec, connections(), "run")
     assert not keeps_frames(spark)
     assert all(kept)
     view(spec).assert_exactly_once(topic.ledger)
-
-
-def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
-    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arrow_stage, "_LONG_BATCH", 1)
-    topic, spark = new_topic(2), connections().spark()
-    spec = topic.spec("id bigint, name string")
-    bound, none, own = spark.conf.get(arrow_stage._BOUND), arrow_stage._NO_BOUND, "50m"
-    bounds, reports = [], arrow_stage._reports
-
-    def seen(frame: Any) -> Any:
-        bounds.append(spark.conf.get(arrow_stage._BOUND))
-        return reports(frame)
-
-    monkeypatch.setattr(arrow_stage, "_reports", seen)
-    large = {"id": 50, "name": "x" * 9000}
-    few, many = [("a", b"1"), ("b", None)], [("a", b"")] * 9
-    batches = [
-        lambda: (
-            topic.send_ids(range(50), 2),
-            topic.send(large),
-            topic.send({"id": 51}, 1, key=b"k" * 9000),
-            topic.send({"id": 52}, 1, headers=many),
-            topic.send({"id": 53}, headers=[("a", b"v" * 1100)]),
-            topic.send({"id": 54}, headers=few, key=b"k"),
-            topic.send(b"broken" * 2000),
-            topic.send(None),
-            topic.send(None, key=b"k" * 9000),
-        ),
-        lambda: (topic.send(large), topic.send({"id": 55})),
-        lambda: topic.send_ids(range(56, 60), 2),
-        lambda: topic.send_ids(range(60, 64), 2),
-        # As by a run that was killed; and too few records to do without a bound.
-        lambda: (
-            spark.conf.set(arrow_stage._BOUND, none),
-            monkeypatch.setattr(arrow_stage, "_LONG_BATCH", 100),
-            topic.send(large),
-        ),
-        lambda: (spark.conf.set(arrow_stage._BOUND, "50m"), topic.send_ids(range(64, 200), 2)),
-    ]
-    told = []
-    for batch in batches:
-        batch()
-        bounds.clear()
-        ingest(spec, connections(), "run")
-        head = view(spec).table.current_snapshot()
-        assert head is not None
-        summary = summary_of(head)
-        told.append((summary[DECODED_BY_ARROW], summary.get(LARGE_RECORDS), bounds[0]))
-        assert spark.conf.get(arrow_stage._BOUND) in (bound, own)
-    spark.conf.set(arrow_stage._BOUND, bound)
-    assert told == [
-        ("57", "6", none),
-        ("2", "1", bound),
-        ("4", None, bound),
-        ("4", None, none),
-        ("1", "1", bound),
-        ("136", None, own),
-    ]
-    see = view(spec)
-    see.assert_exactly_once(topic.ledger)
-    assert len(see.dead_letters()) == 1
-    sent = {(s.partition, s.offset): (s.key, [(k, v) for k, v in s.headers]) for s in topic.ledger}
-    for row in see.rows():
-        origin = row["_kafka"]
-        key, headers = sent[origin["partition"], origin["offset"]]
-        assert (origin["key"], [(h["key"], h["value"]) for h in origin["headers"] or []]) == (key, headers)
 
 
 def test_a_batch_that_is_refused_leaves_no_file_in_any_snapshot(
@@ -307,7 +241,7 @@ def test_a_batch_that_is_refused_leaves_no_file_in_any_snapshot(
     assert data_files(view(spec).table) == before[0][2]
 
 
-def test_without_the_packages_on_its_machines_spark_does_it(
+def test_packages_that_tasks_lack_are_named(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()
@@ -325,9 +259,9 @@ def test_without_the_packages_on_its_machines_spark_does_it(
 
     monkeypatch.setattr(task, "decode_and_write", lacking)
     spec = topic.spec()
-    ingest(spec, connections(), "run")
-    view(spec).assert_exactly_once(topic.ledger)
-    assert by_arrow(view(spec)) == -1
+    with pytest.raises(ConfigurationError, match="lack what tasks need: No module named 'a_package_that_is_not_there'"):
+        ingest(spec, connections(), "run")
+    assert view(spec).catalog.table(spec.identifier) is None
 
 
 def test_a_writer_that_doubles_rows_is_found_out(
@@ -339,21 +273,21 @@ def test_a_writer_that_doubles_rows_is_found_out(
     ingest(spec, connections(), "good")
     topic.send_ids(range(5))
     before = view(spec).fingerprint()
-    real = staged_batch.by_arrow
+    real = spark_decoding.write_records
 
-    def doubled(**arguments: Any) -> Any:
-        made = real(**arguments)
+    def doubled(*arguments: Any) -> Any:
+        made = real(*arguments)
         object.__setattr__(made, "spans", (*made.spans, *made.spans))
         return made
 
-    monkeypatch.setattr(staged_batch, "by_arrow", doubled)
+    monkeypatch.setattr(spark_decoding, "write_records", doubled)
     # The scan is the judge, and finds each once.
     ingest(spec, connections(), "suspected")
     view(spec).assert_exactly_once(topic.ledger)
     topic.send_ids(range(5))
 
-    def twice(**arguments: Any) -> Any:
-        made, again = real(**arguments), real(**arguments)
+    def twice(*arguments: Any) -> Any:
+        made, again = real(*arguments), real(*arguments)
         counts = {**made.counts, "records": 2 * made.counts["records"]}
         object.__setattr__(made, "counts", counts)
         object.__setattr__(made, "files", (*made.files, *again.files))
@@ -361,7 +295,7 @@ def test_a_writer_that_doubles_rows_is_found_out(
         return made
 
     before = view(spec).fingerprint()
-    monkeypatch.setattr(staged_batch, "by_arrow", twice)
+    monkeypatch.setattr(spark_decoding, "write_records", twice)
     with pytest.raises(GateFailedError, match="distinct"):
         ingest(spec, connections(), "doubling")
     assert view(spec).fingerprint() == before

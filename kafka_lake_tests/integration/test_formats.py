@@ -357,26 +357,6 @@ def test_text_and_bytes_are_one_column(new_topic: NewTopic, connections: NewConn
     assert letters(view(of_bytes)) == []
 
 
-def test_the_whole_value_as_a_variant(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
-    topic = new_topic()
-    for value in ({"id": 1, "a": [1, {"b": None}]}, [1, 2], "text", 7):
-        topic.send(value)
-    topic.send(b"{")
-    spec = topic.spec(None, format="variant", partition_by=("day(_kafka.timestamp)",))
-    ingest(spec, connections(), "run-1")
-    topic.send({"id": 2**70})
-    ingest(spec, connections(), "run-2")
-    see, made = view(spec), connections()
-    assert see.table.format_version == 3
-    assert str(see.table.schema().find_field("value").field_type) == "variant"
-    rows = made.spark().table(made.catalog.spark_name(spec.identifier))
-    found = rows.selectExpr("_kafka.offset as offset", "to_json(value) as value").collect()
-    assert {r["offset"]: json.loads(r["value"]) for r in found} == {
-        0: {"id": 1, "a": [1, {"b": None}]}, 1: [1, 2], 2: "text", 3: 7, 5: {"id": 2**70},
-    }  # fmt: skip
-    assert [name for name, _ in letters(see)] == ["not_json"]
-
-
 def test_a_schema_file_serves_as_well_as_a_registry(
     new_topic: NewTopic, connections: NewConnections, view: NewView, tmp_path: Path
 ) -> None:

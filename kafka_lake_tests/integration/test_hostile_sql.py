@@ -1,6 +1,5 @@
 """SQL of users and names in records can't make Spark show a variable of its environment."""
 
-import json
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -65,16 +64,3 @@ def test_field_named_like_a_variable_keeps_its_name(
     ingest(spec, connections(), "run-1")
     (row,) = view(spec).rows()
     assert (row[name], row["n"]) == (1, 2)
-
-
-def test_name_in_keys_of_a_variant_table_is_no_sql(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
-    name, topic = "a: bigint> COMMENT 'theirs', more struct<`b`", new_topic()
-    topic.send({"id": 1}, key=json.dumps({name: 1}).encode())
-    declared = "`" + name.replace("`", "``") + "` bigint"
-    spec = topic.spec(None, format="variant", key_format="json", key_schema=declared)
-    ingest(spec, connections(), "run-1")
-    schema = view(spec).table.schema()
-    assert [each.name for each in schema.find_field("_key").field_type.fields] == [name]
-    assert "more" not in schema.column_names

@@ -9,8 +9,8 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.stage import arrow_tables, arrow_writer
-from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW, LARGE_RECORDS
+from kafka_lake.ingest.stage import arrow, arrow_tables
+from kafka_lake.ingest.stage.arrow import DECODED_BY_ARROW
 from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake.lake.positions import summary_of
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
@@ -24,9 +24,14 @@ def test_one_job_writes_the_tables_that_it_can_and_the_others_get_what_is_theirs
     view: Callable[[TopicTable], View],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(arrow_writer, "_LONG_BATCH", 1)
-    topic, jobs, real = new_topic(2), list[None](), arrow_writer._reports
-    monkeypatch.setattr(arrow_writer, "_reports", lambda frame: (jobs.append(None), real(frame))[1])
+    topic, jobs, real = new_topic(2), list[None](), arrow.run_tasks
+
+    def counted(*given: Any, **named: Any) -> Any:
+        jobs.append(None)
+        return real(*given, **named)
+
+    for module in (arrow, arrow_tables):
+        monkeypatch.setattr(module, "run_tasks", counted)
 
     def to(name: str, **its: Any) -> Route:
         spec = TopicTable(topic.name, NAMESPACE, f"{topic.table}_{name}", **its)
@@ -91,14 +96,12 @@ def test_one_job_writes_the_tables_that_it_can_and_the_others_get_what_is_theirs
     assert sum(added) <= 4 + 6 - 1
     heads = [summary_of(table.current_snapshot()) for table in (view(each).table for each in spec.tables[:4])]
     assert [DECODED_BY_ARROW in each for each in heads] == [True] * 4
-    # Large ones of each kind are read once more, by a job for all of them; a new field has its table written again.
+    # A new field has its table written again.
     for name in (None, "declared", "inferred", "ruled", "keyed"):
         send(name, "x" * 9000)
         send(name, "y")
     count, _ = run("third")
     assert count >= 2
-    heads = [summary_of(table.current_snapshot()) for table in (view(each).table for each in spec.tables[:2])]
-    assert [each.get(LARGE_RECORDS) for each in heads] == ["1", "1"]
     # A rule takes rows out: that table alone is written again.
     while sum(map(len, sent.values())) < 60:
         send("declared", "z")

@@ -26,7 +26,7 @@ from kafka_lake.ingest.rule import (
 )
 from kafka_lake.ingest.rules.result import REFUSED
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
-from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW
+from kafka_lake.ingest.stage.arrow import DECODED_BY_ARROW
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import summary_of

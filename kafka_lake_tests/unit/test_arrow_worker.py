@@ -24,11 +24,9 @@ from kafka_lake.executors.decoders import OfValues
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.executors.writing.files import _repetitive
-from kafka_lake.executors.writing.report import Failure, Report, dumped_report, failures_of, loaded, merged
+from kafka_lake.executors.writing.report import Failure, Report, Span, Spans, dumped_report, failures_of, loaded, merged
 from kafka_lake.executors.writing.shapes import shaped
-from kafka_lake.executors.writing.spans import Span, Spans
-from kafka_lake.executors.writing.task import bytes_of, decode, decode_and_write
-from kafka_lake.executors.writing.work import Work
+from kafka_lake.executors.writing.task import Work, bytes_of, decode, decode_and_write
 from kafka_lake.ingest.audit import partitions_of
 from kafka_lake.ingest.tasks import told
 
@@ -94,7 +92,7 @@ def test_a_batch_of_tombstones_is_no_row() -> None:
 
 def test_a_report_arrives_as_it_was_sent() -> None:
     failure = Failure("not_json", 3, 0, 6, "Broken.", "{")
-    report = Report((), 7, 1, 2, 3, 4, (failure,), None, None, (Span(0, 4, 5, 9),), ("seen",))
+    report = Report((), 7, 2, 3, 4, (failure,), None, None, (Span(0, 4, 5, 9),), ("seen",))
     assert loaded(dumped_report(report)) == report
 
 
@@ -175,6 +173,22 @@ def test_values_that_are_all_different_get_no_dictionary(count: int) -> None:
     assert _repetitive(rows.slice(0, 100)) is True
 
 
+@pytest.mark.parametrize(("known", "read"), [((), 24_000), (("promo",), 60_000), (None, 60_000)])
+def test_a_task_stops_early_if_records_show_a_column_that_the_table_may_get(
+    known: tuple[str, ...] | None, read: int, tmp_path: Path
+) -> None:
+    schema = Schema(NestedField(1, "id", LongType()))
+    metadata = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, tmp_path.as_uri())
+    columns, rules = (("id", ("long",), ("id",), False, "bigint"),), {"infer": True}
+    decoding = {"decoder": "json", "columns": columns, "rules": rules, "max_bytes": None, "plain": True}
+    needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding, metadata_column=None, known=known))
+    plain, new = batch([b'{"id": 1}'] * 4000), batch([b'{"id": 1, "promo": "x"}'] * 4000)
+    (made,) = decode_and_write(needs)([plain, new, *[plain] * 13])
+    report = loaded(made.column("report")[0].as_py())
+    assert (report.records, report.stopped) == (read, read < 60_000)
+    assert sum(file.record_count for file in report.files) == read
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("task", "column", "count"),
@@ -192,7 +206,7 @@ def test_tasks_travel_to_machines_without_this_package(task: Any, column: str, c
         schema = Schema(NestedField(1, "id", LongType()))
         metadata = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, tmp_path.as_uri())
         needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding, metadata_column=None))
-    records = batch([b'{"id": 1}', b'{"id": "x"}']).append_column("large", pa.array([0, 0], pa.int32()))
+    records = batch([b'{"id": 1}', b'{"id": "x"}'])
     program = (
         "import pickle, sys; sys.modules['kafka_lake'] = None\n"
         "does, records, column = pickle.load(sys.stdin.buffer)\n"

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.types import StringType
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, positions_to_json
-from kafka_lake.executors.writing.spans import Span
+from kafka_lake.executors.writing.report import Span
 from kafka_lake.ingest.audit import (
     PartitionRows,
     audit,
@@ -29,7 +29,7 @@ from kafka_lake.ingest.keyed.history.check import HistoryBatch, HistoryCheck
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rule import RuleEntry, rules_of
 from kafka_lake.ingest.rules.result import RuleResult
-from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
+from kafka_lake.ingest.stage.schema import SchemaRefusedError
 from kafka_lake.ingest.stage.staged import Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name

@@ -27,7 +27,7 @@ from kafka_lake.executors.task import dumped, loaded
 from kafka_lake.ingest import published
 from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.dead_letters.reconcile import joined
-from kafka_lake.ingest.stage.schema_plan import refuse_changes, refuse_too_many
+from kafka_lake.ingest.stage.schema import refuse_changes, refuse_too_many
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.schema import Change

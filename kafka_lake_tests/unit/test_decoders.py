@@ -10,7 +10,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, StructType
 
 from kafka_lake.executors.decoders import record_decoder
-from kafka_lake.executors.writing.order import in_order
+from kafka_lake.executors.writing.files import in_order
 
 ID = (("id", ("long",), ("id",), False, "bigint"),)
 STORE = (("store", ("string",), ("store",), False, "string"),)
@@ -102,12 +102,3 @@ def test_rows_are_ordered_by_what_a_transform_makes_of_them() -> None:
     assert sorted(made) == list(range(50))
     assert made != sorted(made)
     assert [buckets(n) for n in made] == sorted(buckets(n) for n in made)
-
-
-def test_any_strict_json_is_a_variant_and_other_text_is_not() -> None:
-    decoder = record_decoder({"decoder": "plain", "kind": "variant", "max_bytes": None})
-    values = [b"5", b'{"a": [1, 2]}', b'{"a": 1, "a": 2}', b"{", b"\xff", None, b'"text"', b"[" * 80 + b"]" * 80]
-    decoded = decoder.decode(records(*((None, value) for value in values)))
-    texts = [row and row["value"] for row in decoded.rows.to_pylist()]
-    assert texts == ["5", '{"a": [1, 2]}', None, None, None, None, '"text"', None]
-    assert decoded.error_class.to_pylist() == [None, None, "not_json", "not_json", "not_text", None, None, "too_deep"]

@@ -33,14 +33,13 @@ from pyiceberg.types import (
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Conflict, Incoming, Policy
-from kafka_lake.lake.pyiceberg_compat.variant import VariantType
 from kafka_lake.lake.schema import Change, type_name
 
 INT, LONG, FLOAT, DOUBLE, TEXT, FLAG = (
     IntegerType(), LongType(), FloatType(), DoubleType(), StringType(), BooleanType()
 )  # fmt: skip
-DATE, TIMESTAMP, TIMESTAMPTZ, UNKNOWN, VARIANT = (
-    DateType(), TimestampType(), TimestamptzType(), UnknownType(), VariantType()
+DATE, TIMESTAMP, TIMESTAMPTZ, UNKNOWN = (
+    DateType(), TimestampType(), TimestamptzType(), UnknownType()
 )  # fmt: skip
 _ids = count(1)
 
@@ -253,7 +252,6 @@ INCOMPATIBLE = [
     (by_key(INT), rec(x=INT)),
     (BinaryType(), TEXT),
     (FixedType(16), UUIDType()),
-    (VARIANT, TEXT),
 ]
 
 
@@ -559,7 +557,7 @@ NAMES = st.sampled_from(["a", "A", "b", "a.b", "a_b", "", "_pos", "_kafka", "a__
 PRIMITIVES = st.sampled_from(
     [
         *(INT, LONG, FLOAT, DOUBLE, DecimalType(9, 2), DecimalType(12, 2), DecimalType(9, 3), TEXT, FLAG, DATE),
-        *(TIMESTAMP, TIMESTAMPTZ, UUIDType(), FixedType(4), BinaryType(), TimeType(), UNKNOWN, VARIANT),
+        *(TIMESTAMP, TIMESTAMPTZ, UUIDType(), FixedType(4), BinaryType(), TimeType(), UNKNOWN),
     ]
 )
 

@@ -8,7 +8,7 @@ import pytest
 from kafka_lake.ingest.rule import Range, RowCount, RuleEntry, rules_of
 from kafka_lake.ingest.rules.asked import Verdict
 from kafka_lake.ingest.rules.result import RuleResult
-from kafka_lake.ingest.stage import judge as module
+from kafka_lake.ingest.stage import rules as module
 
 
 @pytest.mark.parametrize(("failed", "fails"), [(5, True), (0, False)])
@@ -31,7 +31,7 @@ def test_nothing_is_refused_if_a_rule_that_writers_asked_fails(
     plan: Any = SimpleNamespace(undecodable=None, kind="append", share=None)
     asked = []
     monkeypatch.setattr(module, "_asked", lambda *given, **_: asked.append(given[3]))
-    verdict = module.judge(context, plan, staged, declared=False)
+    verdict = module.check_rows(context, plan, staged, declared=False)
     assert asked == [(by_spark,)]
     assert [each.rule for each in verdict.results] == [by_writers, by_spark, counted]
     assert verdict.results[0].fails is fails

@@ -16,7 +16,7 @@ from kafka_lake.ingest.keyed.history.check import HistoryBatch, HistoryCheck
 from kafka_lake.ingest.keyed.history.merge import statement
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import Keys
-from kafka_lake.ingest.stage.schema_plan import plan_schema
+from kafka_lake.ingest.stage.schema import plan_schema
 from kafka_lake.ingest.topic_table import TopicTable
 
 TYPES = {"at": T.TimestampType(), "n": T.LongType(), "day": T.DateType(), "text": T.StringType(), "raw": T.BinaryType()}

@@ -10,7 +10,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType, TimestamptzType
 
-from kafka_lake.executors.writing.origin_bounds import OriginBounds
+from kafka_lake.executors.writing.files import OriginBounds
 
 ORIGIN = StructType(
     NestedField(11, "topic", StringType()),

@@ -25,10 +25,12 @@ from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.dead_letters.unreconciled import STAGED_WITH
+from kafka_lake.ingest.decoding import Written
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.unit.simulated.catalog import SimulatedCatalog
+from kafka_lake_tests.unit.simulated.decoding import SimulatedDecoding
 from kafka_lake_tests.unit.simulated.frames import SimulatedFrames, Writer
 from kafka_lake_tests.unit.simulated.history import LETTERS, PLACES, POISON, STEPS, TABLE, Attempt, Event, Record
 from kafka_lake_tests.unit.simulated.world import World, without_pauses
@@ -378,13 +380,13 @@ def writing_a_row_in_place_of_another(patch: pytest.MonkeyPatch) -> None:
 
 
 def writing(patch: pytest.MonkeyPatch, what: Callable[[list[Record]], list[Record]]) -> None:
-    append = Writer.append
+    write = SimulatedDecoding.write
 
-    def other(writer: Writer) -> None:
-        writer.frame = writer.frame.derived(what)
-        append(writer)
+    def other(decoding: SimulatedDecoding, *given: Any) -> Written:
+        written = write(decoding, *given)
+        return replace(written, files=tuple(what(list(written.files))))
 
-    patch.setattr(Writer, "append", other)
+    patch.setattr(SimulatedDecoding, "write", other)
 
 
 @pytest.mark.parametrize("fault", [reading_on, losing_a_row, writing_a_row_in_place_of_another])
@@ -436,13 +438,15 @@ def expiry_without_an_age(patch: pytest.MonkeyPatch, world: World) -> None:
 
 def late_branch(patch: pytest.MonkeyPatch, world: World) -> None:
     """Begin the branch at whatever the head is by then, instead of the head that the position was read from."""
-    create = StagingBranch.create
+    create, written = StagingBranch.create, StagingBranch.written
 
     def late(branch: StagingBranch) -> None:
         branch.head = head_of(world.view(branch.identifier)) or branch.head  # type: ignore[arg-type]
         create(branch)
 
     patch.setattr(StagingBranch, "create", late)
+    # A write that goes elsewhere than was planned would be noticed too.
+    patch.setattr(StagingBranch, "written", lambda branch, _: written(branch, branch.head))
 
 
 def known_dead_letters_ignored(patch: pytest.MonkeyPatch, world: World) -> None:

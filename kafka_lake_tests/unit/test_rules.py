@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kafka_lake.components.checks import check_result
 from kafka_lake.components.metadata import settings_of
 from kafka_lake.errors import ConfigurationError, EngineUnavailableError
-from kafka_lake.executors.writing.refused import split
+from kafka_lake.executors.writing.task import without_refused
 from kafka_lake.ingest.commit import rule_finding
 from kafka_lake.ingest.decode import meaning_of
 from kafka_lake.ingest.report import merged
@@ -335,7 +335,9 @@ def test_a_task_sets_apart_the_very_records_that_are_refused(
             "offset": pa.array([o for _, o in ordered], pa.int64()),
         }
     )
-    kept, apart, (classes, messages) = split(batch, places, REASONS)
+    kept, apart = without_refused(batch, places, REASONS)
+    classes, messages = (apart.column(name) for name in ("error_class", "error_message"))
+    apart = apart.select(batch.schema.names)
     assert [tuple(row.values()) for row in kept.to_pylist()] == [w for w in ordered if w not in refused]
     assert [tuple(row.values()) for row in apart.to_pylist()] == [w for w in ordered if w in refused]
     assert list(zip(classes.to_pylist(), messages.to_pylist(), strict=True)) == [

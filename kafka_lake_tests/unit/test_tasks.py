@@ -7,7 +7,7 @@ import pytest
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.stage.spark_writer import tasks_of
+from kafka_lake.ingest.stage.frames import tasks_of
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
 from kafka_lake.executors.writing.task import decode_and_write
 from kafka_lake.kafka.registry import http_errors
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.pyiceberg_compat import variant
 from kafka_lake.lake.tables import ensure_table, schema_of
 from kafka_lake.spark.compat import arrow_types
 from kafka_lake.spark.compat.by_value import packed
@@ -140,28 +139,6 @@ def test_metadata_are_written_by_pyiceberg_itself_otherwise(catalog: LakeCatalog
     assert ("_write_metadata" in vars(catalog.pyiceberg)) == with_pyiceberg
     assert callable(SqlCatalog._write_metadata)
     made(catalog, properties={"format-version": "2"}).append(ROWS)
-
-
-def test_variants_are_refused_with_the_versions_if_pyiceberg_can_not_be_taught(
-    with_pyiceberg: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variant.teach_pyiceberg()
-    variant.require_variants()
-    if with_pyiceberg:
-        return
-    monkeypatch.setattr(variant, "_taught", False)
-    variant.teach_pyiceberg()
-    assert not variant._taught
-    with pytest.raises(ConfigurationError, match=r"PyIceberg 0\.\d+.* variants") as refused:
-        variant.require_variants()
-    assert "pyiceberg>=99.0,<99.1" in refused.value.remedy
-
-
-def test_variants_of_pyiceberg_itself_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variant, "_taught", False)
-    monkeypatch.setattr("pyiceberg.types.VariantType", object, raising=False)
-    variant.require_variants()
-    assert not variant._taught
 
 
 def test_rows_are_told_apart_by_partition(catalog: LakeCatalog) -> None:

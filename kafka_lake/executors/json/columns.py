@@ -27,7 +27,6 @@ _ARROW = {
     "float": pa.float32(),
     "double": pa.float64(),
     "string": pa.string(),
-    "variant": pa.string(),
     "binary": pa.binary(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
@@ -93,7 +92,7 @@ def structs_of(kind: Any) -> Iterator[tuple[Column, ...]]:
 
 
 def arrow_type(kind: Any) -> Any:
-    """Return the Arrow type of a kind; a variant is its JSON text."""
+    """Return the Arrow type of a kind."""
     if kind[0] == "struct":
         return pa.struct([pa.field(each[0], arrow_type(each[1])) for each in kind[1]])
     if kind[0] == "list":

@@ -11,7 +11,7 @@ import numpy as np
 
 from kafka_lake.executors.json.instants import days_of
 from kafka_lake.executors.json.misfit import MisfitError
-from kafka_lake.executors.json.text import MINUS_ZERO, Real, dumps, refuse_twice
+from kafka_lake.executors.json.text import MINUS_ZERO, Real, refuse_twice
 from kafka_lake.executors.json.types import TIME, as_text, is_double, kind_of, same_number
 
 Convert = Callable[[Any], Any]
@@ -127,17 +127,11 @@ def _binary(value: Any) -> bytes:
     raise MisfitError(kind_of(value))
 
 
-def _variant(value: Any) -> str:
-    refuse_twice(value)
-    return dumps(value)
-
-
 CONVERTERS: dict[str, Convert] = {
     "boolean": _boolean,
     "string": _string,
     "binary": _binary,
     "date": _date,
-    "variant": _variant,
 }
 """What takes values of the kinds that need nothing but their name."""
 NEAREST: dict[str, Nearest] = {"float": _float, "double": _double}

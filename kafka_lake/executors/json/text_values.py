@@ -53,7 +53,7 @@ def surely_unlike(texts: pa.Array, kind: Any, rules: Rules) -> np.ndarray:
     first = firsts(texts)
     name = kind[0]
     begins = _BEGINNINGS.get(name, b'"')
-    if name in ("string", "variant"):
+    if name == "string":
         taken: np.ndarray = first == 0
         return taken
     if name in PLAIN_TIMES and rules.timestamp_unit is not None:
@@ -82,8 +82,8 @@ class TextValues:
             marks: Gets what doesn't fit, or not surely.
         """
         name = kind[0]
-        if name in ("string", "variant"):
-            return self._text(texts, name == "variant", at, marks=marks, path=path)
+        if name == "string":
+            return self._text(texts, at, marks, path)
         if name in _WHOLES:
             return _whole(texts, kind, at, marks=marks, path=path)
         if name in ("float", "double"):
@@ -109,25 +109,18 @@ class TextValues:
             return self._texts.strings(texts)
         return pc.binary_slice(texts.cast(pa.binary()), 1, -1).cast(pa.string())
 
-    def _text(self, texts: pa.Array, variant: bool, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
+    def _text(self, texts: pa.Array, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
         """Return strings as they are, and all else as JSON; numbers are to be looked at where they were written."""
         first = firsts(texts)
         other = (first != _QUOTE) & (first != 0)
         if not other.any():
-            return self._spelled(texts, at, marks, path) if variant else self.strings(texts)
+            return self.strings(texts)
         where = np.flatnonzero(other)
         odd = texts.take(pa.array(where))
         self._look_at(odd, at[where], marks, path)
         marks.written[at[where[~np.isin(first[where], (ord("t"), ord("f")))]]] = True
-        if variant:
-            return self._spelled(texts, at, marks, path)
         quoted = pc.if_else(pa.array(other), pa.scalar(None, texts.type), texts)
         return pc.if_else(pa.array(other), texts, self.strings(quoted))
-
-    @staticmethod
-    def _spelled(texts: pa.Array, at: np.ndarray, marks: Marks, path: Path) -> pa.Array:
-        marks.refuse(at[having(texts, _CONTROL)], ".".join(path))
-        return texts
 
     def _look_at(self, texts: pa.Array, at: np.ndarray, marks: Marks, path: Path) -> None:
         """Refuse what strict JSON hasn't, what would be written otherwise, and objects with a field twice."""

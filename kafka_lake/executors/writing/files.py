@@ -3,43 +3,55 @@
 import io
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.conversions import to_bytes
 from pyiceberg.io import OutputFile, load_file_io
 from pyiceberg.io.pyarrow import ParquetFormatWriter, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey
+from pyiceberg.schema import Schema
 from pyiceberg.table import WriteTask
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
 from pyiceberg.typedef import Record
+from pyiceberg.types import IntegerType, LongType, NestedField, PrimitiveType, StructType, TimestamptzType
 
 from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
-from kafka_lake.executors.writing.order import in_order
-from kafka_lake.executors.writing.origin_bounds import OriginBounds
 from kafka_lake.executors.writing.shapes import column_of, small_offsets
-from kafka_lake.executors.writing.work import Work
 
 _WORTH_A_LOOK, _LOOKED_AT = 1000, 10_000
+_GROUP_BYTES, _FILE_BYTES = 32 << 20, 512 << 20
+_ORIGIN = {"topic", "topic_id", "partition", "offset"}
 
 
 class Files:
     """Gathers rows and writes them as data files of a table.
 
-    Where the table has no partitions and no sort order, a file gets a row group whenever enough has been gathered, so
-    that the memory stays small and warm. Else the rows of a file are gathered, and each of the partitions gets a file
-    of its own. A file's rows are sorted; those of two files may overlap.
+    A table without partitions and sort order gets a row group whenever 32 MiB have been gathered, so that the memory
+    stays small. Otherwise the rows of a file are gathered, and each partition among them gets a file. A file's rows are
+    sorted; those of two files may overlap.
+
+    Args:
+        metadata: The table's metadata as JSON; snapshots may be left out.
+        io: Properties of the file system.
+        group_bytes: Bytes of Arrow columns that become a row group.
+        file_bytes: Bytes of them that become a data file.
     """
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._metadata = TableMetadataUtil.parse_raw(work.metadata)
+    def __init__(
+        self, metadata: str, io: dict[str, str], *, group_bytes: int = _GROUP_BYTES, file_bytes: int = _FILE_BYTES
+    ) -> None:
+        self._metadata = TableMetadataUtil.parse_raw(metadata)
         self._order = self._metadata.sort_order()
         self._whole = self._metadata.spec().is_unpartitioned() and self._order.is_unsorted
-        self._io = load_file_io(dict(work.io), self._metadata.location)
+        self._group_bytes, self._file_bytes = group_bytes, file_bytes
+        self._io = load_file_io(dict(io), self._metadata.location)
         self.columns = pa.schema([small_offsets(f) for f in schema_to_pyarrow(self._metadata.schema())])
         self._locations = load_location_provider(self._metadata.location, self._metadata.properties)
         self._rows: list[pa.Table] = []
@@ -49,14 +61,14 @@ class Files:
         self._files: list[DataFile] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows; write those that were gathered if they are enough."""
+        """Take rows, with the table's columns by name; write those that were gathered if they are enough."""
         self._rows.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes >= (self._work.group_bytes if self._whole else self._work.file_bytes):
+        if self._bytes >= (self._group_bytes if self._whole else self._file_bytes):
             self._write()
 
     def close(self) -> list[DataFile]:
-        """Write what is left, and return Iceberg's descriptions of all files."""
+        """Write the rest, and return Iceberg's descriptions of all files."""
         if self._rows:
             self._write()
         self._roll()
@@ -65,16 +77,16 @@ class Files:
     def _write(self) -> None:
         rows = pa.concat_tables(self._rows)
         size, self._rows, self._bytes = self._bytes, [], 0
-        rows = pa.Table.from_arrays([column_of(rows, each) for each in self.columns], schema=self.columns)
+        rows = pa.Table.from_arrays([column_of(rows, column) for column in self.columns], schema=self.columns)
         if self._whole:
-            self._open = self._open or self._begun(None, _repetitive(rows))
+            self._open = self._open or self._new_file(None, _repetitive(rows))
             self._open.write(rows, size)
-            if self._open.size >= self._work.file_bytes:
+            if self._open.size >= self._file_bytes:
                 self._roll()
             return
         repetitive = _repetitive(rows)
         for key, part in self._parts(rows):
-            self._open = self._begun(key, repetitive)
+            self._open = self._new_file(key, repetitive)
             self._open.write(in_order(part, self._order, self._metadata.schema()), 0)
             self._roll()
 
@@ -88,7 +100,7 @@ class Files:
             self._files.append(self._open.closed())
             self._open = None
 
-    def _begun(self, key: PartitionKey | None, repetitive: list[str] | bool) -> "_File":
+    def _new_file(self, key: PartitionKey | None, repetitive: list[str] | bool) -> "_File":
         task = WriteTask(self._uuid, len(self._files), self._metadata.schema(), [])
         name = task.generate_data_file_filename("parquet")
         output = self._io.new_output(self._locations.new_data_location(name, key))
@@ -96,9 +108,9 @@ class Files:
 
 
 class _File:
-    """A data file in the making.
+    """A data file that is being written.
 
-    Not by PyIceberg's write_file, which writes one table at a time and makes null lists of structs empty ones.
+    PyIceberg's write_file writes one table at a time, and makes null lists of structs empty ones.
     """
 
     def __init__(
@@ -129,6 +141,71 @@ class _File:
             key_metadata=None,
             **self._origins.added_to(statistics.to_serialized_dict()),
         )
+
+
+class OriginBounds:
+    """Bounds of the numbers and times in the metadata column, if the table has one.
+
+    PyIceberg keeps none of fields in structs, as Iceberg's own writers do. By them files are skipped by the offsets of
+    their records, and dropped by their age.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._fields: list[tuple[str, NestedField, PrimitiveType]] = [
+            (column.name, inner, inner.field_type)
+            for column in schema.fields
+            if isinstance(column.field_type, StructType) and {f.name for f in column.field_type.fields} >= _ORIGIN
+            for inner in column.field_type.fields
+            if isinstance(inner.field_type, (IntegerType, LongType, TimestamptzType))
+        ]
+        self._bounds: dict[int, tuple[int, int]] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows into account; nulls have no bounds."""
+        for column, field, _ in self._fields:
+            values = pc.struct_field(rows.column(column), [field.name])
+            # Microseconds, as everywhere in the table.
+            ends = pc.min_max(values.cast(pa.int64())).as_py()
+            if ends["min"] is None:
+                continue
+            least, most = self._bounds.get(field.field_id, (ends["min"], ends["max"]))
+            self._bounds[field.field_id] = min(least, ends["min"]), max(most, ends["max"])
+
+    def added_to(self, statistics: dict[str, Any]) -> dict[str, Any]:
+        """Return a data file's statistics with these bounds."""
+        kinds = {field.field_id: kind for _, field, kind in self._fields}
+        bounds = [{key: to_bytes(kinds[key], ends[which]) for key, ends in self._bounds.items()} for which in (0, 1)]
+        return {
+            **statistics,
+            "lower_bounds": {**(statistics.get("lower_bounds") or {}), **bounds[0]},
+            "upper_bounds": {**(statistics.get("upper_bounds") or {}), **bounds[1]},
+        }
+
+
+def in_order(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
+    """Return rows sorted as a table wants them (https://iceberg.apache.org/spec/#sorting); equal ones keep their order.
+
+    Args:
+        rows: With all columns of the table.
+        schema: The table's, for the columns that the order names by id.
+    """
+    if order.is_unsorted or len(rows) < 2:
+        return rows
+    keys: dict[str, pa.Array] = {}
+    directions: list[tuple[str, str]] = []
+    for number, field in enumerate(order.fields):
+        name, kind = schema.find_column_name(field.source_id), schema.find_type(field.source_id)
+        assert name is not None, "Iceberg keeps the columns of a sort order"
+        first, *inner = [name] if name in rows.column_names else name.split(".")
+        column = pc.struct_field(rows.column(first), inner) if inner else rows.column(first)
+        values = field.transform.pyarrow_transform(kind)(column)
+        # Arrow places the nulls of all keys alike: whether a value is null is a key of its own.
+        keys[f"null {number}"] = pc.is_null(values)
+        keys[f"value {number}"] = values
+        nulls = "descending" if field.null_order == NullOrder.NULLS_FIRST else "ascending"
+        direction = "ascending" if field.direction == SortDirection.ASC else "descending"
+        directions += [(f"null {number}", nulls), (f"value {number}", direction)]
+    return rows.take(pc.sort_indices(pa.table(keys), sort_keys=directions))
 
 
 def _repetitive(rows: pa.Table) -> list[str] | bool:

@@ -1,4 +1,4 @@
-"""What a task that writes says of itself: its files, its rows by Kafka partition, and what failed."""
+"""What a task that writes reports: its files, its rows by Kafka partition, and what failed."""
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,51 @@ import pyarrow.compute as pc
 
 from kafka_lake.executors.task import ERROR_CLASS, ERROR_MESSAGE
 from kafka_lake.executors.writing.rules import Answer
-from kafka_lake.executors.writing.spans import Span
+
+_LARGE_GAP = 10_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive rows of a Kafka partition that a task wrote: how many, and their first and last offset.
+
+    The offsets between ascend.
+    """
+
+    partition: int
+    rows: int
+    first: int
+    last: int
+
+
+class Spans:
+    """Counts the rows of each Kafka partition, in spans whose offsets ascend and have no large gap."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Span] = {}
+        self._closed: list[Span] = []
+
+    def add(self, kept: pa.RecordBatch) -> None:
+        """Count the records that became rows."""
+        partitions = kept.column("partition").to_numpy()
+        offsets = kept.column("offset").to_numpy()
+        steps = np.diff(offsets)
+        breaks = np.flatnonzero((np.diff(partitions) != 0) | (steps <= 0) | (steps > _LARGE_GAP)) + 1
+        for start, end in zip([0, *breaks], [*breaks, len(offsets)], strict=True):
+            self._add(Span(int(partitions[start]), int(end - start), int(offsets[start]), int(offsets[end - 1])))
+
+    def _add(self, span: Span) -> None:
+        before = self._open.get(span.partition)
+        if before is not None and 0 < span.first - before.last <= _LARGE_GAP:
+            span = replace(span, rows=before.rows + span.rows, first=before.first)
+        elif before is not None:
+            self._closed.append(before)
+        self._open[span.partition] = span
+
+    def all(self) -> tuple[Span, ...]:
+        """Return the spans so far, in any order."""
+        return (*self._closed, *self._open.values())
+
 
 SAMPLE_CHARACTERS = 200
 """Characters of a failed record's value that are shown."""
@@ -19,7 +63,7 @@ SAMPLE_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Failure:
-    """Records that became no row for one kind of reason, and the first of them.
+    """Records of one error class, and the first of them.
 
     Args:
         partition: Kafka partition of the first one, the lowest of all.
@@ -43,27 +87,24 @@ class Failure:
 
 @dataclass(frozen=True)
 class Report:
-    """What one task did.
+    """What one task did with the records of a table.
 
     Args:
         files: Iceberg's descriptions of the data files it wrote, in no snapshot yet.
-        records: Records it was given, but for those that are left out.
-        large: Large records that it was given, left out or not.
-        tombstones: Records without a value among them.
-        failed: Records among them that became no row.
-        untimed: Records among them whose Kafka timestamp no table holds.
-        oldest_ms: The least Kafka timestamp of its rows and tombstones, None if none has any.
+        tombstones: Records without a value.
+        failed: Records that became no row.
+        untimed: Records whose Kafka timestamp no table can hold.
         spans: Its rows by Kafka partition, in any order.
-        seen: What its batches had that no column takes, as `dumped` says it.
+        seen: What its batches had that is in no column, as `dumped` gives it.
         bytes_read: Of the records' keys, values and headers.
-        asked: How many rows were asked rules.
+        asked: How many rows were checked by rules.
         answers: What they answered, by the rule's name.
-        table: Whose records they were, where a task writes several tables.
+        table: The table, where a task writes several.
+        stopped: Whether the task stopped before its last record, since the table lacks columns.
     """
 
     files: tuple[Any, ...] = ()
     records: int = 0
-    large: int = 0
     tombstones: int = 0
     failed: int = 0
     untimed: int = 0
@@ -76,6 +117,7 @@ class Report:
     asked: int = 0
     answers: Mapping[str, Answer] = field(default_factory=dict)
     table: str | None = None
+    stopped: bool = False
 
 
 def dumped_report(report: Report) -> bytes:

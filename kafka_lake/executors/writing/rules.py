@@ -1,4 +1,4 @@
-"""Rules of single rows: what Arrow answers here is what they mean, whoever decodes and writes the rows."""
+"""Rules of single rows, checked by Arrow."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,34 +12,31 @@ from kafka_lake.executors.task import single_threaded
 from kafka_lake.executors.writing.shapes import column_of
 
 Path = tuple[str, ...]
-"""A column, or a field of a struct; empty for one that the table doesn't have yet, which counts as null."""
+"""A column, or a field of a struct; empty for one that the table doesn't have yet: it counts as null."""
 Test = tuple[str, Path, Any]
-"""A kind of rule, what it is about, and what it asks for:
+"""A kind of rule, its column, and its argument:
 
 * ``accepted_values``: values that columns of the type can have.
 * ``range``: the least and the greatest value, both allowed, either may be None.
-* ``pattern``: a regular expression of RE2, which is found anywhere in the text.
+* ``pattern``: a regular expression of RE2, found anywhere in the text.
 * ``not_null``: None.
 """
 RuleTest = tuple[str, str, str, Test]
 """A rule's name, its description, the error class of its dead letters (empty if it makes none), and its test."""
 Answer = tuple[int, int, tuple[int, int] | None]
-"""How many rows break a rule; for how many the answer is null; and partition and offset of the first that breaks it."""
+"""How many rows break a rule, for how many the answer is null, partition and offset of the first that breaks it."""
 
 PLACE = ("topic_id", "partition", "offset")
 BROKEN, UNANSWERED = "broken", "unanswered"
 LEFT_OUT = "left_out"
-"""A column of names: those that a row leaves as they are, so that it says nothing of them."""
+"""A column of names: the columns that a change leaves unchanged."""
 
 
 def reason_of(broken: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
-    """Return error class and message of a row's dead letter: the message names all rules that the row breaks.
-
-    Nothing of the row's values is in it, so that it may be shown wherever the settings allow.
+    """Return error class and message of a row's dead letter. The message has no values, so it may be shown anywhere.
 
     Args:
-        broken: Of each rule, in the order of the settings, its name, what it asks for in words, and its error class,
-            which one of them at least has.
+        broken: Name, description and error class of each rule that the row breaks; one at least has an error class.
     """
     error_class = next(filter(None, (each for *_, each in broken)))
     said = "; ".join(f"{name} ({asks})" for name, asks, _ in broken)
@@ -52,9 +49,9 @@ def answers(
     """Give for each rule whether each row keeps it: null where a null leaves that open.
 
     Args:
-        column: Returns the values of a column, whose path is not empty.
+        column: Returns the values of a column; never called with an empty path.
         count: How many rows there are.
-        left_out: For each row, the columns that it says nothing of; None if each row has all columns.
+        left_out: For each row, the columns that it leaves unchanged; None if each row has all columns.
     """
     for *_, (kind, path, asks) in tests:
         if not path:
@@ -102,11 +99,7 @@ def bits_of(broken: Sequence[bool] | np.ndarray, number: int) -> np.ndarray:
 
 
 class Asked:
-    """Asks rows while they are written, and counts the answers.
-
-    Args:
-        columns: The table's columns, whose types the rules are asked in.
-    """
+    """Checks rows while they are written, and counts the answers. The rules are for values of the table's types."""
 
     def __init__(self, tests: Sequence[RuleTest], columns: pa.Schema) -> None:
         self._tests, self._columns, self._rows = tests, columns, 0
@@ -115,14 +108,11 @@ class Asked:
         self._reasons: dict[int, tuple[str, str]] = {}
 
     def add(self, rows: pa.Table, records: pa.RecordBatch) -> np.ndarray:
-        """Ask rows.
+        """Check rows, and return which rules each breaks: a number with a bit for each rule.
 
         Args:
             rows: Of the table, before they have its types.
-            records: What they were made of, with ``partition`` and ``offset``.
-
-        Returns:
-            Which rules each row breaks: a number whose bits are those of the rules.
+            records: Those that became the rows.
         """
         known: dict[str, pa.Array] = {}
 
@@ -149,7 +139,7 @@ class Asked:
         return refused
 
     def reasons(self, broken: np.ndarray) -> tuple[pa.Array, pa.Array]:
-        """Return error classes and messages of rows, each of which breaks a rule that makes dead letters."""
+        """Return error classes and messages of rows that become dead letters."""
         codes, places = np.unique(broken, return_inverse=True)
         for code in map(int, codes):
             if code not in self._reasons:
@@ -175,11 +165,7 @@ def _both(one: Answer, other: Answer) -> Answer:
 
 
 def merged_answers(found: Iterable[tuple[int, Mapping[str, Answer]]]) -> tuple[int, dict[str, Answer]]:
-    """Return what several tasks found together.
-
-    Args:
-        found: How many rows each asked, and what they answered.
-    """
+    """Return the sum of several tasks' answers."""
     count, merged = 0, dict[str, Answer]()
     for rows, by_rule in found:
         count += rows
@@ -189,11 +175,10 @@ def merged_answers(found: Iterable[tuple[int, Mapping[str, Answer]]]) -> tuple[i
 
 
 def ask(told: Mapping[str, Any]) -> Batches:
-    """Return the function for ``mapInArrow`` that asks rows of Spark's.
+    """Return the function for ``mapInArrow`` that checks rows of a frame.
 
-    Its input has the columns of `PLACE`, one for each path, and `LEFT_OUT` if rows leave columns out. Its output has
-    those of `PLACE`, and as numbers whose bits are those of the rules: `BROKEN`, and `UNANSWERED` where the answer is
-    null.
+    Its input has the columns of `PLACE`, one for each path, and perhaps `LEFT_OUT`. Its output has those of `PLACE`,
+    and two numbers with a bit for each rule: `BROKEN`, and `UNANSWERED` where the answer is null.
 
     Args:
         told: ``tests``; and ``columns``: the name of the input's column, by path.

@@ -64,7 +64,7 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
 def _one(
     spec: TopicTable, connections: Connections, state: TableState | None, part: Part, format_: Format, file: str | None
 ) -> Decoder:
-    if format_ in ("string", "bytes", "variant"):
+    if format_ in ("string", "bytes"):
         return Plain(format_)
     if format_ == "json":
         ddl = spec.schema if part == "value" else spec.key_schema

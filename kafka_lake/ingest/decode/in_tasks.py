@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from kafka_lake.executors import task
 from kafka_lake.executors.json.decoder import Seen
 from kafka_lake.executors.task import CHANGE, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
-from kafka_lake.ingest.decode.json.columns import nullable_all, travelling, with_variants
+from kafka_lake.ingest.decode.json.columns import nullable_all, travelling
 from kafka_lake.ingest.tasks import told
 
 _HEADERS = "headers"
@@ -40,8 +40,7 @@ def decoded_in_tasks(
     made = given.mapInArrow(told(task.decode, work), T.StructType(fields))
     if _HEADERS in records.columns:
         made = made.withColumn(_HEADERS, F.when(F.size(_HEADERS) > 0, F.col(_HEADERS)))
-    row = with_variants(F.col(DECODED), columns)
-    return made if row is None else made.withColumn(DECODED, F.when(F.col(DECODED).isNotNull(), row))
+    return made
 
 
 def observed_in_tasks(records: DataFrame, work: Mapping[str, Any], max_columns: int) -> Seen:

@@ -1,4 +1,4 @@
-"""Values taken as they are: text, bytes, or the whole of a JSON value as a variant; one column, ``value``."""
+"""Values taken as they are: text or bytes; one column, ``value``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from kafka_lake.ingest.decode.decoder import Nothing
 from kafka_lake.ingest.decode.target import Target
 
 COLUMN = "value"
-_KINDS: dict[str, T.DataType] = {"string": T.StringType(), "bytes": T.BinaryType(), "variant": T.VariantType()}
+_KINDS: dict[str, T.DataType] = {"string": T.StringType(), "bytes": T.BinaryType()}
 
 
 @dataclass(frozen=True)
 class Plain(Nothing):
     """Decodes nothing: the value is the column."""
 
-    kind: Literal["string", "bytes", "variant"]
+    kind: Literal["string", "bytes"]
 
     @property
     def fixed(self) -> Target:

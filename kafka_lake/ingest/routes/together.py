@@ -52,7 +52,7 @@ def written_together(
         forget: Gets what lets Spark forget what it keeps.
 
     Returns:
-        What was written; None if there is nothing to write, or Spark can't do it.
+        What was written; None if there is nothing to write.
     """
     to_write = {
         str(number): table
@@ -63,11 +63,10 @@ def written_together(
         return None
     spark, unwanted = context.connections.spark(), (str(UNMATCHED),) if context.spec.unmatched == "ignore" else ()
     done = write_tables(spark, records, column=ROUTE, tables=to_write, plan=plan, held=forget, unwanted=unwanted)
-    if done is None:
-        return None
     context.observer.step_done("tables written")
     written = {
-        int(name): prewritten(by, to_write[name], partial(again, int(name))) for name, by in done.by_table.items()
+        int(name): prewritten(written, to_write[name], partial(again, int(name)))
+        for name, written in done.by_table.items()
     }
     for each in written.values():
         # A table that failed before it keeps the others from being staged.

@@ -17,7 +17,7 @@ from kafka_lake.ingest.keyed.source_snapshots import Ended
 from kafka_lake.ingest.keyed.truncates import Emptied
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version
-from kafka_lake.ingest.stage.shape import shaped
+from kafka_lake.ingest.stage.frames import shaped
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import TableState
 

@@ -1,4 +1,4 @@
-"""The records that became no row, on a branch of the dead-letter table: only those that it doesn't have yet."""
+"""Dead letters on a branch of their table: only those that it doesn't have yet."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,8 +14,7 @@ from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_fre
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import added_between, at_version, state_of
-from kafka_lake.ingest.stage.shape import shaped
-from kafka_lake.ingest.stage.spark_writer import append, tasks_of
+from kafka_lake.ingest.stage.frames import append, shaped, tasks_of
 from kafka_lake.ingest.stage.staged import StagedTable
 from kafka_lake.lake.author import author_summary
 from kafka_lake.lake.branches import StagingBranch
@@ -26,19 +25,19 @@ from kafka_lake.spark.frames import OFFSET
 
 
 def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -> DataFrame | None:
-    """Return the rows that the dead-letter table has of what the plan reads; None if it has none.
+    """Return the rows that the dead-letter table already has of the plan's records; None if it has none.
 
-    It has some after a run that died between its two publications, a rollback of the table, or a lost position, and
-    whenever records are read again.
+    It has some if records are read again: by a replay, after a rollback, or after a run that died between its two
+    publications.
     """
     position = dead_letters.position
     if dead_letters.head is None or not row_count(dead_letters.table):
         return None
     if position is not None and not position.identity.same_as(plan.after.identity):
-        # Letters of a topic that has been recreated since; its offsets mean other records.
+        # The topic has been recreated since: the offsets are of other records.
         position = Position(plan.after.identity, {})
     if position is None and dead_letters.others:
-        # Letters of other topics alone.
+        # It has dead letters of other topics only.
         position = Position(plan.after.identity, {})
     reached = None if plan.kind == "replace" or position is None else position.offsets
     ahead = [r for r in plan.ranges if len(r) and (reached is None or reached.get(r.partition, 0) > r.start)]
@@ -68,9 +67,8 @@ def stage_dead_letters(
         plan: Its position goes into the snapshot's summary, unless the table has been further.
         dead_letters: The records that became no row, as rows of the table.
         primary: The rows that are staged with them.
-        records: The table's records, those that became rows included.
-        others: Gives what names the records that go to other tables, whose dead letters are, too; None if there are
-            none.
+        records: All of the table's records.
+        others: Gives the ids of records that go to other tables, as their dead letters do; None if there are none.
 
     Returns:
         What was staged, None if the table has all of them; and how many it has already.
@@ -84,12 +82,12 @@ def stage_dead_letters(
     position, known_failed = state.position, 0
     if position is not None and not position.identity.same_as(plan.after.identity):
         position = None
-    # Of the very snapshot that the branch starts from: what others publish meanwhile refuses this one.
+    # Of the snapshot that the branch starts from: if others publish meanwhile, this commit is refused.
     obsolete = list[Row]()
     if (known := known_dead_letters(context, plan, state)) is not None:
         frames = context.connections.frames
         if may_be_obsolete(context, plan):
-            # What Kafka no longer has was not read, and stays a dead letter.
+            # Records that Kafka no longer has were not read, and stay dead letters.
             unread = frames.without(known, named(plan, records), OFFSET)
             unread = unread if others is None else frames.without(unread, others(), OFFSET)
             gone = frames.without(frames.without(known, dead_letters), unread, OFFSET)
@@ -130,21 +128,16 @@ def stage_dead_letters(
 
 
 def may_be_obsolete(context: Context, plan: Plan) -> bool:
-    """Return whether dead letters of what a plan reads are taken out if their records are none any more.
+    """Return whether a commit removes dead letters whose records are decoded now.
 
-    A run that died between its two publications has left them; what it has read is read again, as by a replay, and a
-    change of a keyed table may find what it lacked. The rows of such a table don't tell of each record, as those of
-    others do, by which `kafka_lake.ingest.dead_letters.reconcile` knows.
+    Other tables have a row for each record, by which `kafka_lake.ingest.dead_letters.reconcile` finds them later. Rows
+    of upsert tables and histories don't name each record.
     """
     return context.spec.is_keyed and plan.kind in ("append", "replace")
 
 
 def named(plan: Plan, records: DataFrame) -> DataFrame:
-    """Return what names records as rows and dead letters do: the topic's id, partition and offset.
-
-    Args:
-        plan: Its position tells the topic.
-    """
+    """Return the ids of records as rows and dead letters have them: the topic's id, partition and offset."""
     topic_id = F.lit(plan.after.identity.topic_id or None).cast("string").alias("topic_id")
     return records.select(topic_id, "partition", "offset")
 
@@ -167,7 +160,7 @@ def _furthest(after: Position, before: Position | None) -> Position:
     furthest = {**after.offsets}
     for partition, offset in before.offsets.items() if before else ():
         furthest[partition] = max(offset, furthest.get(partition, 0))
-    # What it has been further in is told by offsets and times alone.
+    # Last records of partitions that another run has read further are unknown.
     return replace(after, offsets=furthest, last={})
 
 
@@ -182,7 +175,7 @@ def added_rows(context: Context, identifier: tuple[str, str], staged: StagedTabl
 
 
 def classes_of(dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
-    """Return dead letters by class, the most frequent first, each with its first one of the lowest partition."""
+    """Return dead letters by class, the most frequent first, each with the first one of the lowest partition."""
     sample = F.struct(
         F.col("partition"),
         F.col("offset"),

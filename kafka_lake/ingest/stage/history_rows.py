@@ -18,10 +18,9 @@ from kafka_lake.ingest.keyed.keys import quoted
 from kafka_lake.ingest.keyed.not_sent import LIMIT, without
 from kafka_lake.ingest.keyed.refusals import not_comparable, tombstone_elsewhere, value_not_told
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
-from kafka_lake.ingest.stage.judge import judge_changes
+from kafka_lake.ingest.stage.frames import append, shaped
 from kafka_lake.ingest.stage.keyed_rows import StagedChanges, appended, of_rows, planned, told, without_refused
-from kafka_lake.ingest.stage.shape import shaped
-from kafka_lake.ingest.stage.spark_writer import append
+from kafka_lake.ingest.stage.rules import check_changes
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
 from kafka_lake.lake.positions import row_count
 from kafka_lake.spark.kept import kept
@@ -37,7 +36,7 @@ def write_versions(batch: ChangesToStage, _: ExitStack) -> StagedChanges:
     with ExitStack() as held:
         held.enter_context(planned(batch))
         all_changes, figures = told(batch, held)
-        verdict = judge_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
+        verdict = check_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
         batch = without_refused(batch, verdict)
         changes = of_rows(batch, all_changes)
         if verdict.refused is not None:

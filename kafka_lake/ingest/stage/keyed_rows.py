@@ -38,11 +38,10 @@ from kafka_lake.ingest.keyed.truncates import Emptied, empty, rows_behind, witho
 from kafka_lake.ingest.rules.asked import Verdict
 from kafka_lake.ingest.rules.result import refused_mark
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
-from kafka_lake.ingest.stage.judge import judge_changes
-from kafka_lake.ingest.stage.shape import shaped
-from kafka_lake.ingest.stage.spark_writer import append
+from kafka_lake.ingest.stage.frames import append, shaped
+from kafka_lake.ingest.stage.rules import check_changes
 from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
-from kafka_lake.ingest.stage.variant_table import append_nothing
+from kafka_lake.lake.append import append_nothing
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import read_state, row_count
 from kafka_lake.spark.kept import kept
@@ -103,7 +102,7 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
 def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedChanges:
     held.enter_context(planned(batch))
     all_changes, figures = told(batch, held)
-    verdict = judge_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
+    verdict = check_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
     batch = without_refused(batch, verdict)
     batch = _since_past(batch, all_changes, figures)
     changes = all_changes.drop(READS, SOURCE, MOVES)
@@ -267,7 +266,7 @@ def _ready_for_deletes(batch: ChangesToStage, columns: T.StructType) -> None:
     head = table.current_snapshot()
     if head is not None and head.schema_id != table.metadata.current_schema_id:
         # A snapshot is read with the columns that it was written with.
-        append_nothing(connections, name)
+        append_nothing(table)
 
 
 def _stage_deletes(batch: ChangesToStage, rows: DataFrame, there_are: bool, undo: ExitStack) -> StagedTable | None:

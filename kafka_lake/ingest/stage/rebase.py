@@ -1,7 +1,6 @@
-"""Follow: a commit that others overtook goes on from where they are, without being read, decoded or written again.
+"""Follow: append a commit's data files again, at the head that another writer has made meanwhile.
 
-The data files are there already. They are appended to a new branch at the new head, if that changes nothing about the
-plan: all that came are others' commits, which leave position, schema and partition spec as they were.
+That is safe if all new snapshots are of foreign writers, and the schema and partition spec are unchanged.
 """
 
 from collections.abc import Sequence
@@ -20,21 +19,17 @@ from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import ancestors, head_of, summary_of
 
-_OURS = "kafka-lake."
+_OWN = "kafka-lake."
 
 
 def follow(context: Context, plan: Plan, staged: Staged) -> Staged | None:
-    """Stage a commit's data files once more, at the head that ``main`` has by now.
-
-    Args:
-        context: Of the run; its id goes into the branch's name.
-        staged: Its branch is gone afterwards, if it could be followed.
+    """Stage a commit's data files once more, at the head that ``main`` has now; its branch is gone afterwards.
 
     Returns:
-        What was staged, to be audited anew; None if only a new plan can tell what is to be done.
+        What was staged, to be audited anew; None if the commit must be planned again. Its branch is unchanged then.
 
     Raises:
-        PublishRefusedError: If others took the staged files away meanwhile.
+        PublishRefusedError: If another process removed the staged files meanwhile.
     """
     primary, connections = staged.primary, context.connections
     table = connections.catalog.table(primary.branch.identifier)
@@ -55,11 +50,11 @@ def follow(context: Context, plan: Plan, staged: Staged) -> Staged | None:
     )
     branch.create()
     try:
-        marks = {key: value for key, value in summary_of(before).items() if key.startswith(_OURS)}
-        branch.append(files, marks)
+        properties = {key: value for key, value in summary_of(before).items() if key.startswith(_OWN)}
+        branch.append(files, properties)
         snapshot = branch.written(head)
-        # Who expires a snapshot deletes its files after that, unless another one has them by then. So they are safe if
-        # the snapshot that they came from is still there once the new one is.
+        # Files of an expired snapshot are deleted unless another snapshot has them by then: these are safe if the
+        # snapshot that they came from still exists once the new one does.
         if table.refresh().metadata.snapshot_by_id(primary.appended) is None:
             raise PublishRefusedError(
                 f"Table {'.'.join(primary.branch.identifier)}: branch {primary.branch.name} was taken away meanwhile."
@@ -73,21 +68,20 @@ def follow(context: Context, plan: Plan, staged: Staged) -> Staged | None:
 
 
 def can_follow(plan: Plan, staged: Staged) -> bool:
-    """Return whether a commit is of a kind that can be followed, whatever the others did."""
-    # Dead letters name the snapshot that they were staged with, and may be published already.
+    """Return whether a commit is of a kind that can be appended again."""
+    # Dead letters have the id of the snapshot that they were staged with, and may be published already.
     appends_only = plan.kind == "append" and not plan.deletes and staged.primary.snapshot == staged.primary.appended
     return appends_only and staged.dead_letters is None and staged.keyed is None
 
 
 def _goes_with(table: Table, files: Sequence[DataFile], before: Snapshot, head: int) -> bool:
-    # Rows of format version 3 have ids that were given to them with the snapshot.
-    if table.format_version != 2 or table.metadata.current_schema_id != before.schema_id:
+    if table.format_version == 1 or table.metadata.current_schema_id != before.schema_id:
         return False
     if any(each.spec_id != table.metadata.default_spec_id for each in files):
         return False
     since = list(takewhile(lambda s: s.snapshot_id != head, ancestors(table, head_of(table))))
     follows = bool(since) and since[-1].parent_snapshot_id == head
-    return follows and not any(key.startswith(_OURS) for each in since for key in summary_of(each))
+    return follows and not any(key.startswith(_OWN) for each in since for key in summary_of(each))
 
 
 def added_files(table: Table, snapshot: Snapshot) -> list[DataFile]:

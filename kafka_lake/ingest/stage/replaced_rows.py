@@ -1,5 +1,6 @@
-"""Rows that a replacement takes out of the topic's table, and those of them that Kafka can't give again."""
+"""Rows that a replay replaces: taken out, kept if Kafka no longer has their records, left out if they have expired."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -7,11 +8,16 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.maintenance.maintain import old_rows
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
+from kafka_lake.ingest.stage.frames import append
 from kafka_lake.ingest.stage.staged import StagedTable, Vanished
-from kafka_lake.lake.author import KEEPS
+from kafka_lake.lake.author import KEEPS, author_summary, removes_mark
 from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.maintenance.old_rows import row_limit
+from kafka_lake.lake.maintenance.policy import applies_to
+from kafka_lake.lake.positions import positions_summary
 from kafka_lake.spark.frames import OFFSET
 
 
@@ -31,7 +37,7 @@ def of_ranges(plan: Plan, ranges: Sequence[OffsetRange], column: str | None) -> 
     """Return the condition, as SQL, that a row is of some offsets of the plan's topic.
 
     Args:
-        plan: Its position tells the topic.
+        plan: It has the topic's id.
         column: The metadata column; None for dead letters, which have no other columns.
     """
     of, topic_id = f"`{column}`." if column else "", plan.after.identity.topic_id.replace("'", "")
@@ -45,11 +51,11 @@ def of_ranges(plan: Plan, ranges: Sequence[OffsetRange], column: str | None) -> 
 def keep_what_vanished(
     context: Context, plan: Plan, primary: StagedTable, elsewhere: Sequence[DataFrame]
 ) -> tuple[StagedTable, tuple[Vanished, ...]]:
-    """Find the rows that a replacement takes away without giving any; put them back if the plan says so.
+    """Find the rows that a replacement deletes and doesn't replace; put them back if the plan says so.
 
     Args:
         primary: The table, as it is staged.
-        elsewhere: What names the records that Kafka has and that became no row of this table.
+        elsewhere: Ids of records that Kafka has and that became no row of this table.
     """
     connections = context.connections
     frames, column, topic_id = connections.frames, metadata_column_of(context.spec), plan.after.identity.topic_id
@@ -70,3 +76,46 @@ def keep_what_vanished(
     kept = frames.rows_of(before, gone, column).coalesce(1).writeTo(primary.branch.write_name)
     kept.option(f"snapshot-property.{KEEPS}", str(primary.appended)).append()
     return replace(primary, snapshot=primary.branch.written(primary.appended).snapshot_id), ()
+
+
+def leave_out_expired(context: Context, plan: Plan, staged: StagedTable) -> StagedTable:
+    """Delete from a replay's branch the rows that it has read again and that maintenance would delete.
+
+    Args:
+        staged: The topic's table or its dead letters, staged.
+
+    Returns:
+        What is staged now; unchanged if there are no such rows.
+
+    Raises:
+        TableError: If the column with the age of a row isn't there, or is no time.
+    """
+    spec, branch = context.spec, staged.branch
+    old = old_rows(spec, branch.identifier, int(time.time() * 1000))
+    table = branch.staged or context.connections.catalog.table(branch.identifier)
+    if old is None or table is None or not applies_to(spec.maintenance, table):
+        return staged
+    limit = row_limit(table, old.by, old.before_ms)
+    column = spec.metadata_column if branch.identifier == spec.identifier else None
+    condition = f"{of_ranges(plan, plan.ranges, column)} AND {limit.sql}"
+    spark = context.connections.spark()
+    found = spark.sql(f"SELECT count(*) AS found FROM {branch.write_name} WHERE {condition}").collect()[0]["found"]
+    if not found:
+        return staged
+    branch.delete(condition)
+    tip = branch.written(staged.snapshot).snapshot_id
+    if branch.identifier == spec.identifier:
+        # A statement sets no snapshot properties: a snapshot without rows has them. Derived tables would take the
+        # deletion for another program's.
+        summary = {
+            **positions_summary(plan.after, staged.state.others),
+            **author_summary(context.run_id, plan.kind, plan.ranges),
+            **removes_mark(tip),
+        }
+        tip = append(branch, staged.state, spark.table(branch.write_name).limit(0), summary).snapshot
+    what = "rows" if branch.identifier == spec.identifier else "dead letters"
+    context.observer.warn(
+        f"Topic {spec.topic}: {found:,} of the {what} that are read again are older than {spec.maintenance.keep_rows} "
+        "(maintenance: row_retention), and stay away."
+    )
+    return replace(staged, snapshot=tip)

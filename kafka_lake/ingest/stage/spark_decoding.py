@@ -1,5 +1,6 @@
-"""What Spark makes of a topic's records: columns, rows and dead letters, by the topic's format."""
+"""What Spark makes of a topic's records: data files, changes and dead letters, by the topic's format."""
 
+from contextlib import ExitStack
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -21,16 +22,17 @@ from kafka_lake.ingest.decode.rows import (
     with_transform_errors,
     without_errors,
 )
-from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.target import Target, spark_columns
 from kafka_lake.ingest.decode.undecodable import Unreadable
-from kafka_lake.ingest.decoding import Decoded, SchemaPlan
+from kafka_lake.ingest.decoding import Batch, Decoded, SchemaPlan, Written
 from kafka_lake.ingest.keyed.changes import changes_of
 from kafka_lake.ingest.rules.asked import Asked, Verdict
 from kafka_lake.ingest.rules.evaluate import evaluate
 from kafka_lake.ingest.rules.result import Refused
+from kafka_lake.ingest.stage.arrow import write_records, write_rows
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
-from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
-from kafka_lake.ingest.stage.table_schema import create_table, evolve_table, row_columns
+from kafka_lake.ingest.stage.frames import shaped, tasks_of
+from kafka_lake.ingest.stage.schema import create_table, evolve_table, plan_schema, refuse_changes, row_columns
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.positions import TableState
@@ -38,14 +40,14 @@ from kafka_lake.lake.schema import Change
 
 
 class SparkDecoding:
-    """By the topic's format, in Spark; see `Decoding`."""
+    """Implements `Decoding` by the topic's format, in Spark."""
 
     def decoder(self, spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
         """Return the decoder of a topic's records; raises as `decoder_of`."""
         return decoder_of(spec, connections, state)
 
     def unreadable(self, spec: TopicTable, message: str, error_class: str = UNDECODABLE) -> Decoder:
-        """Return the decoder that looks at nothing."""
+        """Return the decoder that makes a dead letter of every record."""
         return Unreadable(message, error_class, also_none=spec.is_keyed)
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
@@ -68,6 +70,18 @@ class SparkDecoding:
         rows = row_columns(spec, decoder, records, want.target)
         return want, evolve_table(spec, state, rows=rows, want=want, declared=decoder.fixed is not None)
 
+    def write(self, batch: Batch, held: ExitStack) -> Written:
+        """Write data files by Arrow, of what a transform returns if there is one."""
+        if batch.spec.transform is None:
+            return write_records(batch, held)
+        # Decoding starts Python once for each partition of the records: few tasks, before it, not behind it.
+        records = batch.records.coalesce(tasks_of(batch.plan, batch.spark))
+        topic_id = batch.plan.after.identity.topic_id
+        made = self.decode(batch.spec, batch.decoder, batch.target, records, topic_id=topic_id, refused=batch.refused)
+        columns = spark_columns(batch.state.table.schema().as_struct())
+        files = write_rows(batch, shaped(made.rows, columns))
+        return Written(files, made.counts(), made.judged)
+
     def decode(
         self,
         spec: TopicTable,
@@ -82,7 +96,7 @@ class SparkDecoding:
         judged = found if refused is None else refused.set_apart(found)
         observation, metrics = Observation(), batch_metrics()
         is_keyed = spec.is_keyed
-        # PySpark's Connect client can't join what is observed with itself, as keyed tables do: they are counted apart.
+        # PySpark's Connect client can't join an observed frame with itself, as upserts do: they are counted apart.
         observes = not (is_keyed and ".connect." in type(records).__module__)
         observed = judged.observe(observation, *metrics) if observes else judged
         rows = changes_of(observed, spec, topic_id) if is_keyed else transformed(observed, spec, topic_id)
@@ -93,8 +107,7 @@ class SparkDecoding:
 
         def counts() -> dict[str, Any]:
             # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
-            seen = _observed(observation) if observes else {}
-            counted = dict(seen or judged.agg(*metrics).collect()[0].asDict())
+            counted = dict((_observed(observation) if observes else {}) or judged.agg(*metrics).collect()[0].asDict())
             if refusals is not None:
                 marked = (
                     _observed(refusals) or transformed(judged, spec, topic_id).agg(marked_errors).collect()[0].asDict()
@@ -105,7 +118,7 @@ class SparkDecoding:
         return Decoded(without_errors(rows, spec), counts, lambda: judged)
 
     def evaluate(self, asked: Asked) -> Verdict:
-        """Ask Spark."""
+        """Check rows by Arrow and Spark."""
         return evaluate(asked)
 
     def dead_letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
@@ -125,9 +138,9 @@ class SparkDecoding:
 
 
 def _observed(observation: Observation) -> dict[str, Any]:
-    """Return what an observation has counted; nothing if Spark doesn't tell.
+    """Return what an observation has counted; nothing if Spark has taken the node that counts out of the plan.
 
-    It doesn't where it has taken the node that counts out of the plan, as of a batch in which nothing is a row.
+    It does so for a batch in which nothing is a row.
     """
     try:
         return dict(observation.get)

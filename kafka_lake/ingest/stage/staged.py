@@ -1,12 +1,13 @@
-"""What a plan became on the branches of its tables, not yet visible to anyone: plain data."""
+"""What a plan becomes: data files, then snapshots on the branches of its tables, not yet visible to anyone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from kafka_lake.executors.writing.spans import Span
+from kafka_lake.executors.writing.report import Span
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
+from kafka_lake.ingest.decoding import Written
 from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.keyed.history.check import HistoryBatch
 from kafka_lake.ingest.rules.result import RuleResult
@@ -19,16 +20,16 @@ from kafka_lake.lake.schema import Change
 
 @dataclass(frozen=True)
 class StagedTable:
-    """One table's share of a commit, on its branch.
+    """One table's part of a commit, on its branch.
 
     Args:
-        snapshot: The branch's tip, which is what will be published.
-        appended: The snapshot that adds the rows; others on the branch take replaced rows away or keep missing ones.
+        snapshot: The branch's tip, which will be published.
+        appended: The snapshot that adds the rows; others on the branch delete replaced rows or keep missing ones.
         state: The table as it was before.
         rows: Rows that the appending snapshot adds, by its own summary.
         files: Data files that it adds.
-        spans: The rows by task and Kafka partition, as their writers counted them; None if only a scan can tell.
-        rules: What the table's rules of single rows found while the rows were written; None if no rule was asked then.
+        spans: As in `Written`.
+        rules: As in `Written`.
     """
 
     branch: StagingBranch
@@ -44,7 +45,7 @@ class StagedTable:
 
 
 def side_summary(summary: Mapping[str, str]) -> dict[str, str]:
-    """Return what the snapshot of a side table says of the summary of the topic's table: position and author."""
+    """Return the snapshot properties of a side table by those of the topic's table: position and author."""
     return {key: value for key, value in summary.items() if key in (POSITION, *AUTHOR)}
 
 
@@ -59,26 +60,25 @@ class Vanished:
 
 @dataclass(frozen=True)
 class Staged:
-    """Everything that one plan became, not yet visible to anyone.
+    """Everything that a plan became, not yet visible to anyone.
 
     Args:
         dead_letters: The dead-letter table, None if there is nothing new for it.
-        records: Records read, as Spark counted them while it wrote.
-        tombstones: Records without a value among them.
-        failed: Records among them that became no row, for a reason.
-        known_failed: Those of the failed that are in the dead-letter table already.
-        vanished: Rows that would be lost by a replacement, since Kafka no longer has their records.
+        records: How many were read.
+        tombstones: How many of them have no value.
+        failed: How many became no row, for a reason.
+        known_failed: How many of the failed are in the dead-letter table already.
+        vanished: Rows that a replacement would lose, since Kafka no longer has their records.
         failed_rows: The failed as rows of the dead-letter table, lazy.
-        ignored: Columns that the records would have needed, and the topic's policy leaves out.
-        conflicts: Types that the records brought and the columns don't take, and where such values go.
+        ignored: Columns that the policy leaves out.
+        conflicts: Types that don't fit the columns, and where such values go.
         schemas: How many records were written with which schema of the registry.
-        oldest_ms: The least Kafka timestamp of the records, milliseconds since the epoch; None if none has any.
-        unkept: What was in the records and is in no column: path → what is said of it.
-        bytes_read: Of the keys, values and headers of the records.
+        oldest_ms: The least Kafka timestamp, milliseconds since the epoch; None if there is none.
+        unkept: What was in the records and is in no column, by path.
+        bytes_read: Of keys, values and headers.
         deletes: The table of deleted keys, None if there is nothing new for it.
         keyed: What became of the changes; None for a table that is appended to.
-        rules: What the topic's rules found.
-        untimed: How many of the records have no Kafka timestamp, or one that is no time.
+        untimed: How many records have no Kafka timestamp, or one that is no time.
     """
 
     primary: StagedTable
@@ -113,7 +113,7 @@ class Staged:
 
 
 def staged_table(
-    branch: StagingBranch, base: int | None, state: TableState, spans: tuple[Span, ...] | None = None
+    branch: StagingBranch, base: int | None, state: TableState, written: Written | None = None
 ) -> StagedTable:
     """Return the snapshot that has just been appended to a branch that was at a base."""
     snapshot = branch.written(base)
@@ -126,6 +126,7 @@ def staged_table(
         rows=int(summary.get("added-records", 0)),
         files=int(summary.get("added-data-files", 0)),
         size=int(summary.get("added-files-size", 0)),
-        spans=spans,
+        spans=written.spans if written else None,
+        rules=written.rules if written else None,
         summary=summary,
     )

@@ -1,4 +1,1 @@
-"""What leans on private parts of PyIceberg, each with what happens without it. PyIceberg's public parts need no place.
-
-With a version that wasn't tested (`kafka_lake.common.tested_versions`), nothing of it is touched.
-"""
+"""Uses of PyIceberg's private parts, each with what happens without it or with a version that wasn't tested."""

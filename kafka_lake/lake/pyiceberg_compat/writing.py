@@ -1,10 +1,8 @@
-"""Has PyIceberg's catalogs write metadata files by a function of this project.
+"""Metadata files of format version 3, which PyIceberg 0.12 reads and can't write.
 
-It writes what PyIceberg can't write, and nothing that Java couldn't load. All catalogs but REST write metadata files.
-
-PyIceberg reads format version 3 and can't write it yet. A change starts from the file before it: what hasn't changed
-stays byte for byte, even what PyIceberg doesn't know. The new metadata are parsed once before they are written, and
-must equal what was asked for.
+All catalogs but REST write metadata files. A change starts from the
+previous file: unchanged parts stay byte for byte, even those that PyIceberg doesn't know. The new metadata are parsed
+once before they are written, and must equal what was asked for.
 """
 
 import json
@@ -26,15 +24,10 @@ _SKEW_MS = 60_000
 
 
 def take_over_writing(catalog: Catalog) -> None:
-    """Let a catalog of PyIceberg's write by `write_metadata`; others of this process stay as they are.
+    """Let a catalog write its metadata files by `write_metadata`. Only this object is changed.
 
-    Private: ``MetastoreCatalog._write_metadata``, which is replaced on this object; there is no public way to say how
-    metadata are written. Without it, or with a version that wasn't tested, PyIceberg writes itself. Tables of format
-    versions 1 and 2 are the same then; version 3 is as far as that PyIceberg can write it, and nobody looks whether
-    this machine's clock is behind that of an earlier commit.
-
-    Args:
-        catalog: Any; those that don't write metadata files themselves are left as they are.
+    Private: ``MetastoreCatalog._write_metadata``. Without it, or with a version that wasn't tested, PyIceberg writes:
+    version 3 as far as it can, and without a check of this machine's clock.
     """
     if isinstance(catalog, MetastoreCatalog) and hasattr(catalog, "_write_metadata") and is_tested("pyiceberg"):
         # Looked up there by PyIceberg at the time of a commit. It is a static method, so no self comes along.
@@ -45,14 +38,13 @@ def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> N
     """Write a metadata file.
 
     Args:
-        metadata: What shall be in it.
-        io: Reads the file before it, and writes this one.
+        io: Reads the previous file, and writes this one.
         metadata_path: Where; a file there is an error.
 
     Raises:
         CatalogError: If this machine's clock is behind that of an earlier commit by more than a minute.
-        TableError: If version 3 has something that would not be the same when it is read. Nothing is written then, nor
-            in the first case.
+        TableError: If version 3 has something that would not be the same when it is read. Nothing is written in
+            either case.
     """
     _refuse_early(metadata)
     if metadata.format_version < 3:
@@ -102,7 +94,7 @@ def _dumped(metadata: TableMetadata) -> dict[str, Any]:
 
 
 def _changed(written: Any, was: Any, now: Any) -> Any:
-    """Return what is written, where PyIceberg takes it for the same as before; else what it would write now."""
+    """Return what the previous file has, where PyIceberg takes it for unchanged; else what it would write now."""
     if was == now:
         return written
     if isinstance(written, Mapping) and isinstance(was, Mapping) and isinstance(now, Mapping):

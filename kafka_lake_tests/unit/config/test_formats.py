@@ -69,7 +69,7 @@ def test_settings_of_a_key_arrive(text: str, fields: dict[str, str]) -> None:
         ("format: {type: avro, schema: a.avsc, envelope: debezium}", "format: envelope: needs schema: registry"),
         ("format: {type: json, timestamp_unit: m}", "format: timestamp_unit: Input should be 's'"),
         ("format: 3", "format: type: is missing"),
-        ("key: variant", "key: 'variant' isn't known"),
+        ("format: variant", "format: 'variant' isn't known"),
         ("key: json", "key: schema: is missing"),
         ("key: {format: json, schema: id intt}", "key: schema: column 'id intt' has unknown type 'intt'"),
         ("key: {format: string, schema: id int}", "key: schema: there is no such setting"),

@@ -30,14 +30,6 @@ class View:
         self._identifier, self.load = identifier, load
         self.metadata: Metadata = load() or Metadata({}, {})
 
-    def append(self, _: Any) -> None:
-        """Begin the table, with a snapshot that has no rows."""
-        world = self.process.world
-        with self.process.operation("commit"):
-            if head_of(world.view(self._identifier)) is not None:  # type: ignore[arg-type]
-                raise CommitFailedException("branch main has changed")
-            world.commit(self._identifier, "main", ())
-
     def manage_snapshots(self) -> "RefChanges":
         return RefChanges(self, self.process, self._identifier)
 
@@ -100,7 +92,7 @@ class RefChanges:
 
 
 class RefTransaction:
-    """PyIceberg's transaction: refs are changed in it, or a snapshot without new rows is added to a branch.
+    """PyIceberg's transaction: refs are changed in it, or a snapshot is added to a branch.
 
     Properties of tables don't count here.
     """
@@ -110,6 +102,7 @@ class RefTransaction:
     def __init__(self, table: View) -> None:
         self._table, self.changes = table, table.manage_snapshots()
         self._added: tuple[str, dict[str, str]] | None = None
+        self._files: list[Record] = []
 
     @property
     def table_metadata(self) -> Metadata:
@@ -126,13 +119,19 @@ class RefTransaction:
             return
         table, (branch, properties) = self._table, self._added
         with table.process.operation("commit"):
-            tip = table.metadata.by_id[table.metadata.refs[branch].snapshot_id]
-            table.process.world.commit(table.name(), branch, tip.content, 0, properties)
+            # Another process may have dropped the branch since the table was loaded, or have moved it.
+            now = table.process.world.tables[table.name()]
+            tip = now.refs.get(branch)
+            if tip != table.metadata.refs.get(branch):
+                raise CommitFailedException(f"branch {branch} has changed")
+            content = (*(now.by_id[tip.snapshot_id].content if tip else ()), *self._files)
+            table.process.world.commit(table.name(), branch, content, len(self._files), properties)
         table.refresh()
 
     def update_snapshot(self, snapshot_properties: dict[str, str], branch: str) -> Any:
         self._added = branch, snapshot_properties
-        return SimpleNamespace(merge_append=nullcontext, fast_append=nullcontext)
+        append = SimpleNamespace(append_data_file=self._files.append)
+        return SimpleNamespace(merge_append=lambda: nullcontext(append), fast_append=lambda: nullcontext(append))
 
     def set_properties(self, _: dict[str, str]) -> None:
         """Set nothing."""

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.decoder import Nothing
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.decoding import Decoded, SchemaPlan
+from kafka_lake.ingest.decoding import Batch, SchemaPlan, Written
 from kafka_lake.ingest.rules.asked import Asked, Verdict
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.tables import ensure_table
-from kafka_lake_tests.unit.simulated.frames import Frame
 from kafka_lake_tests.unit.simulated.history import COLUMNS, POISON, SCHEMA, Poison, Record, Unmatched
 
 if TYPE_CHECKING:
@@ -58,20 +57,18 @@ class SimulatedDecoding:
         self._process.evolve(spec.identifier)
         return SchemaPlan(Target(COLUMNS, {})), ()
 
-    def decode(
-        self, _: TopicTable, decoder: Any, target: Target, records: Frame, topic_id: str, refused: Any = None
-    ) -> Decoded:
-        assert refused is None, "it has no rules"
-        judged, counts = decoder.decode(records, target), dict[str, int]()
-
-        def rows(held: list[Record]) -> list[Record]:
-            # Counted while the rows are written.
-            counts["records"] = counts["bytes_read"] = len(held)
-            counts["tombstones"] = sum(r.state == "tombstone" for r in held)
-            counts["failed"] = sum(self._is_letter(r) for r in held)
-            return [record for record in held if record.state in self._process.fits]
-
-        return Decoded(judged.derived(rows), lambda: counts, lambda: judged)
+    def write(self, batch: Batch, _: Any) -> Written:
+        assert batch.refused is None, "it has no rules"
+        judged = batch.decoder.decode(batch.records, batch.target)  # type: ignore[attr-defined]
+        held = judged.source()
+        counts = {
+            "records": len(held),
+            "bytes_read": len(held),
+            "tombstones": sum(r.state == "tombstone" for r in held),
+            "failed": sum(self._is_letter(r) for r in held),
+        }
+        # A file for each record.
+        return Written(tuple(r for r in held if r.state in self._process.fits), counts, lambda: judged)
 
     def evaluate(self, _: Asked) -> Verdict:
         raise AssertionError("it has no rules")

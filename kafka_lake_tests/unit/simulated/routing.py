@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kafka_lake.ingest.routes.conditions import OWN, UNMATCHED
-from kafka_lake.ingest.stage.batch import CLASSES, WrittenBatch
+from kafka_lake.ingest.stage.stage import StagedRows
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.unit.simulated.frames import Frame
 from kafka_lake_tests.unit.simulated.history import UNROUTABLE, Poison, Record, Unmatched
@@ -67,13 +67,13 @@ def written_together(*_: Any, **__: Any) -> None:
     """Write nothing: there are no files for Arrow to write."""
 
 
-def with_unmatched(batch: WrittenBatch, unmatched: Any, *_: Any, **__: Any) -> WrittenBatch:
+def with_unmatched(rows: StagedRows, unmatched: Any, **_: Any) -> StagedRows:
     letters = unmatched.derived(lambda held: [Unmatched(*each) for each in held])
     held = letters.source()
     failed = sum(each.state != "tombstone" for each in held)
     more = {"records": len(held), "bytes_read": len(held), "failed": failed, "tombstones": len(held) - failed}
-    counts = {name: count + more.get(name, 0) for name, count in batch.counts.items() if name != CLASSES}
-    return replace(batch, counts=counts, judged=lambda: batch.judged().unionByName(letters))
+    counts = {name: count + more.get(name, 0) for name, count in rows.counts.items()}
+    return replace(rows, counts=counts, judged=lambda: rows.judged().unionByName(letters))
 
 
 def named(_: Any, records: Frame) -> Frame:

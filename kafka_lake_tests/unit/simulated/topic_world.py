@@ -142,7 +142,9 @@ class TopicWorld(World):
         wrong = list(self.wrong.get(before, ()))
         if POSITION in told:
             for partition, end in Position.from_json(told[POSITION]).offsets.items():
-                start = reached.get(partition, self.low[partition])
+                # Kafka may have deleted records since they were read.
+                read = (record.offset for record in content if record.partition == partition)
+                start = reached.get(partition, min((self.low[partition], *read)))
                 passed |= {(partition, offset): self.by_run[told[RUN_ID]] for offset in range(start, end)}
                 if end < reached.get(partition, 0):
                     wrong.append(f"{identifier[1]} went back to {end} in partition {partition}")

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.executors.fit import SHOWN
@@ -24,7 +22,6 @@ _SCALARS = {
     T.DateType: "date",
     T.TimestampType: "timestamp",
     T.TimestampNTZType: "timestamp_ntz",
-    T.VariantType: "variant",
 }
 _INFERRED: Mapping[str, T.DataType] = {
     "boolean": T.BooleanType(),
@@ -75,8 +72,8 @@ def _kind(kind: T.DataType, target: Target, path: str) -> tuple[Any, ...]:
 
 
 def travelling(kind: T.DataType) -> T.DataType:
-    """Return the type as workers give it: a variant as its JSON text."""
-    return _replaced(kind, lambda each: T.StringType() if isinstance(each, T.VariantType | T.CharType) else each)
+    """Return the type as workers give it: Spark's fixed-length text as text."""
+    return _replaced(kind, lambda each: T.StringType() if isinstance(each, T.CharType) else each)
 
 
 def nullable_all(kind: T.DataType) -> T.DataType:
@@ -92,23 +89,6 @@ def _replaced(kind: T.DataType, scalar: Callable[[T.DataType], T.DataType]) -> T
     if isinstance(kind, T.MapType):
         return T.MapType(_replaced(kind.keyType, scalar), _replaced(kind.valueType, scalar))
     return scalar(kind)
-
-
-def with_variants(value: Column, kind: T.DataType) -> Column | None:
-    """Return a value with the JSON text of variants as variants; None if it has none."""
-    if isinstance(kind, T.VariantType):
-        return F.parse_json(value)
-    if isinstance(kind, T.StructType):
-        parts = {f.name: with_variants(value.getField(f.name), f.dataType) for f in kind}
-        if not any(part is not None for part in parts.values()):
-            return None
-        fields = [(value.getField(name) if part is None else part).alias(name) for name, part in parts.items()]
-        return F.when(value.isNotNull(), F.struct(*fields))
-    if isinstance(kind, T.ArrayType) and with_variants(F.lit(None), kind.elementType) is not None:
-        return F.transform(value, lambda each: with_variants(each, kind.elementType))
-    if isinstance(kind, T.MapType) and with_variants(F.lit(None), kind.valueType) is not None:
-        return F.transform_values(value, lambda _, each: with_variants(each, kind.valueType))
-    return None
 
 
 def spark_type(kind: Kind) -> T.DataType:

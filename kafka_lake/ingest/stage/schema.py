@@ -1,43 +1,50 @@
-"""Which columns a topic's records want, and what that means for its table: the rulebook, applied to one topic."""
+"""Which columns a topic's records need, and how its table gets them: the rules of evolution, applied to one topic."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import StructType
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kafka_lake.errors import AuditFailedError, TableError
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
+from kafka_lake.ingest.decode.by_schema.registered import Registered
 from kafka_lake.ingest.decode.changes import Changes
-from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.excepted import without_excepted
+from kafka_lake.ingest.decode.choose import decoder_of
+from kafka_lake.ingest.decode.decoder import Decoder, decoded
+from kafka_lake.ingest.decode.excepted import refuse_excepted_key, without_excepted
+from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.key import Keyed
-from kafka_lake.ingest.decode.rows import change_columns
-from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
+from kafka_lake.ingest.decode.key_columns import KEYED, keep_keyed_property, keyed_property
+from kafka_lake.ingest.decode.rows import change_columns, row_type, rows_of
+from kafka_lake.ingest.decode.target import Target, documented, iceberg_columns, spark_columns
 from kafka_lake.ingest.decoding import SchemaPlan
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, WriteMode
 from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Evolution, Incoming
-from kafka_lake.lake.layout import LAYOUT
+from kafka_lake.lake.layout import LAYOUT, evolve_layout
 from kafka_lake.lake.positions import TableState
-from kafka_lake.lake.schema import Change, leaf_paths
-from kafka_lake.lake.tables import partition_names, sources_of
+from kafka_lake.lake.schema import Change, leaf_paths, needed_changes
+from kafka_lake.lake.tables import apply_changes, ensure_table, partition_names, schema_of, sources_of
+from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
 _REASONS, _NAMED = 50, 3
 
 
 def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) -> SchemaPlan:
-    """Return the columns that a topic's records are to be decoded into.
+    """Return the columns to decode a topic's records into.
 
     Args:
-        decoder: Knows what the records look like.
         state: The table, None if there is none yet.
     """
     if isinstance(decoder, Changes):
         decoder = decoder.rows
-    # What a transform makes of the columns is the table's; what it gets has no table to evolve from.
+    # A table has the columns that the transform returns; those that it gets evolve from nothing.
     known = state is not None and spec.transform is None
     current = state.table.schema().as_struct() if state is not None and known else None
     sources = sources_of(state.table) if state is not None and known else {}
@@ -90,11 +97,7 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
 
 
 def may_bring_columns(spec: TopicTable, state: TableState) -> TopicTable:
-    """Return a table's settings, by which the first records of one that was created without any bring its columns.
-
-    Args:
-        spec: The settings, whose `evolution` counts for what comes later.
-    """
+    """Return settings that allow new columns if the table was created without records and has none yet."""
     beside = {spec.metadata_column, *(field.name for field in change_columns(spec))}
     if spec.key_format is not None:
         beside.add(spec.key_column)
@@ -103,7 +106,7 @@ def may_bring_columns(spec: TopicTable, state: TableState) -> TopicTable:
 
 
 def _refuse_own_names(spec: TopicTable, target: Target) -> None:
-    """Stop a run whose schema has columns that are called as those by which a keyed table tells of changes."""
+    """Stop a run whose schema has a column with the name of one that the table has by itself."""
     own = {field.name for field in change_columns(spec)}
     if taken := [field.name for field in target.columns if field.name.lower() in own]:
         raise TableError(
@@ -114,12 +117,7 @@ def _refuse_own_names(spec: TopicTable, target: Target) -> None:
 
 
 class SchemaRefusedError(AuditFailedError):
-    """The records need changes of the table that Iceberg or the topic's settings don't allow. `main` is as it was.
-
-    Args:
-        reasons: What is wrong, a clause each.
-        changes: The changes that are refused.
-    """
+    """The records need changes of the table that Iceberg or the topic's settings don't allow. `main` is as it was."""
 
     what_to_do: ClassVar[str] = (
         "`kafka-lake schema TOPIC` lists each difference and its rule. Allow the change (`evolution: evolve`), keep "
@@ -156,9 +154,7 @@ def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
 
 
 def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> None:
-    """Stop a run whose records want more columns than the topic's table may have. Columns that are there are no reason.
-
-    A table that is there gets none where ``evolution`` is ``ignore_new``.
+    """Stop a run whose records would give the table more than ``max_columns`` columns.
 
     Args:
         before: The table's schema; None if there is none yet.
@@ -221,3 +217,115 @@ def _without(columns: StructType | None, names: Collection[str | None]) -> Struc
 
 def _only(columns: StructType | None, name: str) -> StructType | None:
     return columns and StructType(*[f for f in columns.fields if f.name == name])
+
+
+def create_table(spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool = False) -> None:
+    """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for.
+
+    Args:
+        records: Show the columns, where no schema does.
+        undecodable: Whether the records must not be read; their columns come later.
+
+    Raises:
+        TableError: If no record shows any column.
+    """
+    decoder = decoder_of(spec, connections, None)
+    if not undecodable:
+        decoder = decoder.look(records)
+    elif decoder.fixed is None:
+        # The transform would get no columns yet.
+        spec = replace(spec, transform=None)
+    if isinstance(decoder, Changes):
+        refuse_excepted_key(spec, decoder.key)
+    want = plan_schema(spec, decoder, None)
+    refuse_changes(spec, want.refused)
+    if not want.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
+        # A table that begins at the latest offset must hold its position before there are records; columns follow.
+        raise TableError(
+            f"Topic {spec.topic}: no record of the {records.count()} looked at shows a field by format {spec.format} "
+            f"that isn't null, so there are no columns to make a table of.{_why_none(decoder)}",
+            "Check format:, declare the columns with columns: or a schema of format:, or wait for other records.",
+        )
+    kind = row_columns(spec, decoder, records, want.target)
+    schema = schema_of(arrow_columns(kind, want.target.columns, write=spec.write))
+    if decoder.fixed is None:
+        refuse_too_many(spec, None, schema)
+    ensure_table(
+        connections.catalog,
+        spec.identifier,
+        schema=schema,
+        partition_by=spec.partition_by,
+        sort_by=spec.sort_by,
+        properties={**_keyed_properties(spec, decoder), **spec.table_properties},
+        sources=_sources(spec, want),
+        renames=spec.renames,
+    )
+
+
+def _why_none(decoder: Decoder) -> str:
+    """Return why schemas of the records can't be read, as sentences; empty if all can."""
+    known = _registered_values(decoder)
+    reasons = list(dict.fromkeys(known.refused.values())) if known else []
+    return "".join(f" {reason[0].upper()}{reason[1:].rstrip('.')}." for reason in reasons[:_NAMED])
+
+
+def _keyed_properties(spec: TopicTable, decoder: Decoder) -> Mapping[str, str]:
+    """Return the properties of an upsert table: its key, and that merges write new rows and deletes only."""
+    if not isinstance(decoder, Changes):
+        return {}
+    modes = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update", "delete")}
+    return {KEYED: keyed_property(spec, decoder.key), **modes}
+
+
+def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: Target) -> T.StructType:
+    """Return the columns of a table's rows; Spark knows those of a transform."""
+    if spec.transform is None:
+        return row_type(target.columns, spec)
+    kind: T.StructType = rows_of(decoded(records, decoder, target, spec.max_record_bytes), spec).schema
+    return kind
+
+
+def arrow_columns(rows: T.StructType, declared: T.StructType, *, write: WriteMode = "append") -> Any:
+    """Return the Arrow schema of a table's rows, required where the declared columns are, and with their comments."""
+    # The declaration says whether a column is required, not Spark's optimizer.
+    # Rows of deletes in a history have nothing but their key.
+    required = {f.name for f in declared if not f.nullable and write != "history"}
+    kinds = [T.StructField(f.name, nullable_all(f.dataType), f.name not in required) for f in rows]
+    return documented(to_arrow_schema(T.StructType(kinds)), declared)
+
+
+def evolve_table(
+    spec: TopicTable, state: TableState, rows: T.StructType, want: SchemaPlan, declared: bool
+) -> tuple[Change, ...]:
+    """Give the table the columns that the rows need, and return those that the policy leaves out."""
+    table = state.table
+    if want.renamed:
+        apply_changes(table, table.schema(), want.renamed)
+    schema = schema_of(arrow_columns(rows, want.target.columns, write=spec.write))
+    changes = needed_changes(table.schema(), schema)
+    # The policy is about columns of the records, not about those that the settings ask for.
+    asked = {field.name for field in change_columns(spec)}
+    brought = [c for c in changes if c.column.split(".")[0] not in asked]
+    refuse_changes(spec, [c for c in changes if not c.safe or (c in brought and spec.evolution == "freeze")])
+    ignored = tuple(c for c in brought if c.kind == "added" and spec.evolution == "ignore_new")
+    if not declared:
+        refuse_too_many(spec, table.schema(), schema)
+    apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
+    evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
+    if spec.is_keyed:
+        keep_keyed_property(spec, table)
+    return ignored
+
+
+def _sources(spec: TopicTable, want: SchemaPlan) -> Mapping[str, str] | None:
+    # The columns of a transform's result have no sources.
+    return None if spec.transform else want.target.sources
+
+
+def _registered_values(decoder: Decoder) -> Registered | None:
+    """Return the decoder of values with registered schemas; None if there is none."""
+    part = decoder.rows if isinstance(decoder, Changes) else decoder
+    part = part.value if isinstance(part, Keyed) else part
+    if isinstance(part, Envelopes):
+        return part.of_values()
+    return part if isinstance(part, Registered) else None

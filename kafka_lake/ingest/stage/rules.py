@@ -1,27 +1,33 @@
-"""A staged batch before the topic's rules."""
+"""A staged batch is checked by the rules of its table."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import READ, UPSERT
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, OURS, quoted
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import metadata_column_of
+from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.rule import BY_ARROW, Rule
 from kafka_lake.ingest.rules.asked import Asked, Verdict
 from kafka_lake.ingest.rules.referred import Referred, referred
 from kafka_lake.ingest.rules.result import RuleResult, commit_result
+from kafka_lake.ingest.rules.volume import SECONDS, VolumeFound, starts_before, volume_of
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.staged import StagedTable
-from kafka_lake.ingest.stage.volumes import volume
+
+_MOST_CACHED = 1000
+_volumes: dict[tuple[str, str, int], VolumeFound] = {}
 
 
-def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> Verdict:
-    """Ask the topic's rules of the rows that a commit adds.
+def check_rows(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> Verdict:
+    """Check the rows that a commit adds.
 
     Args:
         declared: Whether the settings declare all columns.
@@ -35,7 +41,7 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
     known = {rule: _volume(context, plan, staged, rule) for rule in rules if rule.kind == "volume"}
     known |= {result.rule: result for result in staged.rules or ()}
     if not any(rule.kind in BY_ARROW and rule not in known for rule in rules):
-        # No row goes any more before the others are asked.
+        # No other rule takes rows away before these are asked.
         known |= {rule: commit_result(rule, staged.rows) for rule in rules if rule.kind == "row_count" and staged.rows}
     left, verdict = tuple(rule for rule in rules if rule not in known), Verdict()
     if not staged.rows:
@@ -44,7 +50,7 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
         verdict = context.decoding.evaluate(_asked(context, plan, staged, left, declared=declared))
     known |= {result.rule: result for result in verdict.results}
     context.observer.step_done("rules evaluated")
-    # Of a commit that fails, no record is a dead letter, whoever asked the rule that fails it.
+    # A commit that fails makes no dead letters.
     refused = None if any(each.fails for each in known.values()) else verdict.refused
     return Verdict(tuple(known[rule] for rule in rules), refused)
 
@@ -52,14 +58,14 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
 def _volume(context: Context, plan: Plan, staged: StagedTable, rule: Rule) -> RuleResult:
     if plan.kind != "append":
         return RuleResult(rule, staged.rows, 0)
-    found = volume(context, rule, staged)
+    found = _volume_of(context, rule, staged)
     return RuleResult(rule, staged.rows, int(found.is_broken), volume=found)
 
 
-def judge_changes(context: Context, plan: Plan, changes: DataFrame, *, declared: bool) -> Verdict:
-    """Ask the topic's rules of the changes of a keyed table that bring a row; deletes aren't asked.
+def check_changes(context: Context, plan: Plan, changes: DataFrame, *, declared: bool) -> Verdict:
+    """Check the changes of an upsert table or history that bring a row; deletes aren't checked.
 
-    A column that a change leaves as it is counts as null, and not to be told is not to be null.
+    A column that a change leaves unchanged counts as null, which `not_null` doesn't refuse.
 
     Args:
         changes: What `changes_of` gave, in the table's types.
@@ -98,8 +104,8 @@ def judge_changes(context: Context, plan: Plan, changes: DataFrame, *, declared:
 def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule, ...], *, declared: bool) -> Asked:
     spec, others, earlier = context.spec, None, None
     if staged.state.head is not None:
-        # What a duplicate is one of has been published by another commit. By the columns of today: those of the head
-        # lack what this commit has added, and have old names.
+        # Another commit has published the row that a duplicate repeats. The table's columns of now are read: the
+        # head's lack those that this commit has added, and have old names.
         rows = context.connections.spark().table(context.connections.catalog.spark_name(spec.identifier))
         if plan.kind == "dead_letter_replay":
             others = rows
@@ -124,7 +130,7 @@ def _referred(context: Context, rules: tuple[Rule, ...]) -> Mapping[str, Referre
 
 
 def _without_read_again(rows: DataFrame, plan: Plan, column: str) -> DataFrame:
-    """Return the rows of a table that a commit leaves there: those of records that are read again go."""
+    """Return the rows of a table without those whose records are read again."""
     if plan.kind != "replace":
         return rows
     place, topic_id = F.col(quoted(column)), plan.after.identity.topic_id or None
@@ -136,20 +142,54 @@ def _without_read_again(rows: DataFrame, plan: Plan, column: str) -> DataFrame:
 
 
 def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
-    """Return the rules that a commit is asked."""
+    """Return the rules that a commit is checked by."""
     rules = context.spec.named_rules
     if plan.undecodable is not None or plan.kind in ("reset", "adopt"):
         return ()
     if plan.kind == "dead_letter_replay":
-        # It is no release of a producer's, and has as many rows as were bad before.
+        # The number of its rows says nothing about the producer.
         asked = [rule for rule in rules if rule.is_of_rows or rule.kind == "check"]
         return tuple(replace(rule, fail_above=None) for rule in asked)
     return rules
 
 
 def _of_no_rows(rule: Rule, plan: Plan) -> RuleResult:
-    # A commit that holds a position and nothing else is not the one that somebody counts.
+    # A commit without records is none that somebody counts rows of.
     its_records = plan.share.records if plan.share else plan.records_at_most
     if rule.is_of_rows or rule.kind in ("volume", "check") or not its_records:
         return RuleResult(rule, 0, 0)
     return commit_result(rule, 0)
+
+
+def _volume_of(context: Context, rule: Rule, staged: StagedTable) -> VolumeFound:
+    """Return what a volume rule finds of the last complete period.
+
+    A period that is as expected is counted once in a process: that is a query over one column of its rows.
+    """
+    given = rule.entry.volume
+    assert given is not None, "the caller has looked"
+    starts = starts_before(time.time(), given.per, given.days)
+    key = (str(staged.state.table.metadata.table_uuid), rule.name, starts[0])
+    if (known := _volumes.get(key)) is not None:
+        return known
+    found = volume_of(_counts(context, staged, starts, SECONDS[given.per]), starts, given.deviations)
+    if not found.is_broken:
+        # A table that is behind may get the missing rows by the next commit.
+        if len(_volumes) >= _MOST_CACHED:
+            _volumes.clear()
+        _volumes[key] = found
+    return found
+
+
+def _counts(context: Context, staged: StagedTable, starts: list[int], seconds: int) -> dict[int, int]:
+    spark, name = context.connections.spark(), context.connections.catalog.spark_name(context.spec.identifier)
+    at = F.col(quoted(metadata_column_of(context.spec)))["timestamp"]
+    # By literals: files of other times are skipped by their statistics.
+    within = reduce(or_, [(at >= _literal(start)) & (at < _literal(start + seconds)) for start in starts])
+    period = (F.floor(F.unix_seconds(at) / seconds) * seconds).alias("start")
+    found = at_version(spark, name, staged.snapshot).filter(within).groupBy(period).count().collect()
+    return {int(row["start"]): row["count"] for row in found}
+
+
+def _literal(seconds: int) -> Column:
+    return F.timestamp_seconds(F.lit(seconds))

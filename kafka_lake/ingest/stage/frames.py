@@ -1,12 +1,47 @@
-"""Shape: rows with the table's columns, matched by name at every depth. Spark's own casts match structs by position."""
+"""Frames of rows: brought into the table's columns, and appended by Spark where no task of ours writes them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.stage.staged import StagedTable, staged_table
+from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.catalog import quoted
+from kafka_lake.lake.positions import TableState
+from kafka_lake.spark.settings import PARALLELISM
+
+_ROWS_WORTH_A_TASK = 250_000
+_ROWS_WORTH_A_FILE = 1_000_000
+_PARTITIONS_WORTH_A_TASK = 100
+
+
+def append(branch: StagingBranch, state: TableState, rows: DataFrame, summary: Mapping[str, str]) -> StagedTable:
+    """Append rows to a branch by Spark, as a snapshot with a summary."""
+    base = branch.staged_snapshot()
+    writer: Any = rows.writeTo(branch.write_name)
+    for key, value in summary.items():
+        writer = writer.option(f"snapshot-property.{key}", value)
+    writer.append()
+    return staged_table(branch, base, state)
+
+
+def tasks_of(plan: Plan, spark: Any) -> int:
+    """Return how many tasks write a plan's records.
+
+    No core is idle on a long batch. A cluster that doesn't say how many tasks it runs at once gets a task for each
+    million records.
+    """
+    records = plan.records_at_most - plan.elsewhere
+    parallelism = spark.conf.get(PARALLELISM, "")
+    cores = int(parallelism) if parallelism else max(2, records // _ROWS_WORTH_A_FILE)
+    by_work = -(-records // _ROWS_WORTH_A_TASK)
+    # Each Kafka partition takes a consumer of its own to open: many are opened on all cores.
+    by_partitions = -(-len(plan.ranges) // _PARTITIONS_WORTH_A_TASK)
+    return max(1, min(cores, max(by_work, by_partitions)))
 
 
 def shaped(rows: DataFrame, target: T.StructType) -> DataFrame:
