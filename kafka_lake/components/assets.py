@@ -25,17 +25,18 @@ from kafka_lake.components.keys import (
 from kafka_lake.components.materialize import (
     IngestConfig,
     Mode,
+    TopicsOfARun,
     check_published,
     go_round,
     materialize,
     observer_of,
     run_on,
-    topics_of_run,
 )
 from kafka_lake.components.metadata import SETTINGS, topic_settings
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.reporting import Event, Reporter
 from kafka_lake.components.resources.connections import connections_of, kept_session, resource_keys
+from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.runs import yields_slot
 from kafka_lake.components.steps import as_failures, run_choices
 from kafka_lake.ingest.commit import CHECKS, GATES
@@ -156,7 +157,10 @@ def build_topic_assets(
         with as_failures(), alive(context.instance, context.run_id):
             connect = partial(connections_of, context.resources, spec.cluster, kept_session(spec))
             catch_up = config.catch_up(context.run_id)
-            together = topics_of_run(context.run_id, connect) if catch_up and config.topics > 1 else None
+            together = None
+            if catch_up and config.topics > 1:
+                kafka: KafkaResource = getattr(context.resources, of_cluster("kafka", spec.cluster))
+                together = kafka.once_a_run(lambda: TopicsOfARun(connect()))
             connections = together.connections if together else connect()
             if not context.selected_asset_keys:
                 yield from check_published(context, spec, connections)
@@ -168,7 +172,7 @@ def build_topic_assets(
                 reporter = Reporter(context, spec, connections)
                 report = yield from materialize(reporter, config)
                 together.done.append((reporter, report))
-                yield from go_round(context, catch_up, config.topics)
+                yield from go_round(context, together, catch_up, config.topics)
             elif not spec.topics and catch_up:
                 reporter = Reporter(context, spec, connections)
                 others_wait = partial(yields_slot, context.instance, context.run_id)

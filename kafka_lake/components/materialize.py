@@ -1,7 +1,7 @@
 """The step of a topic: commits of its tables, alone or in turn with other topics of the run."""
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -263,46 +263,28 @@ def check_published(
 
 @dataclass
 class TopicsOfARun:
-    """What the steps of a run over several topics share. They run in one process, one after the other.
+    """What the steps of a run over several topics share: they run in one process, one after the other.
 
     Args:
-        done: The topics whose steps have done what the run was asked for, and what they did.
+        done: Topics whose steps have succeeded, and what these did.
     """
 
     connections: Connections
     done: list[tuple[Reporter, RunReport]] = field(default_factory=list)
 
 
-_runs: dict[str, TopicsOfARun] = {}
+def go_round(
+    context: dg.AssetExecutionContext, shared: TopicsOfARun, catch_up: Continuous, topics: int
+) -> Iterator[Event]:
+    """Continue all topics of a run if this step is the last one; give Dagster's events.
 
-
-def topics_of_run(run_id: str, connect: Callable[[], Connections]) -> TopicsOfARun:
-    """Return what the steps of a run share.
-
-    Args:
-        connect: Makes the connections, for the first step.
-    """
-    if run_id not in _runs:
-        _runs[run_id] = TopicsOfARun(connect())
-    return _runs[run_id]
-
-
-def go_round(context: dg.AssetExecutionContext, catch_up: Continuous, topics: int) -> Iterator[Event]:
-    """Go on with all topics of a run, if this step is the last; give what Dagster is told meanwhile.
-
-    Where a step has failed, or is another process's, none goes on: the sensor asks for the next run.
-
-    Args:
-        context: Of the step, which has done what it was asked for.
-        catch_up: How long the run goes on.
-        topics: How many the run has.
+    If a step has failed, or runs in another process, no topic continues: the sensor requests the next run.
 
     Raises:
         DagsterExecutionInterruptedError: If the run was asked to stop.
     """
-    if len(_runs[context.run_id].done) < topics:
+    if len(shared.done) < topics:
         return
-    shared = _runs.pop(context.run_id)
     instance, end = context.instance, datetime.now(UTC) + timedelta(seconds=catch_up.time_limit)
     began, commits, stop = time.monotonic(), 0, Stop()
     with ExitStack() as runs:

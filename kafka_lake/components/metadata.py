@@ -130,14 +130,69 @@ def _read(text: str) -> Any:
         return text
 
 
+_IN_DOCUMENTS = {
+    "start": "starting_offsets",
+    "max_records_per_commit": "read.max_records_per_commit",
+    "max_bytes_per_commit": "read.max_bytes_per_commit",
+    "format": "format.type",
+    "schema_file": "format.schema",
+    "message": "format.message",
+    "subject": "format.subject",
+    "infer_timestamps": "format.infer_timestamps",
+    "timestamp_unit": "format.timestamp_unit",
+    "envelope": "format.envelope",
+    "key_format": "key.format",
+    "key_column": "key.column",
+    "key_schema": "key.schema",
+    "key_schema_file": "key.schema_file",
+    "routes": "tables",
+    "route_by": "tables_by",
+    "table": "name",
+    "schema": "columns",
+    "except_columns": "exclude_fields",
+    "table_properties": "properties",
+    "write": "write.mode",
+    "key": "write.key",
+    "order_by": "write.order_by",
+    "deletes": "write.deletes",
+    "delete_when": "write.delete_when",
+    "keep_deletes": "write.delete_retention",
+    "on_truncate": "write.on_truncate",
+    "snapshot": "write.on_snapshot",
+    "max_removed": "write.on_snapshot.max_deletes",
+    "ignore_null_updates": "write.ignore_null_updates",
+    "track": "write.track",
+    "evolution": "evolution.mode",
+    "on_incompatible": "evolution.on_incompatible",
+    "dead_letters": "dead_letters.mode",
+    "max_dead_letters": "dead_letters.limit",
+    "max_age": "freshness_limit",
+    "mask": "redact",
+}
+"""The fields of `TopicTable` that documents name differently."""
+_FIELDS = {shown: name for name, shown in _IN_DOCUMENTS.items()}
+
+
 def topic_settings(spec: TopicTable) -> dg.TableMetadataValue:
-    """Return a topic's settings as a table, from which `settings_of` reads them."""
-    return settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
+    """Return a topic's settings as a table, by their names in documents; `settings_of` reads it."""
+    return settings_table(_renamed(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True), _IN_DOCUMENTS))
 
 
 def settings_of(metadata: dict[str, Any]) -> TopicTable:
     """Return the settings that an asset's metadata carries, as `build_topic_assets` put them there."""
-    return _AS_JSON.validate_python(settings_in(metadata[SETTINGS]))
+    return _AS_JSON.validate_python(_renamed(settings_in(metadata[SETTINGS]), _FIELDS))
+
+
+def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of a topic by other names, those of its further tables too."""
+    found = {names.get(name, name): value for name, value in settings.items()}
+    for several in ("routes", "tables"):
+        if several in found:
+            found[several] = [{**route, "to": _renamed(route["to"], names)} for route in found[several]]
+    for by in ("route_by", "tables_by"):
+        if by in found:
+            found[by] = {**found[by], "to": _renamed(found[by]["to"], names)}
+    return found
 
 
 def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:

@@ -127,11 +127,11 @@ def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterato
 
 def _snapshot_problems(spec: TopicTable) -> Iterator[Problem]:
     """Give what can't be, of snapshots and truncates of a source."""
-    if spec.snapshot == "reconcile" and spec.envelope != "debezium":
+    if spec.snapshot == "replace" and spec.envelope != "debezium":
         yield ("write", "on_snapshot"), "replace needs envelope: debezium, which tells where a snapshot ends"
-    if spec.snapshot == "reconcile" and spec.deletes in ("soft", "ignore"):
+    if spec.snapshot == "replace" and spec.deletes in ("soft", "ignore"):
         yield ("write", "on_snapshot"), f"replace takes rows away, and deletes: {spec.deletes} keeps them"
-    if spec.snapshot == "reconcile" and spec.has_routes:
+    if spec.snapshot == "replace" and spec.has_routes:
         yield ("write", "on_snapshot"), "replace can't be combined with tables: yet"
     if spec.on_truncate == "apply" and spec.deletes == "soft":
         yield ("write", "on_truncate"), "apply takes rows away, and deletes: soft keeps them"

@@ -165,7 +165,7 @@ def write_spec(given: Any) -> dict[str, Any]:
     return found | {
         "keep_deletes": given.delete_retention,
         **(
-            {"snapshot": "reconcile", "max_removed": given.on_snapshot.max_deletes}
+            {"snapshot": "replace", "max_removed": given.on_snapshot.max_deletes}
             if isinstance(given.on_snapshot, ReplaceBySnapshot)
             else {}
         ),

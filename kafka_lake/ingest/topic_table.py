@@ -100,7 +100,7 @@ ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType(
 )
 """Envelopes, and the formats in which each is known; none for all."""
 DeleteMode = Literal["apply", "soft", "ignore", "fail"]
-SnapshotMode = Literal["upsert", "reconcile"]
+SnapshotMode = Literal["merge", "replace"]
 TruncateMode = Literal["apply", "fail", "ignore"]
 
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
@@ -178,7 +178,7 @@ class TopicTable:
     delete_when: str | None = None
     keep_deletes: str = "7d"
     on_truncate: TruncateMode = "fail"
-    snapshot: SnapshotMode = "upsert"
+    snapshot: SnapshotMode = "merge"
     max_removed: int | str | None = "10%"
     ignore_null_updates: bool | tuple[str, ...] = False
     track: tuple[str, ...] = ()

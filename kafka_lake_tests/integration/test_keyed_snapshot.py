@@ -25,7 +25,7 @@ NewTopic = Callable[..., Topic]
 NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
-RECONCILE = {"write": "upsert", "envelope": "debezium", "snapshot": "reconcile", "max_removed": None}
+RECONCILE = {"write": "upsert", "envelope": "debezium", "snapshot": "replace", "max_removed": None}
 
 
 def send(topic: Topic, op: str, position: int, number: int, v: str = "", marker: str = "false") -> None:

@@ -14,7 +14,7 @@ from kafka_lake.components.assets import Presentation, build_topic_assets
 from kafka_lake.components.components.kafka_topic import KafkaTopic, partitions_apart_from_the_key
 from kafka_lake.components.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
 from kafka_lake.components.materialize import IngestConfig, Mode
-from kafka_lake.components.metadata import settings_of
+from kafka_lake.components.metadata import SETTINGS, settings_of
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.connections import kept_session
 from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
@@ -512,3 +512,13 @@ def test_settings_name_fields_whose_columns_are_called_otherwise() -> None:
     table = {"columns": "`shop.id` int, v int", "write": {"mode": "upsert", "key": ["shop.id"]}}
     declared = KafkaTopic(topic="orders", table=table)
     assert declared.topic_table().key == ("shop.id",)
+
+
+def test_page_shows_settings_by_their_names_in_documents():
+    _, defs = load("topic: orders\ntable: {columns: id int, write: {mode: upsert, key: [id]}, freshness_limit: 5m}")
+    metadata = resolved(defs).get(dg.AssetKey(["lake", "orders"])).metadata
+    shown = {record.data["setting"]: record.data["value"] for record in metadata[SETTINGS].records}
+    assert shown == {
+        "topic": "orders", "name": "orders", "columns": "id int", "write.mode": "upsert", "write.key": '["id"]',
+        "freshness_limit": "5m",
+    }  # fmt: skip

@@ -116,3 +116,21 @@ def test_run_config_of_a_resource_is_refused(name: str) -> None:
     given = {"resources": {name: {"config": {setting: {"a": "b"}}}}}
     with pytest.raises(dg.DagsterInvalidConfigError, match=f'unexpected config entry "{setting}"'):
         job.execute_in_process(run_config=given)
+
+
+def test_steps_share_what_the_first_one_made_and_runs_dont() -> None:
+    seen: list[object] = []
+
+    @dg.op(required_resource_keys={"kafka"}, out=dg.Out(dg.Nothing), ins={"before": dg.In(dg.Nothing)})
+    def step(context: dg.OpExecutionContext) -> None:
+        seen.append(context.resources.kafka.once_a_run(object))
+
+    @dg.job(resource_defs={"kafka": KafkaResource()}, executor_def=dg.in_process_executor)
+    def two_steps() -> None:
+        step.alias("second")(step())
+
+    two_steps.execute_in_process()
+    two_steps.execute_in_process()
+    assert seen[0] is seen[1]
+    assert seen[2] is seen[3]
+    assert seen[0] is not seen[2]

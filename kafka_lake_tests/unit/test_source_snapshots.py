@@ -152,7 +152,7 @@ def test_it_is_remembered_as_it_is(reading: Reading, waiting: Ended | None) -> N
 
 
 def spec(limit: Any) -> TopicTable:
-    return TopicTable("t", "n", "t", write="upsert", envelope="debezium", snapshot="reconcile", max_removed=limit)
+    return TopicTable("t", "n", "t", write="upsert", envelope="debezium", snapshot="replace", max_removed=limit)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """Kafka and the schema registry as Dagster resources. Secrets come from environment variables and are never shown."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from kafka_lake.common.cluster_variables import own_prefix, own_variables
 from kafka_lake.common.environment import KAFKA
@@ -13,6 +14,8 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.registry import properties_from_env as registry_properties_from_env
 from kafka_lake.kafka.security.properties import client_properties, java_properties, properties_from_env
+
+T = TypeVar("T")
 
 
 class KafkaResource(FixedResource):
@@ -40,6 +43,15 @@ class KafkaResource(FixedResource):
         description="Attempts of a run at what fails for a temporary reason: brokers, catalog, storage.",
     )
     retry_max_seconds: float = Field(default=30.0, ge=0, description="Longest pause between two attempts.")
+
+    _of_run: Any = PrivateAttr(default=None)
+
+    def once_a_run(self, make: Callable[[], T]) -> T:
+        """Return what the steps of a run share; the first one makes it. Each run has its own resource."""
+        if self._of_run is None:
+            self._of_run = make()
+        found: T = self._of_run
+        return found
 
     @property
     def names_brokers(self) -> bool:

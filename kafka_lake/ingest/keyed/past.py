@@ -84,7 +84,7 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
     """
     spec = context.spec
     ended, marks = None, dict[str, str]()
-    if spec.snapshot == "reconcile":
+    if spec.snapshot == "replace":
         ended, known = _snapshots(context, state, batch, keys)
         marks[READING] = known.to_json()
     new = _truncate(spec, batch, keys)

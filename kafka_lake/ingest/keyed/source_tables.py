@@ -16,7 +16,7 @@ SOURCES = "kafka-lake.source-tables"
 
 def tells_sources(spec: TopicTable) -> bool:
     """Return whether rows may go since one of the source's tables lacks them."""
-    return spec.snapshot == "reconcile" or spec.on_truncate == "apply"
+    return spec.snapshot == "replace" or spec.on_truncate == "apply"
 
 
 def sources_of(spec: TopicTable, state: TableState, told: Collection[str]) -> list[str]:

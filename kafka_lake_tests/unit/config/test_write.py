@@ -30,7 +30,7 @@ def test_settings_arrive(text: str, fields: dict[str, object]) -> None:
 def test_a_snapshot_replaces_rows_if_the_settings_say_so() -> None:
     for text, most in (("replace", "10%"), ("{mode: replace, max_deletes: 3}", 3)):
         found = spec(f"topic: a\n{DEBEZIUM}table: {{write: {{mode: upsert, on_snapshot: {text}}}}}")
-        assert (found.snapshot, found.max_removed) == ("reconcile", most)
+        assert (found.snapshot, found.max_removed) == ("replace", most)
 
 
 def test_a_history_tracks_columns() -> None:
