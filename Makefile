@@ -46,10 +46,6 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/spark/ivy.xml
 demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables (AVRO=1: a topic in Avro too, CDC=1: a database too, MANY=1: routes and tables from tables)
 	@$(BIN)/kafka-lake demo $(if $(AVRO),--avro) $(if $(CDC),--cdc) $(if $(MANY),--many)
 
-.PHONY: cds-archive
-cds-archive: $(STAMP) ## Store Spark's classes, so that Spark starts in half the time; needed once, takes a minute
-	@$(BIN)/python -m kafka_lake.demo.cds_archive
-
 .PHONY: dev
 dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-C (S3=1: tables in S3 with a REST catalog)
 	@$(BIN)/kafka-lake up --demo $(if $(S3),--s3)

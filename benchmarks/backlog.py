@@ -151,7 +151,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
     Raises:
         KafkaLakeError: If a run fails, or the table isn't what the topic holds.
     """
-    from kafka_lake.local_stack.broker import EmbeddedBroker
+    from kafka_lake.local_stack.servers import EmbeddedBroker
 
     with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
         tell_user(f"producing {settings.records:,} records of {settings.record_bytes:,} bytes")

@@ -38,7 +38,7 @@ from benchmarks.meter import PeakMemory
 from benchmarks.ours import NAMESPACE, Moment, catalog_in, verified
 from benchmarks.results import Repeat
 from benchmarks.verify import BY_ORDER
-from kafka_lake.common.server_process import Server, ServerProcess, free_port, port_open
+from kafka_lake.common.processes import Server, ServerProcess, free_port, port_open
 from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog

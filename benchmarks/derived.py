@@ -21,7 +21,7 @@ from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 
 TOPIC = TopicTable(SMALL.name, NAMESPACE, "orders", schema=SMALL.ddl)
 HOUR = "date_trunc('hour', date_ordered)"

@@ -26,13 +26,13 @@ from benchmarks.meter import adopt_orphans, cpu_seconds
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
 from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
-from kafka_lake.common.home import home
+from kafka_lake.common.files import home
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.ports import Ports, check_free
+from kafka_lake.local_stack.running import Ports, check_free
 from kafka_lake.local_stack.stack import Stack
 from kafka_lake.spark import daemon
 
@@ -53,7 +53,6 @@ class Case:
         rate: Records per second and topic.
         continuous: The settings of continuous runs, as YAML has them; None for runs that the sensor asks for.
         sensor_seconds: Least time between two looks of the sensor.
-        forking: Whether runs are forked; Dagster's own launcher starts them else.
         maintenance: Its settings, as YAML has them; None for the defaults.
     """
 
@@ -63,7 +62,6 @@ class Case:
     rate: float
     continuous: str | None = None
     sensor_seconds: int = 2
-    forking: bool = False
     maintenance: str | None = None
 
     def names(self) -> list[str]:
@@ -73,18 +71,10 @@ class Case:
 
 CASES = {
     "sensor": Case("sensor-driven", 10, 6, 200),
-    "sensor-forked": Case("sensor-driven, forked", 10, 6, 200, forking=True),
     "sporadic": Case("sporadic", 30, 1, 1 / 150),
-    "sporadic-forked": Case("sporadic, forked", 30, 1, 1 / 150, forking=True),
     "many": Case("50 topics", 50, 1, 20),
     "continuous": Case("continuous", 1, 6, 2000, "{trigger: 2s, for: 1h}"),
 }
-
-_FORKING = """
-run_launcher:
-  module: kafka_lake.launcher
-  class: ForkingRunLauncher
-"""
 
 _DEFINITIONS = """\
 from pathlib import Path
@@ -136,16 +126,15 @@ def write_project(case: Case, folder: Path) -> None:
             documents[name] += f"    maintenance: {case.maintenance}\n"
         if case.continuous is not None:
             documents[name] += f"  read: {{continuous: {case.continuous}}}\n"
-    write_documents(documents, folder, _FORKING if case.forking else "")
+    write_documents(documents, folder)
 
 
-def write_documents(documents: Mapping[str, str], folder: Path, instance: str = "") -> None:
+def write_documents(documents: Mapping[str, str], folder: Path) -> None:
     """Write a Dagster project.
 
     Args:
         documents: Its YAML documents, by the name of their folders.
         folder: Where to; made.
-        instance: What ``dagster.yaml`` has besides the settings of this repository.
     """
     package = folder / "fresh"
     for name, text in documents.items():
@@ -156,7 +145,7 @@ def write_documents(documents: Mapping[str, str], folder: Path, instance: str = 
     (folder / "pyproject.toml").write_text(_PROJECT)
     (package / "definitions.py").write_text(_DEFINITIONS)
     settings = (Path(__file__).parents[1] / "dagster.yaml").read_text()
-    (folder / "dagster.yaml").write_text(settings + instance)
+    (folder / "dagster.yaml").write_text(settings)
 
 
 @dataclass

@@ -132,7 +132,7 @@ def keyed_table(folder: Path, rows: int, engine: Engine, properties: Mapping[str
         engine: How Spark is set up; it is in this process.
         properties: Of the table.
     """
-    from kafka_lake.local_stack.broker import EmbeddedBroker
+    from kafka_lake.local_stack.servers import EmbeddedBroker
 
     with EmbeddedBroker(folder / "broker", heap="512m") as broker:
         address = {"bootstrap.servers": broker.bootstrap_servers}

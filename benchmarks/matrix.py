@@ -20,7 +20,7 @@ from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 
 _PARTITIONS = 5
 _SAUCES, _CHEESES = ("tomato", "bianca", "pesto", "barbecue"), ("mozzarella", "provolone", "vegan")

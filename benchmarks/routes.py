@@ -15,7 +15,7 @@ from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 
 SHAPE = replace(SMALL, name="events", ddl=f"kind string, {SMALL.ddl}", kinds=100)
 """Records of which nine in ten are of one kind, and the others of 99 kinds."""

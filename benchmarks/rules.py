@@ -15,7 +15,7 @@ from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.rule import WHOLE_TABLE, AcceptedValues, ForeignKey, OnFailure, Pattern, Range, RuleEntry, Volume
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 
 _ROW_RULES = (
     RuleEntry(not_null=("store_id",)),

@@ -29,9 +29,9 @@ from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.broker import EmbeddedBroker
-from kafka_lake.spark.connect import ConnectServer
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.server import ConnectServer
 from kafka_lake.spark.settings import local_conf
 
 HEADER = ("Spark", "commits", "seconds", "CPU-seconds", "driver", "JVM", "tasks")

@@ -31,8 +31,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.broker import EmbeddedBroker
-from kafka_lake.local_stack.registry import EmbeddedRegistry
+from kafka_lake.local_stack.servers import EmbeddedBroker, EmbeddedRegistry
 from kafka_lake_tests.contract.pairs import PAIRS, start_pair
 from kafka_lake_tests.lanes import shown_in_short
 

@@ -520,23 +520,12 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_names.py::test_a_namespace_and_a_table_may_be_called_anything": (
         "integration/test_names.py::test_the_shortest_document_makes_a_table_of_a_topic_of_any_name"
     ),
-    "integration/test_without_private_parts.py::test_spark_starts_and_tells_nobody_its_settings": (
-        "integration/test_without_private_parts.py::test_the_stack_trace_of_java_is_known_and_nothing_depends_on_it"
-    ),
     **dict.fromkeys(
         (
             "integration/test_broker.py::test_data_survive_stop_and_kill",
             "integration/test_broker.py::test_a_second_broker_on_the_same_data_is_refused",
-            "integration/test_broker.py::test_the_foreground_program_leaves_no_broker_behind[2]",
-            "integration/test_broker.py::test_the_foreground_program_leaves_no_broker_behind[15]",
         ),
-        "integration/test_broker.py::test_the_foreground_program_leaves_no_broker_behind",
-    ),
-    "integration/test_registry.py::test_the_foreground_program_leaves_no_registry_behind": (
-        "integration/test_broker.py::test_the_foreground_program_leaves_no_broker_behind"
-    ),
-    "integration/test_launcher.py::test_runs_outlive_the_process_that_they_are_forked_from": (
-        "integration/test_launcher.py::test_a_run_is_forked_and_has_the_code_as_it_is_when_it_begins"
+        "integration/test_broker.py::test_a_broker_ends_with_the_process_that_started_it",
     ),
     "integration/test_dagster.py::test_the_job_knows_the_topics_of_its_code_location": (
         "integration/test_dagster.py::test_the_job_moves_dead_letters_and_what_lies_downstream_notices"
@@ -547,12 +536,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "unit/test_cli_errors.py::test_what_libraries_say_goes_to_a_file_unless_it_is_asked_for": (
         "unit/test_cli_errors.py::test_no_broker"
     ),
-    "unit/test_daemon.py::test_a_daemon_ends_itself_once_it_has_no_worker[without manager]": (
-        "unit/test_daemon.py::test_a_daemon_ends_itself_once_it_has_no_worker"
-    ),
-    "integration/test_launcher.py::test_runs_of_other_environments_are_not_forked": (
-        "integration/test_launcher.py::test_a_run_is_forked_and_has_the_code_as_it_is_when_it_begins"
-    ),
     "integration/test_kafka_errors.py::test_a_wrong_password_is_told_in_seconds[topics]": (
         "integration/test_kafka_errors.py::test_a_wrong_password_is_told_in_seconds"
     ),
@@ -562,9 +545,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     # The whole stack.
     "e2e/test_engine.py::test_the_shortest_document_makes_a_table": (
         "integration/test_names.py::test_the_shortest_document_makes_a_table_of_a_topic_of_any_name"
-    ),
-    "e2e/test_engine.py::test_workers_do_not_import_again": (
-        "e2e/test_engine.py::test_a_server_killed_during_a_run_is_restarted_and_the_run_completes"
     ),
     "e2e/test_engine.py::test_dead_letters_that_become_rows_are_taken_out": (
         "integration/test_replay_and_reset.py::test_dead_letters_move_into_the_table_exactly_once"
@@ -681,7 +661,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     "e2e/test_spark_memory.py::"
     "test_what_a_process_left_that_was_killed_goes_when_the_next_one_takes_its_session_over": (
-        "e2e/test_engine.py::test_what_a_process_asked_of_a_kept_session_ends_with_it_and_nothing_else_does"
+        "e2e/test_engine.py::test_what_a_killed_process_left_in_a_kept_session_ends_with_the_next"
     ),
     "e2e/test_demo.py::test_signal_leaves_no_process": (
         "e2e/test_demo.py::test_demo_fills_both_tables_and_stops_everything"

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from kafka_lake.cli.console import FullWidth
 from kafka_lake.cli.schema import preview_tables
-from kafka_lake.common.printable import counted
+from kafka_lake.common.text import counted
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError
 from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, FromOffsets, Source
 from kafka_lake.ingest.preview import Preview

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from kafka_lake.common.home import ensure_home, home
+from kafka_lake.common.files import ensure_home, home
 
 _PIPE_COLUMNS = 500
 

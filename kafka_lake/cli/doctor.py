@@ -9,9 +9,8 @@ from uuid import uuid4
 from pyiceberg.exceptions import RESTError
 
 from kafka_lake.common import environment
-from kafka_lake.common.cluster_variables import own_prefix
-from kafka_lake.common.environment import KAFKA, REGISTRY
-from kafka_lake.common.printable import counted
+from kafka_lake.common.environment import KAFKA, REGISTRY, own_prefix
+from kafka_lake.common.text import counted
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
@@ -21,9 +20,9 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import properties_from_env
 from kafka_lake.lake.assertions import probe_table, require_assertions
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.spark.connect_session import address_of
 from kafka_lake.spark.jars import ensure_jars, jars_root
 from kafka_lake.spark.java import find_java
+from kafka_lake.spark.sessions import address_of
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from kafka_lake.common import environment as variables
-from kafka_lake.common.home import starting_folder
+from kafka_lake.common.files import starting_folder
 from kafka_lake.errors import ConfigurationError, NoProjectError
 from kafka_lake.local_stack.dagster_servers import CodeLocation
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table as Shown
 
 from kafka_lake.common.offsets import Loss
-from kafka_lake.common.printable import printable
+from kafka_lake.common.text import printable
 from kafka_lake.components.metadata import readable
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.topic_table import TopicTable

@@ -19,7 +19,7 @@ from rich.markup import escape
 from kafka_lake.cli.discover import chosen, discovered_blocks
 from kafka_lake.cli.project import connections_at_hand
 from kafka_lake.common.environment import BOOTSTRAP_SERVERS, SCHEMA_REGISTRY_URL
-from kafka_lake.common.printable import counted
+from kafka_lake.common.text import counted
 from kafka_lake.discovery.discover import Discovered, discover, documents, topics_of
 from kafka_lake.errors import ConfigurationError
 

@@ -17,7 +17,7 @@ from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.repair import DeadLetterOffsets, DeadLetters, PartitionReset
 from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.environment import LOG
-from kafka_lake.common.printable import counted, printable
+from kafka_lake.common.text import counted, printable
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned

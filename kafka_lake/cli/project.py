@@ -22,8 +22,8 @@ from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.errors import ConfigurationError, NoProjectError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable, once_each
-from kafka_lake.local_stack.at_hand import broker_at_hand
-from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.running import Ports
+from kafka_lake.local_stack.stack import broker_at_hand
 
 _Resource = TypeVar("_Resource", CatalogResource, KafkaResource, RegistryResource)
 

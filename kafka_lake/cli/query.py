@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 from rich.table import Table
 from rich.text import Text
 
-from kafka_lake.common.printable import printable
+from kafka_lake.common.text import printable
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable

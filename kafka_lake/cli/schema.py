@@ -13,7 +13,7 @@ from rich.table import Table
 
 from kafka_lake.cli.console import FullWidth
 from kafka_lake.common.offsets import positions_to_json
-from kafka_lake.common.printable import counted, printable
+from kafka_lake.common.text import counted, printable
 from kafka_lake.components.metadata import readable
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.connections import Connections

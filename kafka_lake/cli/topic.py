@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from kafka_lake.cli import console
-from kafka_lake.common.record_times import is_time
+from kafka_lake.common.records import is_time
 from kafka_lake.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, help="Create, fill and show topics, to try kafka_lake with your own records.")
@@ -121,7 +121,7 @@ def as_json_object(record: Any) -> dict[str, Any]:
 
 def record_lines(record: Any) -> Text:
     """Return a record as two lines for people: where and when it is with its key, and below it the value."""
-    from kafka_lake.common.printable import printable
+    from kafka_lake.common.text import printable
 
     def shown(content: bytes | None) -> Text:
         return Text("none", "dim") if content is None else Text(printable(content.decode(errors="replace")))

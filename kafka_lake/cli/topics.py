@@ -11,7 +11,7 @@ from kafka_lake.cli.project import (
     documents_about_many_topics,
     documents_with_tables_by_value,
 )
-from kafka_lake.common.printable import counted
+from kafka_lake.common.text import counted
 from kafka_lake.components.components.base import keep
 from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.components.components.kafka_topics import KafkaTopics

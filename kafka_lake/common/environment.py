@@ -1,13 +1,15 @@
 """The environment variables that kafka_lake reads: each with its default and its meaning, declared here and only here.
 
-docs/configuration.md derives from it.
+docs/reference.md derives from it.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError, KafkaLakeError
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,7 @@ class Variable:
     example: str = ""
 
     def value(self, environment: Mapping[str, str] | None = None) -> str:
-        """Return what the variable says, or its default.
-
-        Args:
-            environment: The variables; the process's own by default.
-        """
+        """Return what the variable says, or its default."""
         return (os.environ if environment is None else environment).get(self.name) or self.default
 
 
@@ -110,11 +108,6 @@ CONNECT_DIRECT = Variable(
     "KAFKA_LAKE_CONNECT_DIRECT", "Its memory outside the heap for buffers: network, Arrow, files.", "512m"
 )
 CONNECT_METASPACE = Variable("KAFKA_LAKE_CONNECT_METASPACE", "Its memory for classes.", "512m")
-CONNECT_IDLE = Variable(
-    "KAFKA_LAKE_CONNECT_IDLE",
-    "Time without any client after which it stops until the next client connects; or never.",
-    "15m",
-)
 BROKER_PORT = Variable("KAFKA_LAKE_BROKER_PORT", "Port of the embedded broker, on 127.0.0.1.", "19092")
 REGISTRY_PORT = Variable("KAFKA_LAKE_REGISTRY_PORT", "Port of the embedded schema registry.", "19095")
 CONNECT_PORT = Variable("KAFKA_LAKE_CONNECT_PORT", "Port of the Spark Connect server of `kafka-lake up`.", "15002")
@@ -135,3 +128,44 @@ def samples(environment: Mapping[str, str] | None = None) -> bool:
     if text.lower() not in ("true", "false"):
         raise ConfigurationError(f"{SAMPLES.name}={text} is neither true nor false.", "Write one of these.")
     return text.lower() == "true"
+
+
+E = TypeVar("E", bound=KafkaLakeError)
+
+
+def own_prefix(variable: Variable, cluster: str | None) -> str:
+    """Return the prefix of a cluster's variables of a kind; a cluster without a name is None.
+
+    >>> own_prefix(KAFKA, "eu"), own_prefix(KAFKA, None)
+    ('KAFKA_LAKE_KAFKA__EU__', 'KAFKA_LAKE_KAFKA_')
+    """
+    return f"{variable.name}_{cluster.upper()}__" if cluster else variable.name
+
+
+def properties_of(variable: Variable, cluster: str | None, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that a cluster's variables of a kind set.
+
+    >>> found = {"KAFKA_LAKE_KAFKA_CLIENT_ID": "one", "KAFKA_LAKE_KAFKA__EU__CLIENT_ID": "two"}
+    >>> properties_of(KAFKA, "eu", found), properties_of(KAFKA, None, found)
+    ({'client.id': 'two'}, {'client.id': 'one'})
+    """
+    prefix = own_prefix(variable, cluster)
+    names = {name: name.removeprefix(prefix) for name in variables if name.startswith(prefix)}
+    # What begins with one more underscore is of a cluster with a name.
+    return {own.lower().replace("_", "."): variables[n] for n, own in names.items() if not own.startswith("_")}
+
+
+def own_variables(error: E, cluster: str | None) -> E:
+    """Return an error about a cluster, whose message names that cluster's variables instead of the only one's."""
+    if cluster:
+        error.message, error.remedy = (_own(text, cluster) for text in (error.message, error.remedy))
+        error.args = (f"{error.message} {error.remedy}".strip(),)
+    return error
+
+
+def _own(text: str, cluster: str) -> str:
+    text = text.replace(BOOTSTRAP_SERVERS.name, f"{own_prefix(KAFKA, cluster)}BOOTSTRAP_SERVERS")
+    text = text.replace(SCHEMA_REGISTRY_URL.name, f"{own_prefix(REGISTRY, cluster)}URL")
+    for variable in (KAFKA, REGISTRY):
+        text = re.sub(f"{variable.name}(?!_)", own_prefix(variable, cluster), text)
+    return text

@@ -7,7 +7,7 @@ must be no link, no image and no HTML: `code` and `plain` make it text.
 import re
 from collections.abc import Iterable, Sequence
 
-from kafka_lake.common.printable import printable
+from kafka_lake.common.text import printable
 
 # It has no width, and ends what GitHub's Markdown would take for an address: it makes links of those by themselves.
 _JOINER = "\u2060"

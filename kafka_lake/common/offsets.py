@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from kafka_lake.common.last_record import LastRecord, from_text, to_text
+from kafka_lake.common.records import LastRecord, from_text, to_text
 
 
 @dataclass(frozen=True, order=True)

@@ -10,10 +10,10 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
-from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.markdown import plain
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import Position, Watermarks, in_topic, lag
+from kafka_lake.common.text import seconds_of
 from kafka_lake.components.keys import dead_letter_check_op_name, freshness_op_name, of_cluster, table_key
 from kafka_lake.components.metadata import in_a_window, newest_rows, quoted_cell
 from kafka_lake.components.resources.catalog import CatalogResource

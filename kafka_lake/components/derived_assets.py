@@ -120,7 +120,6 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 spark=lambda: resources.spark.live_session(""),
                 run_id=context.run_id,
                 observer=Observer(step_done=context.log.debug, warn=context.log.warning),
-                commit_slots=resources.spark.commit_slots(),
                 published=lambda commit: _tell_partitions(context, spec, commit),
             )
             try:

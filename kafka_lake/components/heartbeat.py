@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from kafka_lake.common.process_names import is_gone, name_of
+from kafka_lake.common.processes import is_gone, name_of
 from kafka_lake.components.keys import MAINTENANCE_TAG, TOPIC_TAG
 
 HEARTBEAT_TAG = ".dagster/kafka_lake_alive"

@@ -20,7 +20,7 @@ from pyiceberg.types import NestedField
 from kafka_lake.common.markdown import code, plain
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import Watermarks
-from kafka_lake.common.printable import printable
+from kafka_lake.common.text import printable
 from kafka_lake.components.keys import table_key, topic_key
 from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
 from kafka_lake.ingest.commit import moment

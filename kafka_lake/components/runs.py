@@ -14,7 +14,7 @@ from itertools import takewhile
 import dagster as dg
 from pydantic import TypeAdapter
 
-from kafka_lake.common.home import dagster_home
+from kafka_lake.common.files import dagster_home
 from kafka_lake.components.heartbeat import end_dead
 from kafka_lake.components.keys import MEMBER_TAG, SHARED_TAG, YIELD_TAG, member_tag, op_name, table_key, work_name
 from kafka_lake.ingest.causes import is_transient

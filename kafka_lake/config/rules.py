@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, create_model
 
-from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.text import seconds_of
 from kafka_lake.config.settings import Limit, OptionalText, Problem, Settings, Text, TextList
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.rule import (

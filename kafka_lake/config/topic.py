@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
-from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.text import seconds_of
 from kafka_lake.config.formats import Json, KeyFormat, ValueFormat, format_spec, key_spec
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.problems import maintenance_problems, routing_problems, table_problems

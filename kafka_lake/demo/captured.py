@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kafka_lake.cli.status import TopicStatus, collect
-from kafka_lake.common.home import home
-from kafka_lake.common.printable import counted
+from kafka_lake.common.files import home
+from kafka_lake.common.text import counted
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.defs.shop.component import DATABASE
@@ -25,8 +25,7 @@ from kafka_lake.demo.watch import Watch
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable, WriteMode
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.debezium import IVY_FILE, Debezium
-from kafka_lake.local_stack.postgres import EmbeddedPostgres, find_programs
+from kafka_lake.local_stack.sources import IVY_FILE, Debezium, EmbeddedPostgres, find_programs
 from kafka_lake.local_stack.stack import Stack
 from kafka_lake.spark.jars import retrieve_jars
 

@@ -23,9 +23,7 @@ from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import head_of
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run, RunReport
-from kafka_lake.local_stack.environment import use_registry
-from kafka_lake.local_stack.ports import Ports, check_free
-from kafka_lake.local_stack.running import check_alone
+from kafka_lake.local_stack.running import Ports, check_alone, check_free, use_registry
 from kafka_lake.local_stack.stack import Stack, interruptible, needs_connect
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kafka_lake.cli.topics import known_topics
-from kafka_lake.common.home import home
+from kafka_lake.common.files import home
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.defs.many.component import MARK

@@ -11,8 +11,7 @@ from typing import Any
 
 import psycopg2
 
-from kafka_lake.local_stack.debezium import CONFIRMED, SLOT
-from kafka_lake.local_stack.postgres import Owner
+from kafka_lake.local_stack.sources import CONFIRMED, SLOT, Owner
 
 OWNER = Owner("pizza", "pizza", "shop")
 KEYS = {"customers": ("phone",), "orders": ("order_id",)}

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from kafka_lake.cli.status import collect
 from kafka_lake.common.environment import SCHEMA_REGISTRY_URL
-from kafka_lake.common.printable import counted
+from kafka_lake.common.text import counted
 from kafka_lake.components.metadata import readable
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -18,7 +18,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.positions import RUN_ID, summary_of
 from kafka_lake.local_stack.dagster_runs import CheckResult, Materialization, RunReport
-from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.running import Ports
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.summary import columns_of
 from kafka_lake.errors import ConfigurationError, JarsError, KafkaLakeError
-from kafka_lake.local_stack.environment import use_registry
-from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.running import Ports, use_registry
 from kafka_lake.local_stack.stack import Stack
 
 VERSION_2_AFTER_S = 60.0

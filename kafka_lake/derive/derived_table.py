@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.text import seconds_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.ingest.topic_table import TableName

@@ -9,7 +9,6 @@ from kafka_lake.ingest.commit import Finding
 from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.spark.commit_slots import CommitSlots
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ class Engine:
     Args:
         spark: Called only when there is work.
         run_id: Part of branch names and snapshot summaries.
-        commit_slots: Limits concurrent commits.
         published: Called after each commit.
     """
 
@@ -65,7 +63,6 @@ class Engine:
     run_id: str
     observer: Observer = field(default_factory=Observer)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    commit_slots: CommitSlots | None = None
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     published: Callable[[DeriveReport], None] = ignore

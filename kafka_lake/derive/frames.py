@@ -24,7 +24,7 @@ from kafka_lake.ingest.decode.rows import load_transform
 from kafka_lake.ingest.record_keys import added_between, at_version
 from kafka_lake.ingest.stage.frames import shaped
 from kafka_lake.lake.catalog import literal, quoted
-from kafka_lake.spark.kept import kept
+from kafka_lake.spark.frames import kept
 
 # Each is a condition on rows.
 _MOST_RANGES = 1000

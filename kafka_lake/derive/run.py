@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from kafka_lake.lake.positions import row_count, summary_of
 from kafka_lake.lake.schema import needed_changes
 from kafka_lake.lake.tables import apply_changes, drop_if_unused, ensure_table, schema_of
 from kafka_lake.lake.totals import Totals, added
-from kafka_lake.spark.shuffles import shuffles
+from kafka_lake.spark.frames import shuffles
 
 _ATTEMPTS = 5
 _ROWS_WORTH_A_PARTITION = 250_000
@@ -128,7 +128,7 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window |
         return DeriveReport(spec.name, seconds=time.monotonic() - began)
     if not window:
         todo = plan(spec, state, rebuild, _zone(engine)) or todo
-    with engine.commit_slots.take(engine.sleep) if engine.commit_slots else nullcontext(), ExitStack() as held:
+    with ExitStack() as held:
         if todo.head is None:
             _created(spec, engine, Frames(engine, spec, todo, held))
             held.callback(_drop_unused, spec, engine)

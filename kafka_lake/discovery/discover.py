@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from kafka_lake.common.offsets import Watermarks
-from kafka_lake.common.printable import printable
+from kafka_lake.common.text import printable
 from kafka_lake.discovery.guess import Column, Guess, Schemas, guess
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.ingest.connections import Connections

@@ -22,7 +22,7 @@ from kafka_lake.ingest.decode.by_schema.writer import writer_of
 from kafka_lake.ingest.decode.json.columns import spark_type
 from kafka_lake.ingest.topic_table import Envelope, Format
 from kafka_lake.kafka.registry import SchemaRegistry, SchemaType, WriterSchema
-from kafka_lake.spark.ddl import ddl, ddl_name
+from kafka_lake.spark.interop import ddl, ddl_name
 
 _DIGITS, _IDENTITY = re.compile("[0-9]+"), re.compile("(?=.*[0-9])[0-9A-Fa-f-]{16,}")
 _SOME, _MANY = 8, 50

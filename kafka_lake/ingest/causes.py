@@ -11,8 +11,8 @@ from pyiceberg import exceptions as iceberg
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 from sqlalchemy import exc as sql
 
-from kafka_lake.common.catalog_variables import catalog_variable
-from kafka_lake.common.cluster_variables import own_variables
+from kafka_lake.common.catalog import catalog_variable
+from kafka_lake.common.environment import own_variables
 from kafka_lake.common.redaction import without_secret_values, without_secrets
 from kafka_lake.errors import (
     AuthenticationError,
@@ -31,7 +31,7 @@ from kafka_lake.errors import (
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.explain import Right, identity, missing_right
 from kafka_lake.lake.java_properties import S3_FILES, files_class
-from kafka_lake.spark.compat.errors import java_trace
+from kafka_lake.spark.interop import java_trace
 
 LINE_LENGTH = 300
 """Characters of a line in a log, at the most."""

@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.common.record_sizes import Probe
+from kafka_lake.common.records import Probe
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import record_sizes
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.spark.commit_slots import CommitSlots
-from kafka_lake.spark.frames import Frames, SparkFrames
+from kafka_lake.spark.frames import Frames
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class Connections:
         spark: Gives the session; the first call may start it, so it isn't called before there is work.
         retry: How often and how patiently transient errors of the three are met with another attempt.
         registry: Tells what a schema id means; None where no registry is configured.
-        commit_slots: Whose commits wait for each other; None if they needn't, as Spark works on other machines.
         frames: Computes what names the records of Spark's frames.
         record_sizes: Tells how large records are in equal parts of ranges of a topic, how many of which is its last
             argument.
@@ -37,6 +35,5 @@ class Connections:
     spark: Callable[[], Any]
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     registry: SchemaRegistry | None = None
-    commit_slots: CommitSlots | None = None
-    frames: Frames = field(default_factory=SparkFrames)
+    frames: Frames = field(default_factory=Frames)
     record_sizes: Callable[[KafkaCluster, str, Sequence[OffsetRange], int], list[Probe]] = record_sizes

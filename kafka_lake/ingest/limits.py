@@ -10,7 +10,7 @@ from math import ceil
 from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity
-from kafka_lake.common.record_sizes import Probe
+from kafka_lake.common.records import Probe
 from kafka_lake.errors import EveryRecordFailsError, RecordTooLargeError
 from kafka_lake.ingest.causes import engine_died, is_transient
 from kafka_lake.ingest.commit import Commit

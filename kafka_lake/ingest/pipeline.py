@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import Position
-from kafka_lake.common.record_times import without_time
+from kafka_lake.common.records import without_time
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.audit import schema_refused
 from kafka_lake.ingest.commit import Commit

@@ -30,7 +30,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables import schema_of
-from kafka_lake.spark.kept import kept
+from kafka_lake.spark.frames import kept
 
 _PASSES = 4
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from kafka_lake.common.durations import rough
 from kafka_lake.common.offsets import Position, Watermarks, lag
+from kafka_lake.common.text import rough
 from kafka_lake.ingest.commit import CHECKS, ColumnNote, Commit, Finding, Waited
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.plan.model import Plan

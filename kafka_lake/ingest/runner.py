@@ -1,8 +1,6 @@
 """A run: one commit after the other, attempted again where that may help, until its job asks for nothing more."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark.errors import AnalysisException
@@ -94,8 +92,7 @@ class Runner:
             self.topic.poll()
             self.job.prepare(self.topic)
             while True:
-                with self.commit_slot(poll=not self._committed):
-                    done = self.next_commit()
+                done = self.next_commit()
                 if done is None or self._is_done():
                     return self.finish()
 
@@ -113,22 +110,6 @@ class Runner:
     def is_unsettled(self) -> bool:
         """Return whether another look at the table may find dead letters to reconcile after the last commit."""
         return self._left is None
-
-    @contextmanager
-    def commit_slot(self, poll: bool) -> Iterator[None]:
-        """Have one of the machine's slots for commits during the block, which is for one commit.
-
-        Args:
-            poll: Whether to look at the topic again if others came first: what came meanwhile goes with the commit.
-        """
-        slots = self.context.connections.commit_slots
-        if slots is None:
-            yield
-            return
-        with slots.take(self.context.sleep) as waited:
-            if waited and poll:
-                self.topic.poll()
-            yield
 
     def next_commit(self) -> Commit | None:
         """Make the next commit, if the job asks for one; errors are those of `run`.

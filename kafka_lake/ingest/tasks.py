@@ -7,9 +7,9 @@ from typing import Any
 
 from kafka_lake import executors
 from kafka_lake.executors.packing import Batches, Task, unpacking
-from kafka_lake.spark.compat import by_value
+from kafka_lake.spark import interop
 
-by_value.send_by_value(executors)
+interop.send_by_value(executors)
 
 
 def told(task: Task, data: Mapping[str, Any]) -> Batches:
@@ -20,4 +20,4 @@ def told(task: Task, data: Mapping[str, Any]) -> Batches:
 @cache
 def packed(code: Callable[..., Any]) -> bytes:
     """Return a task, or a class that one uses, as it travels; made once in a process."""
-    return by_value.packed(code)
+    return interop.packed(code)

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from kafka_lake.common.last_record import LastRecord, differs_at
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
+from kafka_lake.common.records import LastRecord, differs_at
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.append import unsure

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import ClassVar
 
@@ -96,13 +95,8 @@ class TopicRunner:
             self._add_tables()
             for runner in self._going():
                 runner.job.prepare(self.topic)
-            is_first = True
-            while True:
-                with self.commit_slot(poll=is_first):
-                    done = self.next_commit()
-                if done is None:
-                    break
-                is_first = False
+            while self.next_commit() is not None:
+                pass
             report = self.finish()
             self.raise_errors(report)
             return report
@@ -141,11 +135,6 @@ class TopicRunner:
             is_done &= not (runner.has_passed or share.is_waiting)
             self._add_tables()
         return commits, is_done
-
-    def commit_slot(self, poll: bool) -> AbstractContextManager[None]:
-        """Have one of the machine's slots for commits during the block, as `Runner.commit_slot`."""
-        self._add_tables()
-        return next(iter(self._runners.values())).commit_slot(poll)
 
     def report(self) -> RunReport:
         """Return what was done since the last report, or since the run began."""

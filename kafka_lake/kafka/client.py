@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.common.cluster_variables import own_variables
+from kafka_lake.common.environment import own_variables
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.explain import Failure, Right, explained, is_refusal, not_made
 

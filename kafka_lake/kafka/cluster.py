@@ -10,9 +10,9 @@ from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, Topi
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
-from kafka_lake.common.cluster_variables import own_variables
-from kafka_lake.common.last_record import LastRecord, last_record
+from kafka_lake.common.environment import own_variables
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
+from kafka_lake.common.records import LastRecord, last_record
 from kafka_lake.errors import AuthenticationError, KafkaError, KafkaLakeError
 from kafka_lake.kafka.client import END, GRACE_SECONDS, POLL_SECONDS, KafkaClient, Reader
 from kafka_lake.kafka.explain import UNREACHABLE, Right

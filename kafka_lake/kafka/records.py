@@ -12,8 +12,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition
 
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks, in_topic, lag
-from kafka_lake.common.record_sizes import Probe
-from kafka_lake.common.record_times import is_time
+from kafka_lake.common.records import Probe, is_time
 from kafka_lake.errors import KafkaError
 from kafka_lake.kafka.client import END, Reader
 from kafka_lake.kafka.cluster import KafkaCluster

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 from urllib.parse import urlsplit, urlunsplit
 
-from kafka_lake.common import cluster_variables, environment
-from kafka_lake.common.cluster_variables import own_variables
+from kafka_lake.common import environment
+from kafka_lake.common.environment import own_variables
 from kafka_lake.errors import (
     ConfigurationError,
     KafkaLakeError,
@@ -95,7 +95,7 @@ def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str |
     """
     variables = os.environ if environ is None else environ
     given = {name: value for name, value in variables.items() if value and name != environment.REGISTRY_PORT.name}
-    found = cluster_variables.properties(environment.REGISTRY, cluster, given)
+    found = environment.properties_of(environment.REGISTRY, cluster, given)
     if not cluster and (url := environment.SCHEMA_REGISTRY_URL.value(variables)):
         found["url"] = url
     return found

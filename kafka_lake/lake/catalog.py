@@ -18,9 +18,8 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceErr
 from pyiceberg.table import Table
 from sqlalchemy import exc as sql
 
-from kafka_lake.common.catalog_variables import catalog_variable
-from kafka_lake.common.home import ensure_home, home
-from kafka_lake.common.spark_catalog import SparkCatalog
+from kafka_lake.common.catalog import SparkCatalog, catalog_variable
+from kafka_lake.common.files import ensure_home, home
 from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.lake.catalog_errors import explained, without_secrets
 from kafka_lake.lake.catalog_properties import catalog_name, properties_from_environment, python_properties

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pyiceberg import exceptions as iceberg
 from sqlalchemy import exc as sql
 
-from kafka_lake.common.catalog_variables import catalog_variable
+from kafka_lake.common.catalog import catalog_variable
 from kafka_lake.common.redaction import SECRET_NAME
 from kafka_lake.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
 

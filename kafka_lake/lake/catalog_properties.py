@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_lake.common import environment
-from kafka_lake.common.home import home
+from kafka_lake.common.files import home
 from kafka_lake.lake.local_places import embedded_catalog
 from kafka_lake.lake.pyiceberg_configuration import catalog_configuration
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from kafka_lake.common.catalog_variables import catalog_variable
+from kafka_lake.common.catalog import catalog_variable
 from kafka_lake.errors import ConfigurationError
 
 _PREFIX = "jdbc."

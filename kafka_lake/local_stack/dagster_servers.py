@@ -8,15 +8,18 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 import yaml
 
-from kafka_lake.common.server_process import Server, ServerProcess
+from kafka_lake.common.files import dagster_home
+from kafka_lake.common.processes import Server, ServerProcess
 
 _CODE_SECONDS = 120.0
+_IN_FLIGHT = ("STARTING", "STARTED", "CANCELING")
 _UI_SECONDS = 120.0
 
 
@@ -57,13 +60,10 @@ class Program(Server):
         keeps_children: bool = False,
     ) -> None:
         self._log = log
-        self._ready = ready
-        self._timeout = timeout
+        self._start = (ready, timeout)
         self._keeps_children = keeps_children
         self._former: list[ServerProcess] = []
-        self._command = [*command]
-        self._env = env
-        self._cwd = cwd
+        self._make = partial(ServerProcess, [*command], log, env, cwd=cwd, locks_log=not keeps_children)
 
     @property
     def log(self) -> Path:
@@ -73,9 +73,8 @@ class Program(Server):
     def start(self) -> Self:
         """Start it and wait until it is ready; raises `ServerStartError`."""
         if not self.alive():
-            locks = not self._keeps_children
-            self._server = ServerProcess(self._command, self._log, self._env, self._cwd, locks_log=locks)
-            self._server.start(self._ready, self._timeout)
+            self._server = self._make()
+            self._server.start(*self._start)
         return self
 
     def restart(self) -> None:
@@ -183,3 +182,23 @@ def _loads(process: psutil.Process, parent: int | None) -> bool:
     except psutil.Error:
         # Also of a process that has ended and isn't reaped yet.
         return False
+
+
+def prepare_dagster_home() -> Path:
+    """Make the folder for ``DAGSTER_HOME``, and end runs that were cut off together with an earlier stack.
+
+    Such runs would count as in flight forever.
+    """
+    folder = dagster_home()
+    if (folder / "storage").exists() or (folder / "history").exists():
+        _end_orphaned_runs(folder)
+    return folder
+
+
+def _end_orphaned_runs(folder: Path) -> None:
+    from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+
+    statuses = [DagsterRunStatus[name] for name in _IN_FLIGHT]
+    with DagsterInstance.from_config(str(folder)) as instance:
+        for run in instance.get_runs(RunsFilter(statuses=statuses)):
+            instance.report_run_canceled(run, "Its process ended together with an earlier local stack.")

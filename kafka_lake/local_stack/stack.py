@@ -1,7 +1,4 @@
-"""The local stack's processes: broker, schema registry, Spark Connect server, Dagster.
-
-Started in order, stopped completely.
-"""
+"""The local stack: broker, schema registry, Spark Connect server and Dagster, started in order, stopped completely."""
 
 import os
 import re
@@ -20,30 +17,37 @@ from uuid import uuid4
 import psutil
 
 from kafka_lake.common.environment import HOME, SPARK_REMOTE
-from kafka_lake.common.home import ensure_home, home
+from kafka_lake.common.files import ensure_home, home
+from kafka_lake.common.processes import Server, port_open
+from kafka_lake.errors import EmbeddedBrokerStoppedError
+from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_properties import catalog_name
-from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.dagster_servers import (
     CodeLocation,
     Program,
     code_server,
     daemon,
+    prepare_dagster_home,
     web_server,
     workspace_document,
 )
-from kafka_lake.local_stack.debezium import Debezium
-from kafka_lake.local_stack.environment import prepare_dagster_home, use_broker, use_catalog, use_registry
-from kafka_lake.local_stack.object_store import EmbeddedObjectStore
-from kafka_lake.local_stack.ports import Ports
-from kafka_lake.local_stack.postgres import EmbeddedPostgres
-from kafka_lake.local_stack.registry import EmbeddedRegistry
-from kafka_lake.local_stack.running import Running, RunningFile
-from kafka_lake.local_stack.supervision import MAX_DEATHS, Restartable, Supervision
-from kafka_lake.spark.connect_session import is_here
+from kafka_lake.local_stack.running import (
+    Ports,
+    Running,
+    RunningFile,
+    names_broker,
+    use_broker,
+    use_catalog,
+    use_registry,
+)
+from kafka_lake.local_stack.servers import EmbeddedBroker, EmbeddedObjectStore, EmbeddedRegistry
+from kafka_lake.local_stack.sources import Debezium, EmbeddedPostgres
+from kafka_lake.local_stack.supervision import MAX_DEATHS, Supervision
 from kafka_lake.spark.jars import ensure_jars, spark_jars
+from kafka_lake.spark.server import ConnectMemory, ConnectServer
+from kafka_lake.spark.sessions import is_here
 from kafka_lake.spark.settings import local_conf
-from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 
 _MARK = "KAFKA_LAKE_STACK"
 _UNSAFE = re.compile(r"[^\w.-]")
@@ -94,10 +98,10 @@ class Stack:
         self._mark = uuid4().hex
         self._earlier: set[int] = set()
         self._supervision = Supervision(tell_user)
-        self._servers: dict[str, Restartable] = {}
+        self._servers: dict[str, Server] = {}
         self._pids: dict[str, int] = {}
         self._sockets = ExitStack()
-        self._connect: ConnectSupervisor | None = None
+        self._connect: ConnectServer | None = None
         self._registry: EmbeddedRegistry | None = None
         self._broker: EmbeddedBroker | None = None
         self._store: EmbeddedObjectStore | None = None
@@ -117,11 +121,7 @@ class Stack:
         self.stop()
 
     def start_broker(self) -> str:
-        """Start the embedded broker and make it this process's and its children's cluster.
-
-        Returns:
-            Its address for ``bootstrap.servers``.
-        """
+        """Start the embedded broker, make it this process's and its children's cluster, and return its address."""
         self._tell_user(f"Starting Kafka on {self.ports.broker.address}")
         use_broker(self.ports.broker.address)
         self._broker = embedded_broker(self.ports)
@@ -130,15 +130,7 @@ class Stack:
         return address
 
     def start_registry(self) -> str:
-        """Start the embedded schema registry and make it this process's and its children's.
-
-        Returns:
-            Its address for clients.
-
-        Raises:
-            JarsError: If it can't be retrieved; nothing is started and the environment is as it was.
-            ServerStartError: If it doesn't come up.
-        """
+        """Start the embedded schema registry, make it this process's and its children's, and return its address."""
         ensure_jars("registry", self._tell_user)
         self._tell_user(f"Starting the schema registry on {self.ports.registry.address}")
         self._registry = EmbeddedRegistry(home() / "registry", self.ports.registry.number)
@@ -148,12 +140,7 @@ class Stack:
         return url
 
     def start_object_store(self) -> None:
-        """Start the embedded S3 store and make its REST catalog this process's and its children's.
-
-        Raises:
-            JarsError: If what Spark needs for it can't be retrieved; nothing is started.
-            ServerStartError: If it doesn't come up.
-        """
+        """Start the embedded S3 store and make its REST catalog this process's and its children's."""
         ensure_jars("aws", self._tell_user)
         self._store = EmbeddedObjectStore(home() / "object-store")
         self._tell_user(f"Starting an S3 store with a REST catalog on {self._store.catalog_uri}")
@@ -161,43 +148,34 @@ class Stack:
         self._supervise("The S3 store", "object-store", self._store)
 
     def start_server(self, name: str, server: EmbeddedPostgres | Debezium) -> None:
-        """Start a server that changes come from.
-
-        Args:
-            server: Is stopped before those that were started earlier; raises what its ``start`` does.
-        """
+        """Start a server that changes come from."""
         self._tell_user(f"Starting {name}")
         server.start()
         self._supervise(name, name.lower(), server)
 
     def start_connect(self, catalog: LakeCatalog) -> None:
-        """Start a Spark Connect server, keep it at hand, and make it the engine of this process and of its children.
+        """Start a Spark Connect server and make it the engine of this process and of its children.
 
         Raises:
-            ConfigurationError: If one of ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT``, ``_METASPACE`` and ``_IDLE`` is
-                wrong, or the catalog has a property that Spark can't be told. Nothing is started.
-            ServerStartError: If it doesn't come up.
+            ConfigurationError: If one of ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT`` and ``_METASPACE`` is wrong, or the
+                catalog has a property that Spark can't have. Nothing is started.
         """
-        settings = ConnectSettings.from_env()
+        memory = ConnectMemory.from_env()
         self._tell_user(f"Starting Spark Connect on {self.ports.connect.address}")
         conf = local_conf(catalog.for_spark(), "local[*]", spark_jars(), {})
-        server = settings.server(home() / "connect", self.ports.connect.number, conf)
-        self._connect = ConnectSupervisor(server, settings.idle_seconds, self._tell_user)
+        self._connect = ConnectServer(home() / "connect", self.ports.connect.number, conf, memory)
         os.environ[SPARK_REMOTE.name] = self._connect.start().remote
-        # It has a supervisor of its own, which ends once it has given the server up.
-        self._supervise("Spark Connect", "connect", self._connect, max_deaths=1)
+        # A record that is too large for it ends it several times, until the run has found that record.
+        self._supervise("Spark Connect", "connect", self._connect, max_deaths=2 * MAX_DEATHS)
 
     def start_dagster(
         self, locations: Sequence[CodeLocation], folder: Path, others: Sequence[Mapping[str, Any]] = ()
     ) -> str:
-        """Start Dagster's code servers, daemon and web server, and wait until the UI answers.
+        """Start Dagster's code servers, daemon and web server, wait until the UI answers, and return its address.
 
         Args:
             folder: Where they are started; has the project's ``.env``.
             others: Entries of the project's workspace file for code locations that aren't started here.
-
-        Returns:
-            The UI's address.
         """
         url = f"http://{self.ports.ui.address}"
         self._tell_user(f"Starting Dagster on {url}")
@@ -231,11 +209,7 @@ class Stack:
         return url
 
     def start_metrics(self) -> str:
-        """Start the process that serves metrics, for the project of this process, and wait until it answers.
-
-        Returns:
-            The address for Prometheus.
-        """
+        """Start the process that serves this project's metrics, and return its address for Prometheus."""
         url = f"http://{self.ports.metrics.address}/metrics"
         self._tell_user(f"Starting the metrics on {url}")
         program = "from kafka_lake.cli.main import main; main()"
@@ -246,7 +220,7 @@ class Stack:
         self._supervise("The process of the metrics", "metrics", metrics.start())
         return url
 
-    def _supervise(self, name: str, key: str, server: Restartable, max_deaths: int = MAX_DEATHS) -> None:
+    def _supervise(self, name: str, key: str, server: Server, max_deaths: int = MAX_DEATHS) -> None:
         self._servers[key] = server
         self._supervision.add(name, server, max_deaths)
         self._tell()
@@ -332,3 +306,42 @@ def _answers(url: str) -> bool:
             return bool(response.status == 200)
     except OSError:
         return False
+
+
+def is_embedded(ports: Ports, servers: str | None = None) -> bool:
+    """Return whether the embedded broker is the configured cluster. Arguments as for `broker_at_hand`."""
+    if servers is None and names_broker():
+        servers = properties_from_env()["bootstrap.servers"]
+    return servers in (None, ports.broker.address)
+
+
+@contextmanager
+def broker_at_hand(
+    ports: Ports, tell_user: Callable[[str], None], servers: str | None = None, *, starts: bool
+) -> Iterator[None]:
+    """Run the block with the embedded broker up, if that is the configured cluster.
+
+    Args:
+        tell_user: Called with a line for the user when the broker is started.
+        servers: Brokers of the configured cluster; by default what the environment says.
+        starts: Start the broker if it isn't up; it is stopped after the block.
+
+    Raises:
+        EmbeddedBrokerStoppedError: If the broker isn't up and shall not be started.
+    """
+    if not is_embedded(ports, servers):
+        yield
+        return
+    if servers is None and not names_broker():
+        use_broker(ports.broker.address)
+    if port_open(ports.broker.number):
+        yield
+        return
+    if not starts:
+        raise EmbeddedBrokerStoppedError(
+            f"The embedded broker at {ports.broker.address} isn't running.",
+            "`kafka-lake up` starts it. For brokers of your own, set KAFKA_LAKE_BOOTSTRAP_SERVERS.",
+        )
+    with interruptible(), Stack(ports, tell_user) as stack:
+        stack.start_broker()
+        yield

@@ -1,8 +1,4 @@
-"""Starts the servers of a local stack again when they end.
-
-Process managers for Python fit badly here: honcho ends all processes together with one, and circus and supervisor ask
-for no readiness, don't end with the process that started them, and have no limit that ends everything.
-"""
+"""Starts the servers of a local stack again when they end; too many ends of one server end the stack."""
 
 import time
 from collections import deque
@@ -10,9 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
 
+from kafka_lake.common.processes import Server
 from kafka_lake.errors import KafkaLakeError
 
 MAX_DEATHS = 3
@@ -22,37 +17,10 @@ _WITHIN_SECONDS = 60.0
 _MOST_SERVERS = 32
 
 
-class Restartable(Protocol):
-    """What is asked of a server; `kafka_lake.common.server_process.Server` has all of it, except for the log."""
-
-    @property
-    def log(self) -> Path:
-        """The file that the server logs to."""
-
-    @property
-    def pid(self) -> int | None:
-        """Its process id; None while it doesn't run."""
-
-    def alive(self) -> bool:
-        """Tell whether the server runs."""
-
-    def how_it_ended(self) -> str:
-        """Return the signal or the exit code that it ended with."""
-
-    def restart(self) -> None:
-        """Start it again after it has ended, and wait until it is ready; raises a KafkaLakeError if it can't."""
-
-    def stop(self) -> None:
-        """Stop it."""
-
-    def kill(self) -> None:
-        """End it at once; a start in progress fails."""
-
-
 @dataclass
 class _Part:
     name: str
-    server: Restartable
+    server: Server
     max_deaths: int
     deaths: deque[float] = field(default_factory=deque)
     restart: Future[object] | None = None
@@ -70,7 +38,7 @@ class Supervision:
         self._parts: list[_Part] = []
         self._pool = ThreadPoolExecutor(_MOST_SERVERS, thread_name_prefix="restart")
 
-    def add(self, name: str, server: Restartable, max_deaths: int = MAX_DEATHS) -> None:
+    def add(self, name: str, server: Server, max_deaths: int = MAX_DEATHS) -> None:
         """Look after a server that runs.
 
         Args:

@@ -23,7 +23,6 @@ from kafka_lake.lake.losses import recorded_losses
 from kafka_lake.lake.maintenance.policy import compacts, needs_of
 from kafka_lake.lake.positions import TOPIC, ancestors, head_of, row_count, summary_of
 from kafka_lake.lake.totals import totals_of
-from kafka_lake.metrics.board import Board
 from kafka_lake.metrics.facts import (
     Key,
     TableFacts,
@@ -35,6 +34,7 @@ from kafka_lake.metrics.facts import (
     topic_samples,
     unread_samples,
 )
+from kafka_lake.metrics.serve import Board
 
 Job = Callable[[], object]
 

@@ -1,15 +1,87 @@
-"""Serving: what is on the board, in Prometheus' text format, over HTTP."""
+"""The newest values of each part of each topic, and serving them over HTTP in Prometheus' text format."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from threading import Lock
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.metrics import declared as m
 from kafka_lake.metrics.declared import METRICS
-from kafka_lake.metrics.facts import Sample
+from kafka_lake.metrics.facts import Key, Sample
+
+PARTS = ("brokers", "unread", "table")
+
+
+@dataclass(frozen=True)
+class _Part:
+    samples: tuple[Sample, ...] = ()
+    succeeded_at: float | None = None
+    failed: bool = True
+    error: str = ""
+
+
+class Board:
+    """Values by topic and part, written by collecting threads and read by scrapes.
+
+    Args:
+        keys: All topics and their tables. Each of their parts has failed until it has given values.
+        max_age: Seconds for which values count.
+    """
+
+    def __init__(self, keys: Iterable[Key], max_age: float) -> None:
+        self._max_age = max_age
+        self._lock = Lock()
+        self._parts = {(key, part): _Part() for key in keys for part in PARTS}
+        self._collection: dict[str, tuple[float, float]] = {}
+
+    def succeeded(self, key: Key, part: str, samples: Iterable[Sample], now: float) -> None:
+        """Show values of a part, which were true at a time (seconds since the epoch)."""
+        made = tuple(samples)
+        with self._lock:
+            self._parts[key, part] = _Part(made, now, failed=False)
+
+    def failed(self, key: Key, part: str, error: str) -> bool:
+        """Show no values of a part any more.
+
+        Returns:
+            Whether nobody has been told of this error yet: it is another one than before.
+        """
+        with self._lock:
+            before = self._parts[key, part]
+            self._parts[key, part] = replace(before, failed=True, error=error)
+        return before.error != error
+
+    def collected(self, cluster: str, now: float, seconds: float) -> None:
+        """Take down that all topics of a cluster have been asked for."""
+        with self._lock:
+            self._collection[cluster] = (now, seconds)
+
+    def samples(self, now: float, clusters: int) -> Iterator[Sample]:
+        """Yield what holds at a time.
+
+        Args:
+            clusters: How many clusters there are: the time of the last collection is that of the slowest.
+        """
+        with self._lock:
+            parts, collection = dict(self._parts), list(self._collection.values())
+        yield Sample(m.TOPICS, (), len({topic for (topic, _), _ in parts}))
+        if collection and len(collection) == clusters:
+            yield Sample(m.COLLECTION_TIME, (), min(at for at, _ in collection))
+            yield Sample(m.COLLECTION_SECONDS, (), max(seconds for _, seconds in collection))
+        for (key, part), known in parts.items():
+            at = known.succeeded_at
+            fresh = not known.failed and at is not None and now - at <= self._max_age
+            yield Sample(m.SCRAPE_SUCCESS, (*key, part), fresh)
+            if at is not None:
+                yield Sample(m.SCRAPE_TIME, (*key, part), at)
+            if fresh:
+                yield from known.samples
+
 
 Samples = Callable[[float], Iterator[Sample]]
 

@@ -1,153 +1,103 @@
-"""Frames of records, rows and dead letters: what Spark computes of them by what names a record.
+"""Frames of records, rows and dead letters: what Spark computes of them by what names a record, and which it keeps.
 
-`Frames` is a port: whoever plans, stages and reconciles commits asks it, so that they can be tested without an engine.
-It knows no topic, no table and no plan.
+Code that plans, stages and reconciles commits asks `Frames`, so that it can be tested without an engine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
 
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.common.record_times import LAST_MS
+from kafka_lake.common.records import LAST_MS
 
 OFFSET = ("topic_id", "partition", "offset")
 """What names a record, as long as its log isn't cut off and written again."""
 RECORD = (*OFFSET, "timestamp")
 """What names the very record of a row: after a cut that a run was told to go on at, offsets mean other records."""
 
-
-class Frames(Protocol):
-    """What is computed of frames. What gives frames is lazy; the others read.
-
-    The partition, offset and so on of a row's record are fields of its metadata column, whose name is ``column``. Dead
-    letters and keys have them in columns of their own, and ``column`` is None.
-    """
-
-    @property
-    def apart(self) -> int:
-        """Return how far apart offsets must be to be looked for in two places."""
-
-    def from_kafka(self, spark: Any, options: Mapping[str, str]) -> DataFrame:
-        """Return the records that Spark's Kafka source gives for options; timestamps that are no time are null."""
-
-    def from_arrow(self, spark: Any, records: pa.Table) -> DataFrame:
-        """Return records that were read without Spark, in the same columns."""
-
-    def keys(self, rows: DataFrame, names: Sequence[str] = RECORD, column: str | None = None) -> DataFrame:
-        """Return what names the records of rows or dead letters."""
-
-    def named(self, keys: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
-        """Return keys under names of their own, ``their_offset`` for ``offset``, to be joined with others."""
-
-    def within(self, rows: DataFrame, ranges: Sequence[OffsetRange], column: str | None = None) -> DataFrame:
-        """Return the rows or dead letters of some offsets, of whatever topic."""
-
-    def within_topic(
-        self, rows: DataFrame, ranges: Sequence[OffsetRange], topic_id: str, column: str | None = None
-    ) -> DataFrame:
-        """Return the rows or dead letters of some offsets of this very topic."""
-
-    def of_topic(self, rows: DataFrame, topic: str, column: str | None = None) -> DataFrame:
-        """Return the rows or dead letters of topics of this name, whatever their ids."""
-
-    def without(self, rows: DataFrame, others: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
-        """Return the rows whose records are not among those of the others."""
-
-    def among(self, rows: DataFrame, others: DataFrame) -> DataFrame:
-        """Return the rows whose records are among those of the others."""
-
-    def rows_of(self, rows: DataFrame, keys: DataFrame, column: str) -> DataFrame:
-        """Return the rows of one topic's records, by partition and offset."""
-
-    def places(self, keys: DataFrame) -> list[OffsetRange]:
-        """Return where the offsets are, in ranges that are `apart`; keys without an offset are nowhere."""
-
-    def counted(self, keys: DataFrame) -> list[Row]:
-        """Return how many there are and the first offset: ``partition``, ``rows``, ``first``, for each partition."""
-
-    def partitions(self, rows: DataFrame, column: str) -> list[Row]:
-        """Return ``rows``, ``first``, ``last`` and ``distinct`` offsets for each ``partition`` and ``topic_id``."""
-
-    def furthest(self, rows: DataFrame, column: str) -> list[Row]:
-        """Return the ``last`` offset for each ``topic``, ``topic_id`` and ``partition``."""
-
-    def before(self, rows: DataFrame, offsets: Mapping[int, int], since_ms: int, column: str) -> list[Row]:
-        """Return which rows of a time and later lie before an offset: ``first`` and ``last`` for each ``partition``.
-
-        Args:
-            offsets: By partition; rows of others don't count.
-            since_ms: Kafka timestamp of a record, milliseconds since the epoch.
-        """
+_KEPT = "kafka_lake_kept_"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
-class SparkFrames:
-    """Spark computes; see `Frames`."""
+class Frames:
+    """What Spark computes of frames. Methods that return frames are lazy; the others read.
+
+    The partition, offset and so on of a row's record are fields of its metadata column, whose name is ``column``. Dead
+    letters and keys have them in columns of their own, and ``column`` is None. Tests have another implementation.
+
+    Args:
+        apart: How far apart offsets must be to be looked for in two places.
+    """
 
     apart: int = 100_000
 
     def from_kafka(self, spark: Any, options: Mapping[str, str]) -> DataFrame:
-        """Return records; evaluating them fails as the options say."""
+        """Return the records that Spark's Kafka source gives for options; timestamps that are no time are null."""
         frame: DataFrame = spark.read.format("kafka").options(**options).load()
         is_time = F.unix_micros("timestamp").between(0, LAST_MS * 1000)
         return frame.withColumn("timestamp", F.when(is_time, F.col("timestamp")))
 
     def from_arrow(self, spark: Any, records: pa.Table) -> DataFrame:
-        """Give them to Spark."""
+        """Return records that were read without Spark, in the same columns."""
         frame: DataFrame = spark.createDataFrame(records)
         return frame
 
     def keys(self, rows: DataFrame, names: Sequence[str] = RECORD, column: str | None = None) -> DataFrame:
-        """Select the names."""
+        """Return what names the records of rows or dead letters."""
         return rows.select(*[_origin(name, column).alias(name) for name in names])
 
     def named(self, keys: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
-        """Rename what names records."""
+        """Return keys under names of their own, ``their_offset`` for ``offset``, to be joined with others."""
         return keys.select(*[F.col(name).alias(f"their_{name}") for name in names])
 
     def within(self, rows: DataFrame, ranges: Sequence[OffsetRange], column: str | None = None) -> DataFrame:
-        """Filter in a way that files of other offsets are skipped."""
+        """Return the rows or dead letters of some offsets, of whatever topic."""
         partition, offset = _origin("partition", column), _origin("offset", column)
         return rows.filter(any_of([(partition == r.partition) & offset.between(r.start, r.end - 1) for r in ranges]))
 
     def within_topic(
         self, rows: DataFrame, ranges: Sequence[OffsetRange], topic_id: str, column: str | None = None
     ) -> DataFrame:
-        """Filter likewise."""
+        """Return the rows or dead letters of some offsets of this very topic."""
         partition, offset = _origin("partition", column), _origin("offset", column)
         same_topic = _origin("topic_id", column).eqNullSafe(F.lit(topic_id or None))
         there = [(partition == r.partition) & (offset >= r.start) & (offset < r.end) for r in ranges]
         return rows.filter(same_topic & any_of(there))
 
     def of_topic(self, rows: DataFrame, topic: str, column: str | None = None) -> DataFrame:
-        """Filter by the name."""
+        """Return the rows or dead letters of topics of this name, whatever their ids."""
         return rows.filter(_origin("topic", column) == topic)
 
     def without(self, rows: DataFrame, others: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
-        """Join by all names."""
+        """Return the rows whose records are not among those of the others."""
         return rows.join(self.named(others, names), _same(rows, names), "left_anti")
 
     def among(self, rows: DataFrame, others: DataFrame) -> DataFrame:
-        """Join by all names."""
+        """Return the rows whose records are among those of the others."""
         return rows.join(self.named(others), _same(rows, RECORD), "left_semi")
 
     def rows_of(self, rows: DataFrame, keys: DataFrame, column: str) -> DataFrame:
-        """Join by partition and offset."""
+        """Return the rows of one topic's records, by partition and offset."""
         same = reduce(and_, [_origin(name, column) == F.col(f"their_{name}") for name in ("partition", "offset")])
         return rows.join(self.named(keys, OFFSET), same, "left_semi")
 
     def places(self, keys: DataFrame) -> list[OffsetRange]:
-        """Ask for the first and last offset of each place."""
+        """Return where the offsets are, in ranges that are `apart`; keys without an offset are nowhere."""
         place = F.floor(F.col("offset") / self.apart).alias("place")
         found = keys.groupBy("partition", place).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
-        # Rows of others name no record.
+        # Rows of another writer have no offset.
         return [
             OffsetRange(row["partition"], row["first"], row["last"] + 1)
             for row in found.collect()
@@ -155,12 +105,12 @@ class SparkFrames:
         ]
 
     def counted(self, keys: DataFrame) -> list[Row]:
-        """Group by partition."""
+        """Return how many there are and the first offset: ``partition``, ``rows``, ``first``, for each partition."""
         grouped = keys.groupBy("partition")
         return _rows(grouped.agg(F.count(F.lit(1)).alias("rows"), F.min("offset").alias("first")))
 
     def partitions(self, rows: DataFrame, column: str) -> list[Row]:
-        """Group by partition and topic id."""
+        """Return ``rows``, ``first``, ``last`` and ``distinct`` offsets for each ``partition`` and ``topic_id``."""
         offset = _origin("offset", column)
         grouped = rows.groupBy(*[_origin(name, column).alias(name) for name in ("partition", "topic_id")])
         return _rows(
@@ -173,12 +123,17 @@ class SparkFrames:
         )
 
     def furthest(self, rows: DataFrame, column: str) -> list[Row]:
-        """Group by topic, topic id and partition."""
+        """Return the ``last`` offset for each ``topic``, ``topic_id`` and ``partition``."""
         keys = self.keys(rows, ("topic", *OFFSET), column)
         return _rows(keys.groupBy("topic", "topic_id", "partition").agg(F.max("offset").alias("last")))
 
     def before(self, rows: DataFrame, offsets: Mapping[int, int], since_ms: int, column: str) -> list[Row]:
-        """Filter by partition, offset and time, and group by partition."""
+        """Return which rows of a time and later lie before an offset: ``first`` and ``last`` for each ``partition``.
+
+        Args:
+            offsets: By partition; rows of others don't count.
+            since_ms: Kafka timestamp of a record, milliseconds since the epoch.
+        """
         partition, offset = _origin("partition", column), _origin("offset", column)
         there = any_of([(partition == p) & (offset < end) for p, end in offsets.items()])
         found = rows.filter(there & (_origin("timestamp", column) >= F.timestamp_millis(F.lit(since_ms))))
@@ -206,3 +161,56 @@ def _origin(name: str, column: str | None) -> Column:
 def _same(rows: DataFrame, names: Sequence[str]) -> Column:
     # Clusters older than Kafka 2.8 have no topic ids: null is then the same as null.
     return reduce(and_, [rows[name].eqNullSafe(F.col(f"their_{name}")) for name in names])
+
+
+def kept(frame: DataFrame, held: ExitStack, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER) -> DataFrame:
+    """Let Spark keep a frame when it is computed, until ``held`` is left.
+
+    Kept frames are in the memory that all sessions of a server share: only forgetting them frees it, not the end of
+    their session. Spark finds what it keeps by the plan, and a Connect server plans a frame anew at each use: no two
+    plans that read Kafka are the same. So the frame gets a name first, by which its plan stays what it was.
+
+    Returns:
+        The frame that is kept; the one that was given would be computed again.
+    """
+    spark, name = frame.sparkSession, f"{_KEPT}{uuid4().hex}"
+    frame.createOrReplaceTempView(name)
+    held.callback(_forget, spark, name)
+    return spark.table(name).persist(level)
+
+
+def _forget(spark: Any, name: str) -> None:
+    # A server that is gone has forgotten it.
+    with suppress(Exception):
+        # What is kept of a view goes with it.
+        spark.catalog.dropTempView(name)
+
+
+def forget_all(spark: Any) -> None:
+    """Forget every kept frame of a session; if they can't be found, they take memory, and nothing else."""
+    # Those of the session itself are listed with global ones, and no catalog is asked: see
+    # https://spark.apache.org/docs/latest/sql-ref-syntax-aux-show-views.html.
+    with suppress(PySparkException):
+        for view in spark.sql(f"SHOW VIEWS IN spark_catalog.global_temp LIKE '{_KEPT}*'").collect():
+            _forget(spark, view["viewName"])
+
+
+@contextmanager
+def shuffles(spark: Any, partitions: int, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+    """Let shuffles of the block have so many partitions: two hundred, Spark's own, cost seconds for a few rows.
+
+    Args:
+        settings: Further SQL settings for the block; the session has its own again after it.
+    """
+    values = {_SHUFFLE_PARTITIONS: str(partitions), **settings}
+    before = {name: spark.conf.get(name, None) for name in values}
+    for name, value in values.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)

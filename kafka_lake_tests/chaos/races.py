@@ -41,10 +41,10 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.branches import SEQUENCE_TAKEN, StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION, ancestors, read_state, row_count
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake.local_stack.stack import interruptible
-from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.server import ConnectServer
 from kafka_lake.spark.settings import local_conf
 from kafka_lake_tests.contract.pairs import PAIRS, start_pair
 

@@ -17,11 +17,11 @@ from typing import Any, Self
 import psutil
 from pyspark.sql import SparkSession
 
-from kafka_lake.common.server_process import ServerProcess
+from kafka_lake.common.processes import ServerProcess
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.server import ConnectMemory, ConnectServer
 from kafka_lake.spark.settings import local_conf
 from kafka_lake_tests.chaos.brokers import Brokers
 from kafka_lake_tests.chaos.catalog import RestCatalogServer
@@ -152,7 +152,7 @@ class World:
         self.proxy = self._stack.enter_context(CatalogProxy(self.server.port))
         catalog = LakeCatalog("lake", {"type": "rest", "uri": self.proxy.uri})
         conf = local_conf(catalog.for_spark(), "local[2]", spark_jars(), {"spark.sql.shuffle.partitions": "2"})
-        self.connect = ConnectServer(self.folder / "connect", conf=conf, driver_memory="1500m")
+        self.connect = ConnectServer(self.folder / "connect", conf=conf, memory=ConnectMemory("1500m"))
         with ThreadPoolExecutor() as pool:
             starting = [
                 pool.submit(self._stack.enter_context, each) for each in (self.brokers, self.server, self.connect)

@@ -16,7 +16,7 @@ from moto.glue.models import glue_backends
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
 
-from kafka_lake.common.server_process import HOST
+from kafka_lake.common.processes import HOST
 
 REGION = "us-east-1"
 

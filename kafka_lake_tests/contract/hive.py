@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Self
 from xml.sax.saxutils import escape
 
-from kafka_lake.common.server_process import HOST, Server, ServerProcess, free_port, port_open
-from kafka_lake.local_stack.postgres import Owner
+from kafka_lake.common.processes import HOST, Server, ServerProcess, free_port, port_open
+from kafka_lake.local_stack.sources import Owner
 from kafka_lake.spark.jars import ensure_jars
 from kafka_lake.spark.java import find_java
 from kafka_lake_tests.contract.postgres import database

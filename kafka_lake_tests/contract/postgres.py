@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg2
 
-from kafka_lake.common.server_process import HOST
-from kafka_lake.local_stack.postgres import EmbeddedPostgres, Owner
+from kafka_lake.common.processes import HOST
+from kafka_lake.local_stack.sources import EmbeddedPostgres, Owner
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import requests
 
-from kafka_lake.common.server_process import HOST
+from kafka_lake.common.processes import HOST
 
 _HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "host", "keep-alive"}
 

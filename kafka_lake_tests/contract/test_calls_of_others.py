@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.common.processes import HOST, free_port
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.local_stack.postgres import Owner
+from kafka_lake.local_stack.sources import Owner
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import connections_of, counted_glue, counted_store
 from kafka_lake_tests.contract.hive import LOG

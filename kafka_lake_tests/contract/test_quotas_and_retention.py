@@ -12,7 +12,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.ingest.commit import CHECKS
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,29 +22,28 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
-from pyspark.sql.types import IntegerType
 
 from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.demo.cds_archive import make_archive
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.retry import RetryPolicy, call
+from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.spark.frames import kept
 from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.session_claims import SessionClaim
+from kafka_lake.spark.server import ConnectMemory, ConnectServer
 from kafka_lake.spark.settings import PARALLELISM, SNAPSHOT_PROPERTY, local_conf
-from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
 from kafka_lake_tests.integration import test_history, test_rules
 from kafka_lake_tests.integration.test_names import all_that_can_be_done
 from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.supervised import supervised
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -73,11 +71,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def server(project: Path, catalog_resource: CatalogResource) -> Iterator[ConnectSupervisor]:
+def server(project: Path, catalog_resource: CatalogResource) -> Iterator[ConnectServer]:
     extra = {"spark.sql.shuffle.partitions": "2"}
     conf = local_conf(catalog_resource.open().for_spark(), "local[2]", spark_jars(), extra)
-    connect = ConnectSettings(heap="768m").server(project / "connect", 0, conf)
-    with ConnectSupervisor(connect, None, print) as running, pytest.MonkeyPatch.context() as patch:
+    connect = ConnectServer(project / "connect", 0, conf, ConnectMemory("768m"))
+    with supervised(connect) as running, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_REMOTE", running.remote)
         # PySpark sets it with the first session; here it is taken back.
         patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
@@ -85,7 +83,7 @@ def server(project: Path, catalog_resource: CatalogResource) -> Iterator[Connect
 
 
 @pytest.fixture
-def new_session(server: ConnectSupervisor, catalog_resource: CatalogResource) -> Iterator[NewSession]:
+def new_session(server: ConnectServer, catalog_resource: CatalogResource) -> Iterator[NewSession]:
     """Return a function that gives the Spark of a run of its own."""
     with ExitStack() as opened:
 
@@ -173,7 +171,7 @@ def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: P
 
 @pytest.mark.parametrize("told", ["", ";token=another"], ids=("none", "another"))
 def test_who_does_not_know_the_token_is_refused(
-    server: ConnectSupervisor, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, told: str
+    server: ConnectServer, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", f"{server.address}/{told}")
     with pytest.raises(ConfigurationError, match="requires a token") as refused:
@@ -181,37 +179,6 @@ def test_who_does_not_know_the_token_is_refused(
     assert "another" not in str(refused.value)
     monkeypatch.setenv("SPARK_REMOTE", server.remote)
     assert new_session().live_session().range(3).count() == 3
-
-
-@pytest.mark.exhaustive
-def test_classes_are_loaded_from_the_archive(project: Path, catalog_resource: CatalogResource) -> None:
-    archive = make_archive(print)
-    conf = local_conf(catalog_resource.open().for_spark(), "local[2]", spark_jars(), {})
-    connect = ConnectSettings(heap="768m").server(project / "archived", 0, conf)
-    with ConnectSupervisor(connect, None, print) as running:
-        assert str(archive) in Path(f"/proc/{running.pid}/maps").read_text()
-
-
-def test_workers_do_not_import_again(server: ConnectSupervisor, new_session: NewSession) -> None:
-    def parent_of_the_daemon(_: int) -> int:
-        import psutil
-
-        return psutil.Process().parent().ppid()
-
-    whose = F.udf(parent_of_the_daemon, IntegerType())
-    # At the latest the first session starts the fork server, which forks the daemons of the others.
-    _, *parents = [new_session().live_session().range(1).select(whose("id")).collect()[0][0] for _ in range(3)]
-    fork_server = psutil.Process(parents[0])
-    assert parents == [fork_server.pid] * 2
-    assert "kafka_lake.spark.daemon" in " ".join(fork_server.cmdline())
-    jvm = server.pid
-    assert jvm is not None
-    os.kill(jvm, signal.SIGKILL)
-    gone, _ = psutil.wait_procs([fork_server], 10)
-    assert gone
-    # As a run does it: a start takes longer than one attempt waits.
-    again = call(RetryPolicy(), print, "Spark", lambda: new_session().live_session())
-    assert again.range(3).count() == 3
 
 
 def test_workers_leave_imported_modules_alone_between_tasks(new_session: NewSession) -> None:
@@ -222,26 +189,6 @@ def test_workers_leave_imported_modules_alone_between_tasks(new_session: NewSess
         return f"{gc.get_freeze_count() > 50_000} {[path for path in sys.path_importer_cache if 'pyspark.zip' in path]}"
 
     assert new_session().live_session().range(1).select(F.udf(found)("id")).collect()[0][0] == "True []"
-
-
-def test_a_server_serves_new_sessions_though_the_folders_of_others_are_gone(new_session: NewSession) -> None:
-    def of_the_daemon(_: int) -> str:
-        return str(Path.cwd())
-
-    def of_the_fork_server(_: int) -> str:
-        import psutil
-
-        return str(psutil.Process().parent().parent().cwd())
-
-    def ask(what: Callable[[int], str]) -> str:
-        return str(new_session().live_session().range(1).select(F.udf(what, "string")("id")).collect()[0][0])
-
-    folders = [Path(ask(of_the_daemon)) for _ in range(2)]
-    assert len(set(folders)) == 2
-    for each in folders:
-        shutil.rmtree(each)
-    assert ask(of_the_fork_server) == "/"
-    assert Path(ask(of_the_daemon)) not in folders
 
 
 def test_a_kept_session_serves_the_next_process_of_that_name_and_no_other(new_session: NewSession) -> None:
@@ -274,41 +221,35 @@ def test_a_kept_session_serves_the_next_process_of_that_name_and_no_other(new_se
     assert of(new_session().live_session("orders to pizza.orders")) == of(renewed)
 
 
-def test_what_a_process_asked_of_a_kept_session_ends_with_it_and_nothing_else_does(
-    new_session: NewSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_a_killed_process_left_in_a_kept_session_ends_with_the_next(
+    new_session: NewSession, tmp_path: Path
 ) -> None:
-    """As where two machines share it, since their deployments have the same paths; on one, each process has its own."""
-    monkeypatch.setattr("kafka_lake.components.resources.spark.claim_session", lambda *_: SessionClaim(None))
+    begun = str(tmp_path / "begun")
 
-    def ask_for_long(resource: SparkResource, name: str) -> int:
-        begun = str(tmp_path / name)
+    def slowly(number: int) -> int:
+        with Path(begun).open("a") as file:
+            file.write(f"{number}\n")
+        time.sleep(0.2)
+        return 1
 
-        def slowly(number: int) -> int:
-            with Path(begun).open("a") as told:
-                told.write(f"{number}\n")
-            time.sleep(0.2)
-            return 1
-
-        session = resource.live_session("orders to pizza.orders")
-        sessions.add(session.session_id)
-        rows = session.range(0, 60, 1, 1)
-        return int(rows.select(F.udf(slowly, "int")("id").alias("one")).agg(F.sum("one")).collect()[0][0])
-
-    mine, other = new_session(), new_session()
-    sessions: set[str] = set()
-    with ThreadPoolExecutor(2) as pool:
-        ended, going = pool.submit(ask_for_long, mine, "mine"), pool.submit(ask_for_long, other, "other")
+    killed = new_session()
+    session = killed.live_session("orders to pizza.orders")
+    with ExitStack() as held, ThreadPoolExecutor(1) as pool:
+        assert kept(session.range(7), held).count() == 7
+        rows = session.range(0, 60, 1, 1).select(F.udf(slowly, "int")("id").alias("one"))
+        going = pool.submit(rows.agg(F.sum("one")).collect)
         deadline = time.monotonic() + 60
-        while not (tmp_path / "mine").exists() or not (tmp_path / "other").exists():
+        while not Path(begun).exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert len(sessions) == 1
-        mine.stop()
-        # Its channel may be closed before it is told why, and the session be gone before PySpark asks it for the error.
-        with pytest.raises((PySparkException, ValueError), match=r"(?i)cancel|interrupt|closed|no_active_session"):
-            ended.result(60)
-        assert going.result(60) == 60
-    assert len((tmp_path / "mine").read_text().splitlines()) < 40
+        # As the system does it when the process is killed.
+        killed._claims["orders to pizza.orders"].close()
+        following = new_session().live_session("orders to pizza.orders")
+        assert following.session_id == session.session_id
+        with pytest.raises(PySparkException, match=r"(?i)cancel|interrupt"):
+            going.result(60)
+        assert following.catalog.listTables() == []
+    assert len(Path(begun).read_text().splitlines()) < 40
 
 
 def test_a_daemon_that_has_ended_is_started_again_when_it_is_needed(new_session: NewSession) -> None:
@@ -353,7 +294,7 @@ def test_a_session_that_is_collected_as_garbage_waits_for_nothing(new_session: N
 
 
 def test_a_server_killed_during_a_run_is_restarted_and_the_run_completes(
-    server: ConnectSupervisor,
+    server: ConnectServer,
     connect_connections: Connections,
     new_topic: Callable[..., Topic],
     view: Callable[[TopicTable], View],

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.common.processes import HOST, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

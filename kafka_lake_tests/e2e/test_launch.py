@@ -17,7 +17,7 @@ from kafka_lake.demo import orders, topics
 from kafka_lake.ingest.commit import CHECKS
 from kafka_lake.lake.positions import read_state
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, RunReport
-from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.running import Ports
 from kafka_lake.local_stack.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]

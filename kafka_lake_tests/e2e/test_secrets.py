@@ -16,11 +16,11 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.common.processes import HOST, free_port
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.server import ConnectMemory, ConnectServer
 from kafka_lake.spark.settings import local_conf
-from kafka_lake.spark.supervisor import ConnectSettings
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -271,7 +271,7 @@ def test_a_connect_server_of_ours(
         monkeypatch.setenv(name, value)
     extra = {**shown, **ENGINE, "spark.connect.authenticate.token": TOKEN}
     conf = local_conf(LakeCatalog("lake", catalog).for_spark(), "local[1]", spark_jars(), extra)
-    server = ConnectSettings(heap="768m").server(tmp_path / "connect", 0, conf)
+    server = ConnectServer(tmp_path / "connect", 0, conf, ConnectMemory("768m"))
     with (
         Watch(tmp_path) as watch,
         server,

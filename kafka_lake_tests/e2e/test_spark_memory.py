@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
@@ -25,9 +25,9 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.spark.connect import ConnectServer
+from kafka_lake.spark.frames import kept
 from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.kept import kept
+from kafka_lake.spark.server import ConnectServer
 from kafka_lake.spark.settings import local_conf
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 
@@ -132,7 +132,7 @@ from pathlib import Path
 from pyspark.sql import functions as F
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.spark.kept import kept
+from kafka_lake.spark.frames import kept
 
 session = SparkResource(spark_config={}, catalog=CatalogResource()).live_session("orders to pizza.orders")
 session.range(3).createOrReplaceTempView("somebody_elses")

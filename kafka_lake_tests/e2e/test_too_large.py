@@ -15,12 +15,12 @@ from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.losses import recorded_losses
-from kafka_lake.local_stack.broker import EmbeddedBroker
-from kafka_lake.spark.connect import ConnectServer
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.server import ConnectMemory, ConnectServer
 from kafka_lake.spark.settings import local_conf
-from kafka_lake.spark.supervisor import ConnectSupervisor
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.supervised import supervised
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
@@ -46,8 +46,8 @@ def test_record_larger_than_the_engine_stops_its_partition_alone(
     topic.send({"id": 10}, 0)
     spec, see = topic.spec(), view(topic.spec())
     conf = local_conf(catalog_resource.open().for_spark(), "local[2]", spark_jars(), {})
-    server = ConnectServer(tmp_path, conf=conf, driver_memory="512m")
-    with ConnectSupervisor(server, None, deaths.append) as connect:
+    server = ConnectServer(tmp_path, conf=conf, memory=ConnectMemory("512m"))
+    with supervised(server, deaths.append) as connect:
         monkeypatch.setenv("SPARK_REMOTE", connect.remote)
         # PySpark sets it with the first session; here it is taken back.
         monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
@@ -65,7 +65,7 @@ def test_record_larger_than_the_engine_stops_its_partition_alone(
             assert f"kafka-lake reset {topic.name} --to 0:6`" in error.value.remedy
             assert see.ids() == list(range(10))
             assert see.position() == {0: 5, 1: 5}
-            assert len(deaths) == 2, deaths
+            assert sum("ended unexpectedly" in line for line in deaths) == 2, deaths
             topic.send({"id": 11}, 1)
             with pytest.raises(RecordTooLargeError, match="partition 0 offset 5"):
                 ingest(spec, connections, "run-2")
@@ -76,6 +76,6 @@ def test_record_larger_than_the_engine_stops_its_partition_alone(
             assert [str(loss) for loss in recorded_losses(see.table)] == [
                 f"topic {topic.name} partition 0 skipped offsets 5 to 5 by a reset"
             ]
-            assert len(deaths) == 2, deaths
+            assert sum("ended unexpectedly" in line for line in deaths) == 2, deaths
         finally:
             spark.stop()

@@ -18,7 +18,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(1200)]
 

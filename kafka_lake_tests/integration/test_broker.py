@@ -1,10 +1,8 @@
 """The embedded broker for real: data outlive it, it does not outlive its parent, its errors can be read."""
 
-import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -12,9 +10,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_lake.common.server_process import free_port
 from kafka_lake.errors import ServerStartError
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 
 pytestmark = pytest.mark.integration
 
@@ -104,25 +101,23 @@ def test_a_broker_that_ends_early_shows_its_log(tmp_path: Path) -> None:
     assert not broker.alive()
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_the_foreground_program_leaves_no_broker_behind(tmp_path: Path, how: signal.Signals) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "kafka_lake.local_stack.broker",
-        "--data-dir",
-        tmp_path,
-        "--port",
-        str(free_port()),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+OWNER = """
+import sys, time
+from pathlib import Path
+from kafka_lake.local_stack.servers import EmbeddedBroker
+
+EmbeddedBroker(Path(sys.argv[1])).start()
+print("started", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER, tmp_path], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
-        assert "listens on" in program.stdout.readline()
+        assert program.stdout.readline() == "started\n"
         children = psutil.Process(program.pid).children(recursive=True)
         assert any("kafka.Kafka" in child.cmdline() for child in children)
-        program.send_signal(how)
-        assert program.wait(30) == (0 if how != signal.SIGKILL else -signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+        program.kill()
+    gone, _ = psutil.wait_procs(children, 10)
+    assert len(gone) == len(children)

@@ -14,7 +14,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.spark.frames import SparkFrames
+from kafka_lake.spark.frames import Frames
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.written_by import by
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 
 @dataclass(frozen=True)
-class Compacting(SparkFrames):
+class Compacting(Frames):
     """Frames of a log of which half the records go after their first reading.
 
     Args:

@@ -30,7 +30,7 @@ from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.policy import commits_since_compaction
 from kafka_lake.lake.positions import ancestors, head_of
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration

@@ -18,7 +18,7 @@ from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.positions import LOSSES, head_of, read_state, summary_of
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake_tests.chaos.brokers import Brokers
 from kafka_lake_tests.conftest import Topic, View
 
@@ -32,8 +32,8 @@ class Forgetful:
 
     def __init__(self, broker: EmbeddedBroker, topic: Topic, connections: Callable[[], Connections]) -> None:
         self.broker, self.topic, self.connections = broker, topic, connections
-        self._log = broker.data_dir / "logs" / f"{topic.name}-0"
-        self._kept = broker.data_dir / f"kept-{topic.name}"
+        self._log = broker.folder / "logs" / f"{topic.name}-0"
+        self._kept = broker.folder / f"kept-{topic.name}"
 
     def remember(self) -> None:
         """Take what the broker has by now for what has reached the disk."""

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from pyiceberg.exceptions import ServiceUnavailableError
 
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.components import reporting
 from kafka_lake.components.assets import Presentation, build_topic_assets, follow_sources
 from kafka_lake.components.checks import NO_DEAD_LETTERS

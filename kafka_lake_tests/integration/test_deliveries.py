@@ -13,13 +13,12 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.demo import deliveries
 from kafka_lake.demo.deliveries import DeliveryProducer
 from kafka_lake.demo.up import demo_trickles
-from kafka_lake.local_stack.broker import EmbeddedBroker
-from kafka_lake.local_stack.ports import Ports
-from kafka_lake.local_stack.registry import EmbeddedRegistry
+from kafka_lake.local_stack.running import Ports
+from kafka_lake.local_stack.servers import EmbeddedBroker, EmbeddedRegistry
 from kafka_lake.local_stack.stack import Stack
 from kafka_lake.spark.jars import ensure_jars, jars_root
 from kafka_lake_tests.conftest import Topic

@@ -34,8 +34,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Sample, Sampler
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.local_stack.broker import EmbeddedBroker
-from kafka_lake.local_stack.registry import EmbeddedRegistry
+from kafka_lake.local_stack.servers import EmbeddedBroker, EmbeddedRegistry
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.integration.test_kafka_errors import ADMIN, GUEST, port, secured  # noqa: F401
 from kafka_lake_tests.transactions import await_transactions

@@ -19,7 +19,7 @@ from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.positions import ancestors, head_of
-from kafka_lake.local_stack.registry import EmbeddedRegistry
+from kafka_lake.local_stack.servers import EmbeddedRegistry
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
 

@@ -19,7 +19,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.local_stack.registry import EmbeddedRegistry
+from kafka_lake.local_stack.servers import EmbeddedRegistry
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
 

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 
 import kafka_lake.kafka.client
 from kafka_lake.common.offsets import OffsetRange, Position
-from kafka_lake.common.server_process import ServerProcess, free_port, port_open
+from kafka_lake.common.processes import ServerProcess, free_port, port_open
 from kafka_lake.errors import (
     AuthenticationError,
     AuthorizationError,

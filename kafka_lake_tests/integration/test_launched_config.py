@@ -5,6 +5,7 @@ import json
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ from dagster import DagsterInstance
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import PythonFileTarget
 from dagster_graphql.schema import create_schema
-
-from kafka_lake_tests.integration.test_launcher import end_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -43,6 +42,13 @@ mutation ($params: ExecutionParams!) {
   }
 }
 """
+
+
+def await_end(instance: DagsterInstance, run_id: str) -> None:
+    deadline = time.monotonic() + 120
+    while not ((run := instance.get_run_by_id(run_id)) and run.is_finished):
+        assert time.monotonic() < deadline, "the run goes on"
+        time.sleep(0.1)
 
 
 class Listener:
@@ -128,7 +134,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
             assert answer.errors is None, answer.errors
             launched: dict[str, Any] = answer.data["launchRun"]
             if launched["__typename"] == "LaunchRunSuccess":
-                end_of(instance, launched["run"]["runId"])
+                await_end(instance, launched["run"]["runId"])
             return launched
 
         yield launch

@@ -16,10 +16,10 @@ from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.policy import table_health
-from kafka_lake.local_stack.broker import EmbeddedBroker
-from kafka_lake.metrics.board import Board
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake.metrics.collect import ClusterCollector, max_age
 from kafka_lake.metrics.facts import key_of
+from kafka_lake.metrics.serve import Board
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.scraped import Scraped, scrape, served
 from kafka_lake_tests.transactions import await_transactions

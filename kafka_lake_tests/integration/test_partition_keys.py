@@ -11,7 +11,7 @@ from kafka_lake.cli import project
 from kafka_lake.cli.main import app
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic
 
 pytestmark = pytest.mark.integration

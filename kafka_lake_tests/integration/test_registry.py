@@ -4,10 +4,7 @@ import base64
 import datetime
 import ipaddress
 import json
-import signal
 import ssl
-import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -20,7 +17,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import psutil
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -40,7 +36,7 @@ from cryptography.hazmat.primitives.serialization import (
 from google.protobuf import descriptor_pb2, wrappers_pb2
 
 from kafka_lake.cli import doctor
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.errors import (
     ConfigurationError,
     RegistryError,
@@ -49,7 +45,7 @@ from kafka_lake.errors import (
     UnknownSchemaError,
 )
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.local_stack.registry import EmbeddedRegistry
+from kafka_lake.local_stack.servers import EmbeddedRegistry
 
 pytestmark = pytest.mark.integration
 
@@ -245,28 +241,6 @@ def test_schemas_survive_a_kill_and_a_registry_that_is_down_is_told_at_once(tmp_
         registry.start()
         assert SchemaRegistry({"url": registry.url}).by_id(number) == kept
     assert registry.pid is None
-
-
-def test_the_foreground_program_leaves_no_registry_behind(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "kafka_lake.local_stack.registry",
-        "--data-dir",
-        tmp_path,
-        "--port",
-        str(free_port()),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
-        assert "The schema registry is at http://127.0.0.1:" in program.stdout.readline()
-        children = psutil.Process(program.pid).children(recursive=True)
-        java = next(child for child in children if "-jar" in child.cmdline())
-        listening = {each.laddr.ip for each in java.net_connections() if each.status == psutil.CONN_LISTEN}
-        assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
-        program.send_signal(signal.SIGTERM)
-        assert program.wait(30) == 0
-    assert not java.is_running() or java.status() == psutil.STATUS_ZOMBIE
 
 
 Headers = dict[str, str]

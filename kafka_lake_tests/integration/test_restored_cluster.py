@@ -21,7 +21,7 @@ from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.losses import recorded_losses
 from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.transactions import await_transactions
 
@@ -89,8 +89,8 @@ def restored(
                 topic.send_ids(range(100, 103))
             ingest(found.spec(name), connections(), "before")
         broker.stop()
-        shutil.rmtree(broker.data_dir / "logs")
-        shutil.copytree(copy, broker.data_dir / "logs")
+        shutil.rmtree(broker.folder / "logs")
+        shutil.copytree(copy, broker.folder / "logs")
         broker.start()
         for name, topic in topics.items():
             if name == "transactions":
@@ -102,8 +102,8 @@ def restored(
 
 def _stopped_copy(broker: EmbeddedBroker) -> Path:
     broker.stop()
-    copy = broker.data_dir / "copy"
-    shutil.copytree(broker.data_dir / "logs", copy)
+    copy = broker.folder / "copy"
+    shutil.copytree(broker.folder / "logs", copy)
     broker.start()
     return copy
 

@@ -13,7 +13,7 @@ from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.local_stack.registry import EmbeddedRegistry
+from kafka_lake.local_stack.servers import EmbeddedRegistry
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.integration.test_formats import avro, framed, order, register
 from kafka_lake_tests.lanes import exhaustive

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.keyed.merge import run_merge
-from kafka_lake.spark.kept import kept
+from kafka_lake.spark.frames import kept
 from kafka_lake_tests.conftest import keeps_frames
 
 pytestmark = pytest.mark.integration

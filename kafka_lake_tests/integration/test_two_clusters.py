@@ -19,7 +19,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.unit.test_clusters import loaded
 

@@ -29,7 +29,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import adopt, ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import row_count
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.steady_producer import Row, SteadyProducer, rows_of
 

@@ -23,13 +23,13 @@ from benchmarks.data import DIRTY, ORDERS, SMALL, Topic, fill
 from benchmarks.dirty import said
 from benchmarks.limits import limit
 from benchmarks.results import DIRTY_HEADER, HEADER, Series, as_json, dirty_rows, document, throughput_rows
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 
 pytestmark = pytest.mark.integration
 

@@ -20,8 +20,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from kafka_lake.common.server_process import free_port
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.common.processes import free_port
+from kafka_lake.local_stack.servers import EmbeddedBroker
 
 ROOT = Path(__file__).parents[2]
 # As a stranger's service wrote them, dirt and all.

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import dagster as dg
 import pytest
 
-from kafka_lake.common.process_names import is_gone, name_of, number_of
+from kafka_lake.common.processes import is_gone, name_of
 from kafka_lake.components.heartbeat import HEARTBEAT_TAG, alive, end_dead
 from kafka_lake.components.keys import TOPIC_TAG
 
@@ -48,7 +48,6 @@ def process():
 
 def test_a_process_is_known_by_its_name_until_it_is_gone(process):
     name = name_of(process.pid)
-    assert number_of(name) == process.pid
     assert is_gone(name) is False
     another = f"{name.rpartition(':')[0]}:1"
     assert is_gone(another) is True, "another process with the same number"

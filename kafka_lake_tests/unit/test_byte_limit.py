@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
-from kafka_lake.common.record_sizes import Probe
+from kafka_lake.common.records import Probe
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.lake.catalog import LakeCatalog

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kafka_lake.cli.main import app
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import EngineUnavailableError
 from kafka_lake.kafka import client
-from kafka_lake.spark import connect_session
+from kafka_lake.spark import sessions
 
 pytestmark = pytest.mark.processes
 
@@ -37,7 +37,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DAGSTER_MODULE_NAME", "kafka_lake.definitions")
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(client, "_ALL_DOWN_SECONDS", 0.3)
-    monkeypatch.setattr(connect_session, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(sessions, "_CONNECT_SECONDS", 0.1)
 
 
 def told(*arguments: str) -> str:

@@ -20,7 +20,7 @@ from kafka_lake.cli import doctor
 from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.cli.main import app
 from kafka_lake.cli.status import TopicStatus
-from kafka_lake.common.cluster_variables import own_variables
+from kafka_lake.common.environment import own_variables
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.components import jobs as replay_job
 from kafka_lake.components import partitions as register_partitions

@@ -4,7 +4,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -158,9 +157,6 @@ class Script:
         self.position = Position(ME, self.now.end)
         self.commits.append(self.clock.now)
         return object()
-
-    def commit_slot(self, poll: bool) -> Any:
-        return nullcontext()
 
     def forget_failed(self) -> None:
         self.anew.append(self.clock.now)

@@ -11,8 +11,7 @@ import pytest
 from kafka_lake.demo import deliveries
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.registry import properties_from_env
-from kafka_lake.local_stack.environment import use_registry
-from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.running import Ports, use_registry
 
 NOON = datetime(2026, 11, 21, 12, 34, 56, 123_999, UTC)
 HOUR = timedelta(hours=1)

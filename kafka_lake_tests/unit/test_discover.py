@@ -31,7 +31,7 @@ from kafka_lake.errors import ConfigurationError, RegistryError, UnknownSchemaEr
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 from kafka_lake.kafka.records import Record, Sample, shares
 from kafka_lake.kafka.registry import SchemaRegistry, WriterSchema
-from kafka_lake.spark.ddl import ddl
+from kafka_lake.spark.interop import ddl
 
 ALONE = Schemas(None)
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

@@ -24,7 +24,7 @@ from kafka_lake.cli.find_project import (
     targets,
 )
 from kafka_lake.cli.main import app
-from kafka_lake.common.home import dagster_home
+from kafka_lake.common.files import dagster_home
 from kafka_lake.discovery.discover import Discovered
 from kafka_lake.errors import ConfigurationError, NoProjectError
 from kafka_lake.kafka.cluster import KafkaCluster

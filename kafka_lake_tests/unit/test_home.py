@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kafka_lake.common.home import dagster_home, ensure_home
+from kafka_lake.common.files import dagster_home, ensure_home
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.running import Ports
 from kafka_lake.local_stack.stack import Stack
 
 OTHERS = 0o077
@@ -32,19 +31,11 @@ MAKERS: dict[str, Callable[[], object]] = {
     "dagster": dagster_home,
     "stack": _start_stack,
     "catalog": lambda: CatalogResource().open().table(("lake", "orders")),
-    "slots": lambda: SparkResource(spark_config={}, catalog=CatalogResource()).commit_slots(),
 }
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_new_home_is_for_its_owner_alone(name: str, folder: Path) -> None:
-    MAKERS[name]()
-    assert folder.stat().st_mode & OTHERS == 0
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_open_home_of_an_older_version_is_closed(name: str, folder: Path) -> None:
-    folder.mkdir(mode=0o755)
     MAKERS[name]()
     assert folder.stat().st_mode & OTHERS == 0
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.common.last_record import LastRecord, differs_at, from_text, last_record, to_text
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
+from kafka_lake.common.records import LastRecord, differs_at, from_text, last_record, to_text
 from kafka_lake.errors import DataLossError
 from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.plan.changes import resetting

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
-from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.common.processes import HOST, free_port
 from kafka_lake.errors import TableError
 from kafka_lake.ingest import telemetry
 from kafka_lake.ingest.telemetry import Lineage

@@ -15,7 +15,7 @@ from markdown_it.token import Token
 
 from kafka_lake.common.markdown import block, code, plain, table
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
-from kafka_lake.common.printable import printable
+from kafka_lake.common.text import printable
 from kafka_lake.components import checks as dead_letters
 from kafka_lake.components.checks import check_result
 from kafka_lake.components.metadata import about_table, table_metadata

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from kafka_lake.cli.main import app
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.errors import CatalogError, ConfigurationError, KafkaError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.records import Place
@@ -29,7 +29,6 @@ from kafka_lake.lake.maintenance.policy import TableHealth
 from kafka_lake.lake.totals import Totals
 from kafka_lake.metrics import collect
 from kafka_lake.metrics import declared as m
-from kafka_lake.metrics.board import PARTS, Board
 from kafka_lake.metrics.collect import ClusterCollector, Workers
 from kafka_lake.metrics.declared import MAX_PARTITIONS, METRICS, Metric
 from kafka_lake.metrics.facts import (
@@ -42,7 +41,7 @@ from kafka_lake.metrics.facts import (
     table_samples,
     unread_samples,
 )
-from kafka_lake.metrics.serve import Exposed, start_server
+from kafka_lake.metrics.serve import PARTS, Board, Exposed, start_server
 from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.scraped import Scraped, scrape, served
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.local_stack.ports import Port, Ports, check_free
+from kafka_lake.local_stack.running import Port, Ports, check_free
 
 
 @pytest.fixture

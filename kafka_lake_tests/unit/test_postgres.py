@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from kafka_lake.errors import ServerStartError
-from kafka_lake.local_stack import postgres
-from kafka_lake.local_stack.postgres import EmbeddedPostgres, Owner, find_programs
+from kafka_lake.local_stack import sources
+from kafka_lake.local_stack.sources import EmbeddedPostgres, Owner, find_programs
 
 
 @pytest.fixture
 def no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without the package, and the folder that Debian's programs would be in."""
-    monkeypatch.setattr(postgres, "find_spec", lambda _: None)
-    monkeypatch.setattr(postgres, "_DEBIAN", tmp_path)
+    monkeypatch.setattr(sources, "find_spec", lambda _: None)
+    monkeypatch.setattr(sources, "_DEBIAN", tmp_path)
     return tmp_path
 
 

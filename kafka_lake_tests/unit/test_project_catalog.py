@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from kafka_lake.cli import console, doctor, up
 from kafka_lake.cli.main import app
 from kafka_lake.cli.project import configured_catalog, configured_clusters, connections_at_hand, topics_if_any
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.running import Ports
 from kafka_lake.local_stack.stack import Stack
 
 IN_YAML = """
@@ -66,13 +66,13 @@ def _server_of_up(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, str], list
     started: list[dict[str, str]] = []
     told: list[str] = []
 
-    def server(_: object, folder: Path, port: int, conf: dict[str, str]) -> None:
+    def server(folder: Path, port: int, conf: dict[str, str], _: object) -> None:
         started.append(conf)
         raise SystemExit
 
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setattr("kafka_lake.local_stack.stack.spark_jars", lambda: "")
-    monkeypatch.setattr("kafka_lake.spark.supervisor.ConnectSettings.server", server)
+    monkeypatch.setattr("kafka_lake.local_stack.stack.ConnectServer", server)
     monkeypatch.setattr(up, "check_free", lambda *_: None)
     with pytest.raises(SystemExit):
         up.stay_up(Ports.from_env(), told.append)

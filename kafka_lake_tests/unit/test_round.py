@@ -64,9 +64,6 @@ class Topic:
     def forget_failed(self) -> None:
         pass
 
-    def commit_slot(self, poll: bool) -> Any:
-        return nullcontext()
-
     def next_commit(self) -> None:
         self.begun.append(self.clock.now)
         if self.error is not None:

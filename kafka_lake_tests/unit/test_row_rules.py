@@ -18,7 +18,7 @@ from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.writing.rules import Asked, answers, ask, field_of, merged_answers
 from kafka_lake.ingest.rule import AcceptedValues, OnFailure, Pattern, Range, RuleEntry, rules_of
 from kafka_lake.ingest.rules.row_rules import RowRules, row_rules
-from kafka_lake.spark.compat.arrow_types import to_arrow_schema
+from kafka_lake.spark.interop import to_arrow_schema
 
 BIG = 2**53
 EAST = timezone(timedelta(hours=1))

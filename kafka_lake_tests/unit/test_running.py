@@ -23,8 +23,7 @@ import kafka_lake.cli.status
 from kafka_lake.cli.status import TopicStatus
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.ports import Ports
-from kafka_lake.local_stack.running import Running, RunningFile, check_alone, running
+from kafka_lake.local_stack.running import Ports, Running, RunningFile, check_alone, running
 from kafka_lake.local_stack.stack import needs_connect
 
 STACK = Running("127.0.0.1:7", "http://127.0.0.1:8/apis", "sc://127.0.0.1:9", "http://127.0.0.1:10", {"kafka-lake": 1})
@@ -251,11 +250,11 @@ def test_a_stack_starts_its_own_engine_where_the_variable_names_one_that_has_end
     ports = Ports.from_env()
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     assert needs_connect(ports)
-    monkeypatch.setattr("kafka_lake.local_stack.ports.Port.is_free", lambda _: True)
+    monkeypatch.setattr("kafka_lake.local_stack.running.Port.is_free", lambda _: True)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{ports.connect.number}/;token=of-then")
     assert needs_connect(ports)
-    monkeypatch.setattr("kafka_lake.local_stack.ports.Port.is_free", lambda _: False)
+    monkeypatch.setattr("kafka_lake.local_stack.running.Port.is_free", lambda _: False)
     assert not needs_connect(ports)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://elsewhere:{ports.connect.number}")
-    monkeypatch.setattr("kafka_lake.local_stack.ports.Port.is_free", lambda _: True)
+    monkeypatch.setattr("kafka_lake.local_stack.running.Port.is_free", lambda _: True)
     assert not needs_connect(ports)

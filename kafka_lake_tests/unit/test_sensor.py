@@ -11,7 +11,7 @@ from dagster._core.storage.dagster_run import RunOpConcurrency
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 from kafka_lake.components import runs as topic_runs
 from kafka_lake.components.assets import Presentation, build_topic_assets
 from kafka_lake.components.heartbeat import HEARTBEAT_TAG

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.common.processes import HOST, free_port
 
 pytestmark = pytest.mark.processes
 

@@ -6,10 +6,10 @@ import certifi
 import pytest
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
-from kafka_lake.common.spark_catalog import SparkCatalog
+from kafka_lake.common.catalog import SparkCatalog
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.spark.java import network_trust_options, trust_options
 from kafka_lake.spark.settings import local_conf
-from kafka_lake.spark.trust import network_trust_options, trust_options
 from kafka_lake_tests.contract.kafka_security.certificates import Authority
 
 

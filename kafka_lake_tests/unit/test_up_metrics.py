@@ -7,8 +7,8 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from kafka_lake.common.server_process import free_port
-from kafka_lake.local_stack.ports import Ports
+from kafka_lake.common.processes import free_port
+from kafka_lake.local_stack.running import Ports
 from kafka_lake.local_stack.stack import Stack
 
 pytestmark = pytest.mark.processes

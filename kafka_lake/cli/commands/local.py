@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from kafka_lake.cli import console
-from kafka_lake.common.home import home
-from kafka_lake.common.printable import counted
+from kafka_lake.common.files import home
+from kafka_lake.common.text import counted
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.local_stack.running import running
 
@@ -28,7 +28,7 @@ def demo(
 ) -> None:
     """Run everything once, from an embedded broker to filled tables, show the result and stop."""
     from kafka_lake.demo.demo import Extras, run_demo
-    from kafka_lake.local_stack.ports import Ports
+    from kafka_lake.local_stack.running import Ports
 
     run_demo(records, Extras(avro, cdc, many), Ports.from_env(), console.out)
 
@@ -54,7 +54,7 @@ def up(
 ) -> None:
     """Run Dagster and a Spark Connect server until Ctrl-C; an embedded broker too, if nothing names brokers."""
     from kafka_lake.cli.up import stay_up
-    from kafka_lake.local_stack.ports import Ports
+    from kafka_lake.local_stack.running import Ports
 
     tell_user = console.err.print
     if not demo:
@@ -114,7 +114,7 @@ def serve(
     the catalog no longer give vanish, and kafka_lake_scrape_success is 0.
     """
     from kafka_lake.cli import metrics
-    from kafka_lake.common.durations import seconds_of
+    from kafka_lake.common.text import seconds_of
     from kafka_lake.errors import ConfigurationError
 
     seconds = seconds_of(interval)

@@ -10,7 +10,7 @@ import typer
 
 from kafka_lake.cli import console
 from kafka_lake.cli.console import AsJson, Topic
-from kafka_lake.common.printable import counted
+from kafka_lake.common.text import counted
 
 Partitions = Annotated[str | None, typer.Option(help="Only these Kafka partitions, as in 0,3.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
@@ -159,7 +159,6 @@ def rebuild(
             run_id=str(uuid4()),
             observer=Observer(warn=console.err.print),
             retry=connections.retry,
-            commit_slots=connections.commit_slots,
         )
         report = derive(spec, engine, rebuild=True)
     console.out.print(

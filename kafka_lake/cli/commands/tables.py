@@ -48,7 +48,7 @@ def status(
     from kafka_lake.cli.output import overview, status_table
     from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.cli.status import awaited, clusters_of, collect, unanswered
-    from kafka_lake.common.durations import seconds_of
+    from kafka_lake.common.text import seconds_of
     from kafka_lake.components.keys import work_name
     from kafka_lake.components.runs import failed_runs
     from kafka_lake.errors import EmbeddedBrokerStoppedError
@@ -103,7 +103,7 @@ def clean(
     """
     from kafka_lake.cli.output import cleaned_lines
     from kafka_lake.cli.project import connections_at_hand, topic_tables
-    from kafka_lake.common.durations import seconds_of
+    from kafka_lake.common.text import seconds_of
     from kafka_lake.ingest.maintenance.clean import clean as clean_table
     from kafka_lake.ingest.topic_table import once_each
 

@@ -13,7 +13,7 @@ from dagster.components.utils.project_paths import get_local_state_path
 from jinja2 import StrictUndefined, Template
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
-from kafka_lake.common.whole_file import write_whole
+from kafka_lake.common.files import write_atomic
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.settings import Settings, is_template, message, refuse
@@ -110,7 +110,7 @@ def keep_names(state: Path, names: Sequence[str]) -> None:
     Args:
         names: Those of all topics of the cluster: which of them are meant is for the document to say.
     """
-    write_whole(state, json.dumps({"topics": list(names)}))
+    write_atomic(state, json.dumps({"topics": list(names)}))
 
 
 def kept_names(state: Path, document: str) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ def keep(state: Path, properties: Mapping[str, str]) -> None:
         properties: Of the table; others than those are left out.
     """
     told = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
-    write_whole(state, json.dumps(told, indent=1))
+    write_atomic(state, json.dumps(told, indent=1))
 
 
 def kept(state: Path) -> Mapping[str, str]:

@@ -5,7 +5,7 @@ import re
 import dagster as dg
 from pydantic import Field, field_validator
 
-from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.text import seconds_of
 from kafka_lake.components.components.base import ClusterDocument, Place, check_names, check_topics, shared
 from kafka_lake.components.components.derived_table import DerivedTable
 from kafka_lake.components.components.kafka_topic import KafkaTopic, refuse_shared_tables

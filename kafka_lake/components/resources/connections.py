@@ -26,15 +26,13 @@ def build_connections(
         max_seconds=kafka.retry_max_seconds,
     )
     session = partial(spark.live_session, kept_session)
-    schemas, commit_slots = registry.registry(), spark.commit_slots()
     return Connections(
         cluster=kafka.cluster(),
         kafka_options=kafka.spark_options(),
         catalog=catalog.open(),
         spark=session,
         retry=retry,
-        registry=schemas,
-        commit_slots=commit_slots,
+        registry=registry.registry(),
     )
 
 

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, PrivateAttr
 
-from kafka_lake.common.cluster_variables import own_prefix, own_variables
-from kafka_lake.common.environment import KAFKA
+from kafka_lake.common.environment import KAFKA, own_prefix, own_variables
 from kafka_lake.components.resources import FixedResource
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.cluster import KafkaCluster

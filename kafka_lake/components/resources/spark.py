@@ -3,8 +3,8 @@
 import json
 import logging
 import os
-from contextlib import ExitStack, suppress
-from importlib.metadata import version
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -16,15 +16,18 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from kafka_lake.common import environment
-from kafka_lake.common.home import ensure_home, home
+from kafka_lake.common.files import ensure_home, home
 from kafka_lake.components.resources import FixedResource
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.spark.commit_slots import CommitSlots
-from kafka_lake.spark.connect_session import await_port, connect_session, is_here, is_known, refuse_other_file
-from kafka_lake.spark.kept import forget_all
-from kafka_lake.spark.local_session import local_session
-from kafka_lake.spark.session_claims import SessionClaim, claim_session
-from kafka_lake.spark.settings import configured_master, local_cores
+from kafka_lake.spark.sessions import (
+    await_port,
+    check_same_catalog,
+    claim_session,
+    connect_session,
+    is_here,
+    is_known,
+    local_session,
+)
 
 _MOST_SESSIONS = 100
 
@@ -40,7 +43,7 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
     catalog: CatalogResource
     _own: Any = PrivateAttr(default=None)
     _kept: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _claims: dict[str, SessionClaim] = PrivateAttr(default_factory=dict)
+    _claims: dict[str, FileIO] = PrivateAttr(default_factory=dict)
 
     @property
     def spark_session(self) -> Any:
@@ -58,10 +61,10 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
         """Return the session, a new one if a Connect server has been restarted and knows the old one no more.
 
         Args:
-            kept: Name of a session that a Connect server keeps when this process ends, with all that it has compiled
-                and loaded, for the next process of this deployment that asks for that name. Only for work that leaves
-                nothing else behind: settings, views and artifacts would stay, too. While a process of this machine has
-                it, others that ask get another one. Empty for a session of one's own.
+            kept: Name of a session that a Connect server on this machine keeps when this process ends, with all that
+                it has compiled and loaded, for the next process that asks for that name: a small commit costs half as
+                much there as in a new session. Only for work that leaves nothing else behind: settings, views and
+                artifacts would stay, too. One process at a time has it. Empty for a session of one's own.
 
         Raises:
             EngineUnavailableError: If there is a Connect server and it doesn't answer.
@@ -92,13 +95,6 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
         if remote := environment.SPARK_REMOTE.value():
             await_port(remote)
 
-    def commit_slots(self) -> CommitSlots | None:
-        """Return the commit slots of this machine; None where Spark works elsewhere."""
-        remote = environment.SPARK_REMOTE.value()
-        here = is_here(remote) if remote else local_cores(configured_master()) is not None
-        # One more than cores, since a commit waits for files and for the catalog now and then.
-        return CommitSlots(_folder("commit_slots"), (os.cpu_count() or 1) + 1) if here else None
-
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session, if one was started."""
         self.stop()
@@ -109,12 +105,12 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
         for session in kept.values():
             if not session.is_stopped:
                 # What ends with a session of one's own goes on in one that is kept.
-                _interrupt(session, session.tag)
+                with suppress(PySparkException):
+                    session.interruptAll()
                 session.stop()
         claims, self._claims = self._claims, {}
         for claim in claims.values():
-            claim.note("")
-            claim.release()
+            claim.close()
         if self._own is not None:
             self._own.stop()
             self._own = None
@@ -128,7 +124,7 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
         session = self._kept_session(remote, kept) if kept else connect_session(remote, self.spark_config)
         try:
             catalog = self.catalog.open()
-            refuse_other_file(session, remote, catalog.name, catalog.sqlite_address())
+            check_same_catalog(session, remote, catalog.name, catalog.sqlite_address())
         except Exception:
             # It is the process's default session, and would stay that.
             session.stop()
@@ -137,38 +133,32 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
 
     def _kept_session(self, remote: str, kept: str) -> Any:
         if kept in self._claims:
-            self._claims.pop(kept).release()
-        for generation in range(_MOST_SESSIONS):
-            session_id = self._kept_id(kept, generation)
-            claim = claim_session(_folder("sessions"), session_id)
+            self._claims.pop(kept).close()
+        for generation in range(_MOST_SESSIONS if is_here(remote) else 0):
+            session_id = _session_id(kept, generation, [os.environ.get("DAGSTER_HOME"), self.spark_config])
+            try:
+                claim = claim_session(_folder("sessions"), session_id)
+            except OSError:
+                # Without a claim, two processes could work in it.
+                break
             if claim is None:
                 continue
-            with ExitStack() as undo:
-                undo.callback(claim.release)
+            try:
                 session = connect_session(remote, self.spark_config, session_id)
-                if session is None:
-                    claim.note("")
-                    continue
-                undo.callback(session.stop)
-                if claim.left:
-                    # Its process was killed: nobody waits for what it asked for, or reads what it kept.
-                    _interrupt(session, claim.left)
-                    forget_all(session, claim.left)
-                claim.note(session.tag)
-                undo.pop_all()
-            self._claims[kept] = claim
-            return session
+            except BaseException:
+                claim.close()
+                raise
+            if session is not None:
+                self._claims[kept] = claim
+                return session
+            claim.close()
         return connect_session(remote, self.spark_config)
 
-    def _kept_id(self, kept: str, generation: int) -> str:
-        # Of this deployment, of this version, and of a session that was set up in the same way. Not of this host: a
-        # container that replaces another takes over what that one kept, or a shared server would keep it for nobody.
-        deployment = os.environ.get("DAGSTER_HOME") or str(home())
-        catalog = self.catalog.open()
-        tables = [catalog.name, catalog.type, *map(catalog.address_of, ("uri", "warehouse"))]
-        # Claims are in the folder.
-        told = [tables, deployment, str(home()), version("kafka_lake"), self.spark_config, kept, generation]
-        return str(uuid5(NAMESPACE_URL, json.dumps(told, sort_keys=True, default=str)))
+
+def _session_id(kept: str, generation: int, deployment: list[Any]) -> str:
+    """Return the id of a session that a deployment's processes share; one that has ended can't come back."""
+    told = [str(home()), *deployment, kept, generation]
+    return str(uuid5(NAMESPACE_URL, json.dumps(told, sort_keys=True, default=str)))
 
 
 def _folder(name: str) -> Path:
@@ -176,8 +166,3 @@ def _folder(name: str) -> Path:
     with suppress(OSError):
         ensure_home()
     return home() / name
-
-
-def _interrupt(session: Any, tag: str) -> None:
-    with suppress(PySparkException):
-        session.interruptTag(tag)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from kafka_lake.common.home import home
+from kafka_lake.common.files import home
 from kafka_lake.components.components.derived_table import DerivedTable
 from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.components.components.kafka_topics import KafkaTopics

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from kafka_lake.common.home import home
+from kafka_lake.common.files import home
 from kafka_lake.components.components.kafka_topic import KafkaTopic
 
 DATABASE = "postgres"

@@ -102,8 +102,7 @@ class Round(Generic[K]):
                 self.stop.sleep(0)
                 runner.topic.poll()
                 runner.forget_failed()
-                with runner.commit_slot(poll=True):
-                    runner.next_commit()
+                runner.next_commit()
                 if isinstance(runner, TopicRunner) and runner.errors:
                     # The warnings said why; its other tables are up to date.
                     self.ended = f"tables of topic {runner.context.spec.topic} can't go on"

@@ -225,8 +225,7 @@ class ContinuousRun:
     def _commit(self) -> bool:
         if self.target is not None and not self._has_target_left():
             self.runner.forget_failed()
-        with self.runner.commit_slot(poll=True):
-            done = self.runner.next_commit() is not None
+        done = self.runner.next_commit() is not None
         self._exhausted = not done
         return done
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from kafka_lake.spark.compat.arrow_types import from_arrow_type
+from kafka_lake.spark.interop import from_arrow_type
 
 
 def spark_type(kind: pa.DataType) -> T.DataType:

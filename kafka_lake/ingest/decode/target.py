@@ -12,7 +12,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from pyspark.sql import types as T
 
 from kafka_lake.lake.tables import iceberg_field
-from kafka_lake.spark.compat.arrow_types import from_arrow_schema, to_arrow_schema
+from kafka_lake.spark.interop import from_arrow_schema, to_arrow_schema
 
 _DOC: bytes = PYARROW_FIELD_DOC_KEY
 _NONE: Mapping[str, Any] = MappingProxyType({})

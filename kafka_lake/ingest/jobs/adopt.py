@@ -16,7 +16,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import ADOPTED_AT, TableState
 from kafka_lake.lake.schema import needed_changes
 from kafka_lake.lake.tables import apply_changes, schema_of
-from kafka_lake.spark.compat.arrow_types import to_arrow_schema
+from kafka_lake.spark.interop import to_arrow_schema
 
 
 class Adopt(Job):

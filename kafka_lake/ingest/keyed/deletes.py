@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.text import seconds_of
 from kafka_lake.executors.changes.change import DELETE, READ
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.json.columns import nullable_all
@@ -21,7 +21,7 @@ from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import head_of
 from kafka_lake.lake.schema import needed_changes
 from kafka_lake.lake.tables import ensure_table, schema_of
-from kafka_lake.spark.compat.arrow_types import to_arrow_schema
+from kafka_lake.spark.interop import to_arrow_schema
 
 DELETED_AT = "_deleted_at"
 """When a run wrote the delete down."""

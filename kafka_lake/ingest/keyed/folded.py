@@ -13,7 +13,7 @@ from kafka_lake.ingest.keyed.fold import SEVERAL_PARTITIONS, UNKNOWN, folded
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.refusals import not_comparable
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.spark.kept import kept
+from kafka_lake.spark.frames import kept
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from pyiceberg.table import Table
 
-from kafka_lake.common.printable import counted
+from kafka_lake.common.text import counted
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog

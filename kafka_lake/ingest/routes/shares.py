@@ -36,7 +36,7 @@ from kafka_lake.ingest.routes.together import Found, Together, created, written_
 from kafka_lake.ingest.stage.dead_letter_rows import named
 from kafka_lake.ingest.table_state import Tables, tables
 from kafka_lake.lake.positions import TableState
-from kafka_lake.spark.kept import kept
+from kafka_lake.spark.frames import kept
 
 _LEVEL = StorageLevel.MEMORY_AND_DISK
 _ORDER = ("_route", "partition", "offset")

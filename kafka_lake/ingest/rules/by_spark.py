@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.text import seconds_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.writing.rules import PLACE
 from kafka_lake.ingest.rule import WHOLE_TABLE, Rule

@@ -33,7 +33,7 @@ from kafka_lake.ingest.rules.row_rules import RowRules, row_rules
 from kafka_lake.ingest.stage.frames import tasks_of
 from kafka_lake.ingest.tasks import packed, told
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.spark.kept import kept
+from kafka_lake.spark.frames import kept
 
 DECODED_BY_ARROW = "kafka-lake.decoded-by-arrow"
 """In a snapshot's summary: how many records became rows by Arrow's decoders, without a transform."""

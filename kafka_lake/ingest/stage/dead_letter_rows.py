@@ -20,8 +20,8 @@ from kafka_lake.lake.author import author_summary
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import TableState, positions_summary, row_count
 from kafka_lake.lake.tables import ensure_table, schema_of
-from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 from kafka_lake.spark.frames import OFFSET
+from kafka_lake.spark.interop import to_arrow_schema
 
 
 def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -> DataFrame | None:

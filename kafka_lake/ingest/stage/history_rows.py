@@ -23,7 +23,7 @@ from kafka_lake.ingest.stage.keyed_rows import StagedChanges, appended, of_rows,
 from kafka_lake.ingest.stage.rules import check_changes
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
 from kafka_lake.lake.positions import row_count
-from kafka_lake.spark.kept import kept
+from kafka_lake.spark.frames import kept
 
 
 def write_versions(batch: ChangesToStage, _: ExitStack) -> StagedChanges:

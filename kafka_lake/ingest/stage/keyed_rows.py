@@ -44,8 +44,7 @@ from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_tab
 from kafka_lake.lake.append import append_nothing
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import read_state, row_count
-from kafka_lake.spark.kept import kept
-from kafka_lake.spark.shuffles import shuffles
+from kafka_lake.spark.frames import kept, shuffles
 
 _ROWS_WORTH_A_PARTITION = 1_000_000
 _SETTINGS = {

@@ -31,7 +31,7 @@ from kafka_lake.lake.layout import LAYOUT, evolve_layout
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, leaf_paths, needed_changes
 from kafka_lake.lake.tables import apply_changes, ensure_table, partition_names, schema_of, sources_of
-from kafka_lake.spark.compat.arrow_types import to_arrow_schema
+from kafka_lake.spark.interop import to_arrow_schema
 
 _REASONS, _NAMED = 50, 3
 

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import losses_to_json
-from kafka_lake.common.record_times import without_time
+from kafka_lake.common.records import without_time
 from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.context import Context

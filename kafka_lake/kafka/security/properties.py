@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from kafka_lake.common import cluster_variables, environment
+from kafka_lake.common import environment
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.security import sasl, tls
 from kafka_lake.kafka.security.spelling import FOR_JAVA, FOR_LIBRDKAFKA, SERVERS, addresses, setting, spelled
@@ -56,7 +56,7 @@ def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str |
         cluster: The cluster's name; None if it has none.
     """
     variables = os.environ if environ is None else environ
-    found = cluster_variables.properties(environment.KAFKA, cluster, variables)
+    found = environment.properties_of(environment.KAFKA, cluster, variables)
     if not cluster:
         found[SERVERS] = environment.BOOTSTRAP_SERVERS.value(variables) or found.get(
             SERVERS, f"127.0.0.1:{environment.BROKER_PORT.value(variables)}"

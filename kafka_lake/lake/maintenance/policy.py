@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass as settings
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.text import seconds_of
 from kafka_lake.lake.layout import LAYOUT
 from kafka_lake.lake.positions import ADOPTED_AT, RESUMED_FROM, ancestors, follows_another, head_of, summary_of
 

@@ -14,7 +14,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ServerError, ServiceUnavailableError
 from pyiceberg.serializers import FromInputFile
 
-from kafka_lake.common.tested_versions import is_tested
 from kafka_lake.errors import CatalogRefusedError
 
 _LOCATION = "metadata_location"
@@ -24,12 +23,11 @@ _MODIFIED = f"The table has been modified. The parameter value for key '{_LOCATI
 def compare_on_commit(catalog: Catalog) -> Catalog:
     """Let a Hive catalog of PyIceberg's commit by compare-and-set; others of this process stay as they are.
 
-    Private: ``HiveCatalog._client``, which is replaced on this object, and ``_load_file_io``. Without them, or with a
-    version that wasn't tested, PyIceberg commits itself, and `compares_on_commit` is false: such a catalog is
-    refused.
+    Private: ``HiveCatalog._client``, which is replaced on this object, and ``_load_file_io``. Without them
+    PyIceberg commits itself, and `compares_on_commit` is false: such a catalog is refused.
     """
     own: Any = catalog
-    if hasattr(own, "_client") and hasattr(own, "_load_file_io") and is_tested("pyiceberg"):
+    if hasattr(own, "_client") and hasattr(own, "_load_file_io"):
 
         def earlier_files(location: str) -> set[str]:
             metadata = FromInputFile.table_metadata(own._load_file_io(location=location).new_input(location))

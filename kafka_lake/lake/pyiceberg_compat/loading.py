@@ -20,7 +20,6 @@ from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 from pyiceberg.typedef import Identifier
 
 from kafka_lake.common import environment
-from kafka_lake.common.tested_versions import is_tested
 
 MOST_SNAPSHOTS = 50_000
 """How many snapshots all kept tables may have, at 3 kB each."""
@@ -102,7 +101,7 @@ def share_snapshots(catalog: Catalog, kind: str, newest: NewestMetadata = _newes
     which sends the metadata with each answer. Without them, or with a version that wasn't tested, PyIceberg loads
     tables itself, slower.
     """
-    if environment.METADATA_CACHE.value() == "off" or not is_tested("pyiceberg"):
+    if environment.METADATA_CACHE.value() == "off":
         return catalog
     own: Any = catalog
     if kind == "rest" and hasattr(own, _ANSWER):

@@ -16,7 +16,6 @@ from pyiceberg.serializers import Compressor, ToOutputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, TableMetadataV3
 from pyiceberg.typedef import IcebergBaseModel
 
-from kafka_lake.common.tested_versions import is_tested
 from kafka_lake.errors import CatalogError, TableError
 
 # Iceberg's Java allows as much, "commits can happen concurrently from different machines" (TableMetadata).
@@ -29,7 +28,7 @@ def take_over_writing(catalog: Catalog) -> None:
     Private: ``MetastoreCatalog._write_metadata``. Without it, or with a version that wasn't tested, PyIceberg writes:
     version 3 as far as it can, and without a check of this machine's clock.
     """
-    if isinstance(catalog, MetastoreCatalog) and hasattr(catalog, "_write_metadata") and is_tested("pyiceberg"):
+    if isinstance(catalog, MetastoreCatalog) and hasattr(catalog, "_write_metadata"):
         # Looked up there by PyIceberg at the time of a commit. It is a static method, so no self comes along.
         catalog._write_metadata = write_metadata  # type: ignore[method-assign]
 

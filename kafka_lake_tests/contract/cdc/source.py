@@ -12,8 +12,8 @@ from uuid import UUID
 import psycopg2
 from psycopg2.extras import Json, register_uuid
 
-from kafka_lake.common.server_process import HOST
-from kafka_lake.local_stack.postgres import Owner
+from kafka_lake.common.processes import HOST
+from kafka_lake.local_stack.sources import Owner
 
 COLUMNS = {
     "id": "bigint primary key",

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from kafka_lake.common.offsets import lag
-from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.common.processes import HOST, free_port
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.connections import Connections
@@ -24,10 +24,8 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.broker import EmbeddedBroker
-from kafka_lake.local_stack.debezium import Debezium
-from kafka_lake.local_stack.postgres import EmbeddedPostgres, Owner
-from kafka_lake.local_stack.registry import EmbeddedRegistry
+from kafka_lake.local_stack.servers import EmbeddedBroker, EmbeddedRegistry
+from kafka_lake.local_stack.sources import Debezium, EmbeddedPostgres, Owner
 from kafka_lake_tests.conftest import NAMESPACE, View
 from kafka_lake_tests.contract.cdc.source import DECLARED, NAME, Source, plain
 from kafka_lake_tests.contract.postgres import database

@@ -20,8 +20,8 @@ from typing import Any, Self
 
 import yaml
 
-from kafka_lake.common.server_process import HOST, ServerProcess, free_port, port_open
-from kafka_lake.local_stack.postgres import Owner
+from kafka_lake.common.processes import HOST, ServerProcess, free_port, port_open
+from kafka_lake.local_stack.sources import Owner
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java
 from kafka_lake_tests.contract.postgres import database

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from kafka_lake.common.offsets import Position, Watermarks
-from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.common.processes import HOST, free_port
 from kafka_lake.components.assets import Presentation, build_topic_assets
 from kafka_lake.components.keys import TOPIC_TAG, table_key
 from kafka_lake.components.partitions import partitions_of
@@ -30,7 +30,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION
 from kafka_lake.lake.tables import ensure_table, schema_of
-from kafka_lake.local_stack.postgres import Owner
+from kafka_lake.local_stack.sources import Owner
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.contract.dagster.composed import DEPLOY
 from kafka_lake_tests.contract.postgres import database, execute

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from kafka_lake.common.server_process import ServerProcess, free_port, port_open
+from kafka_lake.common.processes import ServerProcess, free_port, port_open
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java
 from kafka_lake_tests.contract.kafka_security.certificates import Authority, Identity

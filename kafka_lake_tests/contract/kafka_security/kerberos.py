@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafka_lake.common.server_process import ServerProcess, free_port
+from kafka_lake.common.processes import ServerProcess, free_port
 
 REALM = "LAKE.TEST"
 _ROOT = Path(os.environ.get("KRB5_ROOT", "/"))

@@ -8,8 +8,8 @@ from unittest.mock import patch
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.common.server_process import Server, ServerProcess, free_port, port_open
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.common.processes import Server, ServerProcess, free_port, port_open
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake.spark import jars
 from kafka_lake.spark.java import find_java
 

@@ -13,7 +13,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from kafka_lake.local_stack.object_store import EmbeddedObjectStore
+from kafka_lake.local_stack.servers import EmbeddedObjectStore
 from kafka_lake_tests.contract.kafka_security.certificates import Identity
 from kafka_lake_tests.contract.relay import Relay, served
 
@@ -26,7 +26,7 @@ class VendingStore(EmbeddedObjectStore):
     """A store whose catalog gives whoever asks for them credentials for one table, for an hour."""
 
     def _options(self) -> list[str]:
-        config = self.data_dir / "iam.json"
+        config = self.folder / "iam.json"
         config.write_text(json.dumps(_iam()))
         return [*super()._options(), f"-s3.iam.config={config}", f"-s3.iceberg.credentialRole={_ROLE}"]
 

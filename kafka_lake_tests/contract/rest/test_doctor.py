@@ -9,7 +9,7 @@ from pyiceberg.schema import Schema
 from kafka_lake.cli import doctor
 from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.object_store import EmbeddedObjectStore
+from kafka_lake.local_stack.servers import EmbeddedObjectStore
 from kafka_lake_tests.contract.counting import Requests, counted
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]

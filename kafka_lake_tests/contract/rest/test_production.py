@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.contract.kafka_security.certificates import Authority
 from kafka_lake_tests.contract.rest.servers import VendingStore, proxied, without_keys

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from kafka_lake.common.server_process import HOST, ServerProcess, free_port, port_open
-from kafka_lake.spark.connect import connect_command, connect_env
+from kafka_lake.common.processes import HOST, ServerProcess, free_port, port_open
+from kafka_lake.spark.server import connect_command, connect_env
 
 
 @contextmanager

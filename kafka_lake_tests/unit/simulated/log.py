@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from pyspark.errors import PySparkException
 
-from kafka_lake.common.last_record import LastRecord, last_record
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
+from kafka_lake.common.records import LastRecord, last_record
 from kafka_lake_tests.unit.simulated.history import IDENTITIES, TOPIC, Record
 
 

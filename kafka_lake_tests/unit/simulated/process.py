@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
 from kafka_lake.common.offsets import OffsetRange, Watermarks
-from kafka_lake.common.record_sizes import Probe
+from kafka_lake.common.records import Probe
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.append import Append, Job

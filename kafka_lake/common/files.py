@@ -1,14 +1,13 @@
-"""Where a project is and keeps its files: local state of a deployment, and downloads shared by all of a user's."""
+"""The folders of a deployment and of a user's downloads; files that are there as a whole or not at all."""
 
 import os
 from importlib.resources import files
 from pathlib import Path
+from uuid import uuid4
 
 from kafka_lake.common import environment
 
 _LIMIT = "max_concurrent_runs"
-_OWNER_ONLY = 0o700
-_OTHERS = 0o077
 
 
 def home() -> Path:
@@ -17,21 +16,11 @@ def home() -> Path:
 
 
 def ensure_home() -> Path:
-    """Make the folder of this deployment's local state if it isn't there, for its owner alone, and return it.
-
-    An older ``.kafka_lake`` that others can open is closed to them. A folder of another name that is there keeps its
-    rights: its owner has chosen them.
-
-    Raises:
-        OSError: If it can't be made.
-    """
+    """Make the folder of this deployment's local state if it isn't there, for its owner alone, and return it."""
     folder = home()
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=_OWNER_ONLY, exist_ok=True)
-    found = folder.stat()
-    if folder.name == environment.HOME.default and found.st_uid == os.geteuid() and found.st_mode & _OTHERS:
-        folder.chmod(_OWNER_ONLY)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # One that is there keeps the rights that its owner has chosen.
+    folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
@@ -51,9 +40,8 @@ def cache() -> Path:
 def dagster_home() -> Path:
     """Make the folder of Dagster's storage and return it, for ``DAGSTER_HOME``.
 
-    It gets the project's ``dagster.yaml``, or the one of this package if the project has none. Where that doesn't say
-    how many runs there may be at once, the copy says it by the cores of this machine: runs that start while others
-    keep the cores busy are ended by Dagster's start timeout.
+    It gets the project's ``dagster.yaml``, or the one of this package. If that doesn't limit the runs at once, the copy
+    limits them by this machine's cores: Dagster's start timeout ends runs that start while others keep the cores busy.
     """
     folder = ensure_home() / "dagster"
     folder.mkdir(exist_ok=True)
@@ -98,3 +86,23 @@ def _own_dagster_yaml() -> Path | None:
         if any((each / name).is_file() for name in ("pyproject.toml", "dg.toml", "workspace.yaml")):
             return None
     return None
+
+
+def write_atomic(path: Path, text: str, *, owner_only: bool = False) -> None:
+    """Write a file in one step: a reader gets what was there before, or all of the new text.
+
+    Args:
+        path: The file; its folder is there.
+        owner_only: Whether the file is readable by its owner alone.
+
+    Raises:
+        OSError: If it can't be written. It is as it was then.
+    """
+    partial = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Runs a server process that logs to a file and can't outlive the process that started it, even if killed."""
+"""Server processes that log to a file and can't outlive the process that started them; names of processes."""
 
 import fcntl
 import os
@@ -6,31 +6,31 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, ClassVar, Self
 
-from kafka_lake.errors import KafkaLakeError, ServerStartError
+import psutil
+
+from kafka_lake.errors import ServerStartError
 
 # The watcher holds the reading end of a pipe whose writing end only the starting process has. When that
 # process is gone, whatever the reason, the pipe ends and the watcher kills the process group of both.
 # (PR_SET_PDEATHSIG would kill the server once the starting *thread* ends, and is there on Linux only.)
 _WATCHED = 'exec 3<&0; { read -r _ <&3; kill -KILL -$$; } & exec "$@" </dev/null 3<&-'
-
 _PREDECESSOR_SECONDS = 5
+_SERVERS_PORTS, _PORTS_TRIED = range(20_000, 32_000), 100
 
 HOST = "127.0.0.1"
-"""The only address that anything of ours listens on."""
-
-_SERVERS_PORTS, _PORTS_TRIED = range(20_000, 32_000), 100
+"""The only address that our servers listen on."""
 
 
 class ServerProcess:
-    """A child process in a process group of its own, killed by the system's means when its parent is gone.
+    """A child process in a process group of its own, killed by the system when its parent is gone.
 
     Args:
         log: File that standard output and error are appended to; its folder is made. The server holds a lock
@@ -73,9 +73,6 @@ class ServerProcess:
 
     def start(self, ready: Callable[[], bool], timeout: float) -> None:
         """Start the process and wait until it is ready.
-
-        Args:
-            ready: Asked several times a second.
 
         Raises:
             ServerStartError: If another server has the log, or the process ends or isn't ready in time; it is
@@ -165,22 +162,74 @@ class ServerProcess:
         return f"{Path(self.command[0]).name} {what}. Its last lines:\n{tail}\nAll of it: {self.log}"
 
 
-class Server(ABC):
-    """What has a `ServerProcess` as its process; a context manager.
+class Server:
+    """A server of this machine that survives `stop` and `kill` with its data; a context manager.
 
-    A subclass puts that into ``_server`` when it starts.
+    A subclass says what to start (`_process`), and when it is ready (`_ready`).
+
+    Args:
+        folder: Of its data and log; made on first use. One server at a time has it.
+        port: Port of 127.0.0.1; 0 picks a free one, which is kept over restarts of this object.
+        start_timeout: Seconds it may take until it is ready, downloads not counted.
     """
+
+    name: ClassVar[str] = ""
+    """What users call it, at the beginning of a sentence."""
+    log_name: ClassVar[str] = "server"
+    port_variable: ClassVar[str] = ""
+    """The environment variable that sets its port, if one does."""
 
     _server: ServerProcess | None = None
 
-    @abstractmethod
-    def start(self) -> Self:
-        """Start the server, wait until it is ready, and return it; one that runs is left alone."""
+    def __init__(self, folder: Path, port: int = 0, start_timeout: float = 60) -> None:
+        self.folder = folder.resolve()
+        self.port = port or free_port()
+        self.start_timeout = start_timeout
+
+    @property
+    def log(self) -> Path:
+        """The file that it logs to; each start appends."""
+        return self.folder / f"{self.log_name}.log"
 
     @property
     def pid(self) -> int | None:
         """The server's process id; ``None`` when it isn't started."""
         return None if self._server is None else self._server.pid
+
+    def start(self) -> Self:
+        """Start the server and wait until it is ready; one that runs is left alone.
+
+        Raises:
+            ServerStartError: If a port is taken, another server has the folder, a program is missing, or the server
+                ends or isn't ready in time. Its data stay as they are.
+            JarsError: If its jars can't be retrieved.
+            JavaNotFoundError: If it needs Java and there is none.
+        """
+        if self.alive():
+            return self
+        for port in self._ports():
+            if port_open(port):
+                another = f", or set {self.port_variable} to another port" if self.port_variable else ""
+                raise ServerStartError(f"Port {port} of {HOST} is taken by another program.", f"End it{another}.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._server = self._process()
+            self._server.start(self._ready, self.start_timeout)
+        except ServerStartError as error:
+            raise ServerStartError(f"{self.name} didn't start on port {self.port}: {error}") from None
+        return self
+
+    def _ports(self) -> list[int]:
+        """Return all ports that it will listen on."""
+        return [self.port]
+
+    def _process(self) -> ServerProcess:
+        """Return its process, not started."""
+        raise NotImplementedError
+
+    def _ready(self) -> bool:
+        """Tell whether it can be used; asked several times a second."""
+        return port_open(self.port)
 
     def alive(self) -> bool:
         """Tell whether the server's process runs."""
@@ -214,36 +263,6 @@ class Server(ABC):
         self.stop()
 
 
-def run_in_foreground(server: Server, started: str, ended: str, prepare: Callable[[], object] | None = None) -> None:
-    """Run a server until SIGTERM or SIGINT, or until it ends unexpectedly.
-
-    Args:
-        server: Started here, and stopped in the end.
-        started: Printed once it is ready.
-        ended: The message if it ends unexpectedly.
-        prepare: Called before it is started.
-
-    Raises:
-        SystemExit: With 0 after a signal, else with what is to be said.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
-    try:
-        if prepare is not None:
-            prepare()
-        with server:
-            print(started, flush=True)
-            while server.alive():
-                time.sleep(0.5)
-            raise SystemExit(ended)
-    except KafkaLakeError as error:
-        raise SystemExit(str(error)) from None
-
-
-def _leave(_number: int, _frame: object) -> None:
-    raise SystemExit(0)
-
-
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nothing listens on right now.
 
@@ -265,3 +284,44 @@ def port_open(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((HOST, port)) == 0
+
+
+def name_of(process: int | None) -> str | None:
+    """Return a living process's name: host, its boot, namespace, number and start; None if it is gone.
+
+    Containers may have the same host name, and each numbers its processes from 1: the namespace tells them apart. Hosts
+    may have the same name, and namespaces of the same number: the boot tells them apart.
+    """
+    start = _start_of(process) if process is not None else None
+    return None if start is None else f"{_here()}:{process}:{start}"
+
+
+def is_gone(name: str) -> bool | None:
+    """Return whether a process is gone, by its name; None if it can't be told from here.
+
+    >>> is_gone("another host:0ab52b1c:4026531836:17:123456")
+    """
+    here, process, _ = name.rsplit(":", 2)
+    return name_of(int(process)) != name if here == _here() else None
+
+
+def _here() -> str:
+    if sys.platform != "linux":
+        return f"{socket.gethostname()}:{psutil.boot_time():.0f}:"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()}:{boot}:{Path('/proc/self/ns/pid').readlink().name.strip('pid:[]')}"
+
+
+def _start_of(process: int) -> str | None:
+    if sys.platform != "linux":
+        try:
+            return f"{psutil.Process(process).create_time():.0f}"
+        except psutil.NoSuchProcess:
+            return None
+    try:
+        after_command = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # Ticks since the machine's start: unlike a time of day, it is the same whatever becomes of the clock.
+    state, start = after_command[0], after_command[19]
+    return None if state == "Z" else start

@@ -1,4 +1,4 @@
-"""Durations as people write them: 500ms, 30s, 10m, 1.5h, 7d."""
+"""Text for people: durations, numbers with what they count, and the text of records made safe to show."""
 
 import re
 
@@ -11,7 +11,7 @@ def seconds_of(text: str) -> float:
     """Return a duration in seconds.
 
     Raises:
-        ConfigurationError: If the text is none.
+        ConfigurationError: If the text isn't one.
 
     >>> seconds_of("500ms"), seconds_of("0s"), seconds_of("30m"), seconds_of("1.5h"), seconds_of("7d")
     (0.5, 0.0, 1800.0, 5400.0, 604800.0)
@@ -25,9 +25,9 @@ def seconds_of(text: str) -> float:
 
 
 def rough(seconds: float) -> str:
-    """Return a time as people say it when they aren't sure of it.
+    """Return an approximate duration.
 
-    >>> [rough(each) for each in (0.2, 45, 100, 3600, 9000, 200_000)]
+    >>> [rough(seconds) for seconds in (0.2, 45, 100, 3600, 9000, 200_000)]
     ['1 s', '45 s', '2 min', '60 min', '2.5 h', '2.3 days']
     """
     if seconds < 90:
@@ -35,3 +35,21 @@ def rough(seconds: float) -> str:
     if seconds < 5400:
         return f"{round(seconds / 60)} min"
     return f"{seconds / 3600:.1f} h" if seconds < 86_400 else f"{seconds / 86_400:.1f} days"
+
+
+def printable(text: str) -> str:
+    r"""Return text that a terminal shows in one line and never obeys.
+
+    >>> printable("a\n b\x1b[2J")
+    'a b�[2J'
+    """
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+
+
+def counted(count: int, what: str, plural: str = "s") -> str:
+    """Return a number and what it counts.
+
+    >>> counted(1, "row"), counted(1200, "row"), counted(2, "branch", "es")
+    ('1 row', '1,200 rows', '2 branches')
+    """
+    return f"{count:,} {what}{'' if count == 1 else plural}"
