@@ -3,11 +3,9 @@
 That is safe if all new snapshots are of foreign writers, and the schema and partition spec are unchanged.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -15,7 +13,7 @@ from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import state_of
-from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.stage.staged import Staged, StagedTable
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import ancestors, head_of, summary_of
 
@@ -36,8 +34,8 @@ def follow(context: Context, plan: Plan, staged: Staged) -> Staged | None:
     before = table.metadata.snapshot_by_id(primary.appended) if table else None
     if table is None or before is None or not can_follow(plan, staged):
         return None
-    files, head = added_files(table, before), head_of(table)
-    if head is None or not _goes_with(table, files, before, primary.branch.head):
+    head = head_of(table)
+    if head is None or not _goes_with(table, before, primary):
         return None
     state = state_of(context.spec, table)
     name = branch_name(context.run_id, head)
@@ -51,7 +49,7 @@ def follow(context: Context, plan: Plan, staged: Staged) -> Staged | None:
     branch.create()
     try:
         properties = {key: value for key, value in summary_of(before).items() if key.startswith(_OWN)}
-        branch.append(files, properties)
+        branch.append(primary.data_files, properties)
         snapshot = branch.written(head)
         # Files of an expired snapshot are deleted unless another snapshot has them by then: these are safe if the
         # snapshot that they came from still exists once the new one does.
@@ -74,22 +72,12 @@ def can_follow(plan: Plan, staged: Staged) -> bool:
     return appends_only and staged.dead_letters is None and staged.keyed is None
 
 
-def _goes_with(table: Table, files: Sequence[DataFile], before: Snapshot, head: int) -> bool:
+def _goes_with(table: Table, before: Snapshot, primary: StagedTable) -> bool:
+    """Return whether all snapshots since the commit's head are of foreign writers, and files would be the same."""
     if table.format_version == 1 or table.metadata.current_schema_id != before.schema_id:
         return False
-    if any(each.spec_id != table.metadata.default_spec_id for each in files):
+    if any(each.spec_id != table.metadata.default_spec_id for each in primary.data_files):
         return False
-    since = list(takewhile(lambda s: s.snapshot_id != head, ancestors(table, head_of(table))))
-    follows = bool(since) and since[-1].parent_snapshot_id == head
+    since = list(takewhile(lambda s: s.snapshot_id != primary.branch.head, ancestors(table, head_of(table))))
+    follows = bool(since) and since[-1].parent_snapshot_id == primary.branch.head
     return follows and not any(key.startswith(_OWN) for each in since for key in summary_of(each))
-
-
-def added_files(table: Table, snapshot: Snapshot) -> list[DataFile]:
-    """Return the data files that a snapshot has added, by its manifests."""
-    return [
-        entry.data_file
-        for manifest in snapshot.manifests(table.io)
-        if manifest.added_snapshot_id == snapshot.snapshot_id
-        for entry in manifest.fetch_manifest_entry(table.io)
-        if entry.status == ManifestEntryStatus.ADDED
-    ]

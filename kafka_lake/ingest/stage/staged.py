@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -30,6 +31,7 @@ class StagedTable:
         files: Data files that it adds.
         spans: As in `Written`.
         rules: As in `Written`.
+        data_files: As in `Written`; empty if Spark wrote them.
     """
 
     branch: StagingBranch
@@ -41,6 +43,7 @@ class StagedTable:
     size: int
     spans: tuple[Span, ...] | None = None
     rules: tuple[RuleResult, ...] | None = None
+    data_files: tuple[Any, ...] = ()
     summary: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -128,5 +131,6 @@ def staged_table(
         size=int(summary.get("added-files-size", 0)),
         spans=written.spans if written else None,
         rules=written.rules if written else None,
+        data_files=written.files if written else (),
         summary=summary,
     )

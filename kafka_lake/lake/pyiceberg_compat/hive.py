@@ -1,9 +1,8 @@
-"""Has PyIceberg's commits to a Hive Metastore name the metadata file that they replace, so that the server compares.
+"""Compare-and-set in a Hive Metastore: commits name the metadata file that they replace.
 
-By itself PyIceberg relies on a lock of the metastore. Such a lock ends five minutes after its holder's last sign of
-life, and PyIceberg gives none: a writer that stood still for so long would undo what others published meanwhile. With
-``expected_parameter_key`` the metastore refuses that (https://issues.apache.org/jira/browse/HIVE-26882; Hive 4.0.0 and
-2.3.10 know it). The lock stays: it is what other writers look at.
+PyIceberg relies on a lock of the metastore, which ends after five minutes without a heartbeat. PyIceberg sends none, so
+a writer that was paused for so long would undo others' commits. With ``expected_parameter_key`` the metastore refuses
+that (https://issues.apache.org/jira/browse/HIVE-26882; Hive 4.0.0 and 2.3.10 have it). Other writers need the lock.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,7 @@ _MODIFIED = f"The table has been modified. The parameter value for key '{_LOCATI
 
 
 def compare_on_commit(catalog: Catalog) -> Catalog:
-    """Let a Hive catalog of PyIceberg's commit by compare-and-set; others of this process stay as they are.
+    """Let a Hive catalog commit by compare-and-set. Only this object is changed.
 
     Private: ``HiveCatalog._client``, which is replaced on this object, and ``_load_file_io``. Without them
     PyIceberg commits itself, and `compares_on_commit` is false: such a catalog is refused.
@@ -38,13 +37,12 @@ def compare_on_commit(catalog: Catalog) -> Catalog:
 
 
 def compares_on_commit(catalog: Catalog, database: str, table: str) -> bool:
-    """Return whether the metastore refuses to change a table that isn't as its writer has seen it.
+    """Return whether the metastore refuses a change of a table that another writer has changed.
 
-    One that doesn't refuse has written the table as it was, under its lock.
+    A metastore that doesn't refuse has written the table unchanged, under its lock.
 
     Raises:
-        CommitFailedException: If others hold the table's lock for long.
-        Exception: What PyIceberg raises if the metastore doesn't answer.
+        CommitFailedException: If another writer holds the table's lock for long.
     """
     from hive_metastore.ttypes import EnvironmentContext, LockState, UnlockRequest
 
@@ -67,7 +65,7 @@ def compares_on_commit(catalog: Catalog, database: str, table: str) -> bool:
 
 
 class _ComparingClient:
-    """PyIceberg's way to talk to the metastore; a context manager that gives a conversation.
+    """PyIceberg's client of the metastore.
 
     Args:
         earlier_files: Returns the metadata files before the one at a location.
@@ -85,7 +83,7 @@ class _ComparingClient:
 
 
 class _Conversation:
-    """The metastore's methods; a table that was seen in it is changed only if it is still the same."""
+    """The metastore's methods. A table that was read in it is changed only if it is still the same."""
 
     def __init__(self, client: Any, earlier_files: Callable[[str], set[str]]) -> None:
         self._client = client
@@ -94,7 +92,7 @@ class _Conversation:
         self._expected: dict[tuple[str, str], str] = {}
 
     def expect(self, dbname: str, tbl_name: str, location: str) -> None:
-        """Say what a table's metadata file must be for the next change, if not what was seen."""
+        """Set what a table's metadata file must be for the next change, instead of the one that was read."""
         self._expected[dbname, tbl_name] = location
 
     def get_table(self, dbname: str, tbl_name: str) -> Any:
@@ -116,19 +114,19 @@ class _Conversation:
         except ServerError as error:
             if _MODIFIED not in str(error):
                 raise
-            # The metastore retries automatically: what it found may be this very change.
+            # The metastore retries by itself: it may have found this change.
             now, new = self.get_table(dbname, tbl_name).parameters[_LOCATION], new_tbl.parameters[_LOCATION]
             if new == seen or (new != now and new not in self._earlier_files(now)):
-                raise CommitFailedException(f"Table {dbname}.{tbl_name} was changed by somebody else.") from error
+                raise CommitFailedException(f"Table {dbname}.{tbl_name} was changed by another writer.") from error
 
     def __getattr__(self, name: str) -> Any:
         return partial(_answer, getattr(self._client, name))
 
 
 def _answer(method: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Return what the metastore answers; its errors that PyIceberg doesn't expect become errors of PyIceberg.
+    """Return what the metastore answers; errors that PyIceberg doesn't expect become PyIceberg's.
 
-    None of them says that a commit didn't happen: PyIceberg leaves the files of that commit where they are.
+    None of them means that a commit didn't happen: PyIceberg keeps the files of such a commit.
     """
     from hive_metastore.ttypes import MetaException, NoSuchLockException
     from thrift.Thrift import TApplicationException
