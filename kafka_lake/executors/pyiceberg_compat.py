@@ -15,7 +15,7 @@ def partitions_of(metadata: TableMetadata, rows: pa.Table) -> Iterator[tuple[Par
     """Give rows by the partition of a table that they belong to.
 
     Private: ``pyiceberg.io.pyarrow._determine_partitions``; PyIceberg's public ways write the files as well. Without it
-    this raises ImportError, the task fails, and Spark writes the batch.
+    the task fails with ImportError, and the run's error names it.
 
     Args:
         rows: With all of its columns.
