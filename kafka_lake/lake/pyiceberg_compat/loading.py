@@ -98,8 +98,7 @@ def share_snapshots(catalog: Catalog, kind: str, newest: NewestMetadata = _newes
     """Return the catalog, which parses each metadata file once and gives tables that share their snapshots.
 
     Only this object is changed. Private: the methods in ``_LOADING``, and ``_response_to_table`` of a REST catalog,
-    which sends the metadata with each answer. Without them, or with a version that wasn't tested, PyIceberg loads
-    tables itself, slower.
+    which sends the metadata with each answer. Without them, PyIceberg loads tables itself, slower.
     """
     if environment.METADATA_CACHE.value() == "off":
         return catalog

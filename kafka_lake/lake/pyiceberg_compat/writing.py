@@ -25,7 +25,7 @@ _SKEW_MS = 60_000
 def take_over_writing(catalog: Catalog) -> None:
     """Let a catalog write its metadata files by `write_metadata`. Only this object is changed.
 
-    Private: ``MetastoreCatalog._write_metadata``. Without it, or with a version that wasn't tested, PyIceberg writes:
+    Private: ``MetastoreCatalog._write_metadata``. Without it, PyIceberg writes:
     version 3 as far as it can, and without a check of this machine's clock.
     """
     if isinstance(catalog, MetastoreCatalog) and hasattr(catalog, "_write_metadata"):
