@@ -36,7 +36,7 @@ class Loss:
     """Offsets that the table will never get, because Kafka no longer has them or a person chose to skip them.
 
     Args:
-        end: Exclusive end; None where nobody can tell any more, as for a topic that was deleted.
+        end: Exclusive end; None if it is unknown, as for a topic that was deleted.
         reason: Why. For ``truncated``, the offsets are those between where the log was cut off and the table's
             position: the table has read them, and what came after them is lost. For ``replaced``, ``start`` is the
             record that differs and ``end`` the table's position: the log has other records there, from an offset on
@@ -79,11 +79,7 @@ def losses_to_json(losses: Iterable[Loss]) -> str:
 
 
 def losses_from_json(text: str) -> list[Loss]:
-    """Parse what `losses_to_json` wrote.
-
-    Raises:
-        ValueError: If the text is not such a document.
-    """
+    """Parse what `losses_to_json` wrote; raises ValueError if the text is something else."""
     try:
         return [Loss(**loss) for loss in json.loads(text)]
     except (TypeError, json.JSONDecodeError) as error:
@@ -95,8 +91,8 @@ class TopicIdentity:
     """What makes a topic the same topic: names can be reused, the broker's ids can't (KIP-516).
 
     Args:
-        cluster_id: The Kafka cluster's id, empty where the broker tells none.
-        topic_id: The topic's UUID, empty where the broker is older than 2.8 and tells none.
+        cluster_id: The Kafka cluster's id; empty if the broker reports none.
+        topic_id: The topic's UUID; empty if the broker is older than 2.8.
     """
 
     cluster_id: str
@@ -104,7 +100,7 @@ class TopicIdentity:
     topic: str
 
     def same_as(self, other: "TopicIdentity") -> bool:
-        """Return whether both name one topic; an id that one side doesn't know is not compared."""
+        """Return whether both are one topic; an id that one side lacks is not compared."""
 
         def agree(mine: str, theirs: str) -> bool:
             return not mine or not theirs or mine == theirs
@@ -122,11 +118,9 @@ class Position:
 
     Args:
         offsets: The next offset of every Kafka partition.
-        epochs: The epoch of a leader that had all that comes before the offset, per partition; none where the brokers
-            tell none. A log that is cut off, and grows again, has another leader
-            epoch from there on (KIP-320).
-        last: The last record before the offset, per partition; none where none was found, and in positions that were
-            rebuilt or set by hand.
+        epochs: Per partition, the epoch of a leader that had everything before the offset; empty if the brokers report
+            none. A log that is cut off and grows again has another leader epoch from there on (KIP-320).
+        last: Per partition, the last record before the offset; empty in positions that were rebuilt or set by hand.
     """
 
     identity: TopicIdentity
@@ -144,11 +138,7 @@ class Position:
 
     @classmethod
     def from_json(cls, text: str) -> "Position":
-        """Return the position of the only topic of what `to_json` or `positions_to_json` wrote.
-
-        Raises:
-            ValueError: If the text is not such a document, or has several topics.
-        """
+        """Parse what `to_json` wrote; raises ValueError if the text is something else, or has several topics."""
         (position,) = positions_from_json(text).values()
         return position
 
@@ -179,11 +169,7 @@ def positions_to_json(positions: Iterable[Position]) -> str:
 
 
 def positions_from_json(text: str) -> dict[str, Position]:
-    """Parse what `positions_to_json` wrote.
-
-    Raises:
-        ValueError: If the text is not such a document, or has no topic.
-    """
+    """Parse what `positions_to_json` wrote; raises ValueError if the text is something else, or has no topic."""
     try:
         found = {topic: _position(topic, doc) for topic, doc in json.loads(text).items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -224,10 +210,10 @@ class Watermarks:
     Args:
         low: Log start offset per partition: the oldest record still there.
         end: Exclusive end per partition: the last stable offset, or the high watermark for read_uncommitted.
-        epochs: The leader's epoch per partition, when the end was asked for; none where the brokers tell none.
-        cut_off: Where the log was cut off before a table's position and has grown again, per partition; None in the
-            place of an offset if no record of the log is what the table has read. By `KafkaCluster.cut_off`.
-        replaced: A record that is not the one that a table has read at its offset, per partition.
+        epochs: The leader's epoch per partition; empty if the brokers report none.
+        cut_off: Per partition, where the log was cut off before a table's position and has grown again; None if no
+            record of the log is one that the table has read. By `KafkaCluster.cut_off`.
+        replaced: Per partition, a record that differs from the one that a table has read at its offset.
     """
 
     identity: TopicIdentity

@@ -1,4 +1,4 @@
-"""What is known of a topic at a moment, and the samples that it makes. Pure: no broker, no catalog, no clock."""
+"""The state of a topic and its tables at a moment, as samples of metrics. Pure: no broker, no catalog, no clock."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ Key = tuple[str, str]
 
 
 def key_of(spec: TopicTable) -> Key:
-    """Return what the values of a topic's table are labelled with."""
+    """Return the labels of a topic's table."""
     return spec.full_topic, ".".join(spec.identifier)
 
 
@@ -28,8 +28,7 @@ class Sample:
 
     Args:
         labels: Values of its labels, in their order.
-        value: Of it; with ``since``, of no meaning.
-        since: Of an age, when it began, in seconds since the epoch: it grows until it is asked for.
+        since: For an age: when it began, in seconds since the epoch. The value then is the time since.
     """
 
     metric: Metric
@@ -38,7 +37,7 @@ class Sample:
     since: float | None = None
 
     def at(self, now: float) -> float:
-        """Return the value at a time, in seconds since the epoch; what is of the future is of age 0."""
+        """Return the value at a time in seconds since the epoch; an age that begins in the future is 0."""
         return self.value if self.since is None else max(0.0, now - self.since)
 
 
@@ -80,11 +79,7 @@ class TopicTables:
 
 
 def table_samples(key: Key, found: TopicTables) -> Iterator[Sample]:
-    """Yield what the tables of a topic tell.
-
-    Args:
-        key: The topic and its table.
-    """
+    """Yield the samples of a topic's tables."""
     yield from topic_samples(key, found)
     yield Sample(m.WAITING, key, found.dead_letters)
     # From the beginning: what the first commit adds is an increase then, which alerts see.
@@ -94,7 +89,7 @@ def table_samples(key: Key, found: TopicTables) -> Iterator[Sample]:
 
 
 def topic_samples(key: Key, found: TopicTables) -> Iterator[Sample]:
-    """Yield what the tables of a topic tell of the topic alone, where others fill them too. Arguments as above."""
+    """Yield the samples of a topic alone, for tables that several topics fill."""
     if found.committed_at is not None:
         yield Sample(m.LAST_COMMIT, key, found.committed_at)
     yield from _losses(key, found.losses)
@@ -152,23 +147,14 @@ def _health(key: Key, found: TableFacts) -> Iterator[Sample]:
 
 
 def broker_samples(key: Key, now: Watermarks) -> Iterator[Sample]:
-    """Yield what the brokers tell of a topic.
-
-    Args:
-        key: The topic and its table.
-    """
+    """Yield the samples of a topic's brokers."""
     yield Sample(m.PARTITIONS, key, len(now.partitions))
     yield from _by_partition(m.LOG_START, key, now.low)
     yield from _by_partition(m.LOG_END, key, now.end)
 
 
 def lag_samples(key: Key, now: Watermarks, position: Position | None) -> Iterator[Sample]:
-    """Yield how far a table is, and how far behind.
-
-    Args:
-        key: The topic and its table.
-        position: Of the table; None if there is none. That of another topic of the same name doesn't count.
-    """
+    """Yield the samples of a table's position and lag; the position of an older topic of that name doesn't count."""
     ours = in_topic(position, now)
     if ours is not None:
         known = {p: o for p, o in ours.offsets.items() if p in now.end}
@@ -178,13 +164,12 @@ def lag_samples(key: Key, now: Watermarks, position: Position | None) -> Iterato
 
 
 def unread_samples(key: Key, lags: Mapping[int, int], oldest: Mapping[int, float | None]) -> Iterator[Sample]:
-    """Yield how old the oldest unread records are; nothing of a partition that has some, of which that isn't known.
+    """Yield the ages of the oldest unread records; no sample for a partition with a lag whose age is unknown.
 
     Args:
-        key: The topic and its table.
-        lags: Offsets that the table hasn't taken yet, per partition.
-        oldest: When the oldest unread record came, in seconds since the epoch, per partition; None where there are
-            only offsets without records.
+        lags: Offsets that the table hasn't read yet, per partition.
+        oldest: Per partition, when the oldest unread record came, in seconds since the epoch; None if its unread
+            offsets have no records.
     """
     unread = {p for p, lag in lags.items() if lag}
     if len(lags) > MAX_PARTITIONS:

@@ -45,33 +45,20 @@ _REASON = re.compile(r"not found:|\[FAILED|Exception|ERROR")
 _FETCHED = re.compile(r"\[SUCCESSFUL \] \S+#(\S+);(\S+)!")
 
 
-def silent(_line: str) -> None:
-    """Take a progress line and show nothing."""
+def _silent(_line: str) -> None: ...
 
 
-def ensure_jars(conf: JarConf, tell_user: Callable[[str], None] = silent) -> list[Path]:
-    """Return the jars of one configuration of ``ivy.xml``, retrieving them first if they aren't here yet.
+def ensure_jars(conf: JarConf, tell_user: Callable[[str], None] = _silent) -> list[Path]:
+    """Return the jars of one configuration of ``ivy.xml``, as `retrieve_jars` does."""
+    return retrieve_jars(IVY_FILE, conf, tell_user)
+
+
+def retrieve_jars(ivy_file: Path, conf: str, tell_user: Callable[[str], None] = _silent) -> list[Path]:
+    """Return the jars of one configuration of an Ivy file, retrieving them first if they aren't here yet.
 
     Safe to call from several processes at once: one retrieves, the others wait for it.
 
     Args:
-        conf: Whose jars: Spark's additions, what a storage or a database needs beside them, the embedded broker's class
-            path, or the embedded schema registry, whose archive of 142 MB is unpacked and whose one jar here finds its
-            others.
-        tell_user: Called with a line of progress, only while retrieving.
-
-    Raises:
-        JarsError: If Ivy can't retrieve them. What it has downloaded stays in its cache, so a retry resumes.
-        JavaNotFoundError: If there is no Java to run Ivy with.
-    """
-    return retrieve_jars(IVY_FILE, conf, tell_user)
-
-
-def retrieve_jars(ivy_file: Path, conf: str, tell_user: Callable[[str], None] = silent) -> list[Path]:
-    """Return the jars of one configuration of an Ivy file, retrieving them first if they aren't here yet.
-
-    Args:
-        ivy_file: Names the jars; another version of it has others.
         tell_user: Called with a line of progress, only while retrieving.
 
     Raises:
@@ -92,11 +79,10 @@ def jars_classpath(conf: JarConf) -> str:
 
 
 def spark_jars() -> str:
-    """Return the value for ``spark.jars``: our jars and those of ``$KAFKA_LAKE_SPARK_JARS``, which has commas between.
+    """Return the value for ``spark.jars``: our jars and those of ``$KAFKA_LAKE_SPARK_JARS``, separated by commas.
 
     Raises:
         JarsError: If ours can't be retrieved, or one of the others isn't there.
-        JavaNotFoundError: If there is no Java to retrieve them with.
     """
     more = [Path(text.strip()).absolute() for text in environment.SPARK_JARS.value().split(",") if text]
     if missing := [jar for jar in more if not jar.is_file()]:
@@ -109,11 +95,7 @@ def jars_with(classes: Mapping[str, str], there: Iterable[str]) -> list[Path]:
 
     Args:
         classes: Full names, and for each the artifact that has it.
-        there: Paths of the jars that are loaded anyhow. What has a class already is not brought a second time.
-
-    Raises:
-        JarsError: If they can't be retrieved.
-        JavaNotFoundError: If there is no Java to retrieve them with.
+        there: Paths of the jars that are loaded anyhow.
     """
     given = list(there)
     wanted = {artifact for name, artifact in classes.items() if lacks(name, given)}
