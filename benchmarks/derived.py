@@ -15,9 +15,7 @@ from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine as Deriving
 from kafka_lake.derive.run import derive
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog

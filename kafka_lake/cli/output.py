@@ -19,10 +19,10 @@ from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.environment import LOG
 from kafka_lake.common.text import counted, printable
 from kafka_lake.ingest.commit import Commit
+from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.maintenance.maintain import Due, HasTables, Preview
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import Progress as RunProgress
 from kafka_lake.ingest.report import RunReport

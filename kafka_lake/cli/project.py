@@ -20,7 +20,7 @@ from kafka_lake.components.resources.kafka import KafkaResource, RegistryResourc
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.errors import ConfigurationError, NoProjectError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.topic_table import TopicTable, once_each
 from kafka_lake.local_stack.running import Ports
 from kafka_lake.local_stack.stack import broker_at_hand

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kafka_lake.common.text import printable
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import quoted
 

@@ -16,7 +16,7 @@ from kafka_lake.common.offsets import positions_to_json
 from kafka_lake.common.text import counted, printable
 from kafka_lake.components.metadata import readable
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.preview import Preview, preview
 from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
 from kafka_lake.lake.history import SchemaVersion, schema_history

@@ -18,7 +18,7 @@ from kafka_lake.derive.derived_table import DerivedTable, Identifier, Unit, Wind
 from kafka_lake.derive.engine import DeriveReport, Engine
 from kafka_lake.derive.run import derive
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.lake.catalog import LakeCatalog
 

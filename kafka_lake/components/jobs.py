@@ -27,9 +27,8 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.steps import as_failures, run_choices
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest import run
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.maintenance.maintain import Due, Maintained, Tables, due, maintain, sentence
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.topic_table import TopicTable
 
 TABLE_HEALTH = "table_health"

@@ -19,19 +19,17 @@ from kafka_lake.components.reporting import Event, Reporter
 from kafka_lake.components.runs import yields_slot
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.commit import CHECKS, Commit
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer, call
 from kafka_lake.ingest.continuous.round import Round
 from kafka_lake.ingest.continuous.run import ContinuousRun, Stop
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.append import is_time
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.published import examine, examine_rules
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.run import each_topic, ingest, logged_run, replay
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner, runner_of

@@ -34,12 +34,11 @@ from kafka_lake.components.partitions import is_for_partitions, register_partiti
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.commit import GATES, Finding
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, RetryPolicy, call
 from kafka_lake.ingest.maintenance.maintain import due
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import PartitionReport, Progress, Reached, RunReport, RunSoFar, merged
-from kafka_lake.ingest.retry import RetryPolicy, call
 from kafka_lake.ingest.run import Chosen
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import TopicTable

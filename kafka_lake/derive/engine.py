@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kafka_lake.ingest.commit import Finding
-from kafka_lake.ingest.observer import Observer, ignore
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.context import Observer, RetryPolicy, ignore
 from kafka_lake.lake.catalog import LakeCatalog
 
 

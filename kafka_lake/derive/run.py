@@ -18,10 +18,10 @@ from kafka_lake.derive.stage import StagedRows, stage
 from kafka_lake.derive.upstream import APPEND
 from kafka_lake.errors import PublishRefusedError, TableError
 from kafka_lake.ingest.causes import is_transient
+from kafka_lake.ingest.context import call, short_pauses
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.report import merged
-from kafka_lake.ingest.retry import call, short_pauses
 from kafka_lake.ingest.run import RunLog
 from kafka_lake.ingest.stage.schema import arrow_columns
 from kafka_lake.ingest.telemetry import RunLineage, Subject, place_of, table_facets, written_facets

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.plan.append import offsets_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -27,12 +27,6 @@ def control_offsets(table: Table, groups: Iterable[str]) -> tuple[str, str, dict
 
     A coordinator that has restarted notes only the partitions that gave it something since. So all of the history
     counts, and of each partition what is farthest.
-
-    Args:
-        groups: Consumer groups that the connector may have.
-
-    Returns:
-        The control topic, the group, and the offsets; None if no snapshot has any of these groups.
 
     Raises:
         TableError: If the offsets can't be read.
@@ -95,10 +89,6 @@ def first_uncommitted(events: Iterable[Record], table: str, uuid: UUID) -> Recor
 
     Each event has the schema of its payload in it, and so the payload's name; an announcement has the name and the id
     of its table. An event that isn't understood may announce anything.
-
-    Args:
-        events: What the control topic holds beyond what the table's snapshots name.
-        table: The table's name without its namespace.
     """
     return next((event for event in events if _may_announce(event.value or b"", table.encode(), uuid.bytes)), None)
 
@@ -172,10 +162,6 @@ _BY_HAND = "If you know the offsets, name those of all partitions with --from-of
 
 def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionStart, ...]:
     """Return where each Kafka partition resumes.
-
-    Args:
-        table: The table's name, for messages.
-        evidence: What the other writer has left behind.
 
     Raises:
         AdoptionRefusedError: If a partition has no offset, or one that Kafka no longer has, or hasn't yet.
@@ -387,11 +373,6 @@ _DELETES = "total-equality-deletes"
 
 def plan_adoption(spec: TopicTable, connections: Connections, source: Source) -> Adoption:
     """Return what `kafka-lake adopt` would write.
-
-    Args:
-        spec: The topic and its table.
-        connections: Cluster and catalog are asked; Spark is not.
-        source: Where the offsets come from.
 
     Raises:
         TableError: If there is no such table, or it has a position of its own.

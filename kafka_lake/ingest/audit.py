@@ -43,16 +43,7 @@ class PartitionRows:
 def audit(
     context: Context, plan: Plan, staged: Staged, earlier: tuple[int, int] = (0, 0)
 ) -> tuple[list[Finding], dict[int, int]]:
-    """Examine a staged commit.
-
-    Args:
-        context: Of the run; Spark reads three columns of the staged files where their writers couldn't tell, and
-            nothing else.
-        earlier: Dead letters and records of the run's commits before this one; its limit is for the whole run.
-
-    Returns:
-        One finding per check, and the rows per Kafka partition (empty without metadata columns).
-    """
+    """Examine a staged commit."""
     spec, primary = context.spec, staged.primary
     held = None
     if spec.metadata_column and staged.keyed is None:
@@ -197,15 +188,7 @@ def offset_continuity(
     chain: Sequence[str] = (),
     others: Positions = MappingProxyType({}),
 ) -> Finding:
-    """Check that the commit starts where the table's position ends, overlaps nothing and has every offset once.
-
-    Args:
-        before: The table's position in the topic.
-        held: What the snapshot adds, by partition.
-        carried: The positions that the snapshot carries.
-        chain: What is wrong with the snapshot's ancestors.
-        others: The table's positions in other topics, which it carries on.
-    """
+    """Check that the commit starts where the table's position ends, overlaps nothing and has every offset once."""
     problems, topic = list(chain), plan.topic
     ranges = {r.partition: r for r in plan.ranges}
     lost = {loss.partition for loss in plan.losses}
@@ -241,12 +224,7 @@ def _partition_problems(where: str, rows: PartitionRows, planned: OffsetRange | 
 def schema_evolution(
     evolution: Sequence[Change], spec: TopicTable | None = None, staged: Staged | None = None
 ) -> Finding:
-    """Check that the schema changed in ways only that are safe by Iceberg's rules, and tell what didn't change.
-
-    Args:
-        evolution: How the schema differs from the one before.
-        spec: The topic's policy, for a staged commit.
-    """
+    """Check that the schema changed in ways only that are safe by Iceberg's rules, and tell what didn't change."""
     problems = [
         f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in evolution if not c.safe
     ]

@@ -135,12 +135,7 @@ _OVERFLOW = re.compile(r"java\.lang\.ArithmeticException: long overflow")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether the same attempt may succeed a moment later, without anybody mending anything.
-
-    Returns:
-        True for brokers, registry, catalogs and storage that don't answer or are overtaxed, for commits that lost a
-        race, and for errors of Spark whose text names none of the causes that last. False for everything else.
-    """
+    """Tell whether the same attempt may succeed a moment later, without anybody mending anything."""
     if isinstance(error, KafkaLakeError):
         return isinstance(error, _PASSING_ERRORS) and not isinstance(error, _LASTING_ERRORS)
     if isinstance(error, PySparkException | Py4JError) or _grpc_code(error):
@@ -159,16 +154,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def may_be_a_record(error: BaseException) -> bool:
-    """Tell whether a record may be the reason why a batch can't be staged.
-
-    Args:
-        error: What reading, decoding or writing a batch raised.
-
-    Returns:
-        False for what is known to be the systems' or a setting's: brokers, registry, catalogs, storage and engine that
-        don't answer or refuse, memory and disk that are used up, lost offsets, and all errors of ours. True for all
-        others, since nobody can list in how many ways a record is odd.
-    """
+    """Tell whether a record may be the reason why a batch can't be staged."""
     if isinstance(error, (KafkaLakeError, ImportError, MemoryError, NotImplementedError, OSError, sql.SQLAlchemyError)):
         return False
     if type(error).__module__ == iceberg.__name__:
@@ -185,11 +171,7 @@ def may_be_a_record(error: BaseException) -> bool:
 
 
 def engine_died(error: BaseException) -> bool:
-    """Tell whether an engine, or a process of it, may have died while it worked.
-
-    Args:
-        error: What reading, decoding or writing a batch raised.
-    """
+    """Tell whether an engine, or a process of it, may have died while it worked."""
     if isinstance(error, KafkaLakeError):
         return isinstance(error, EngineUnavailableError)
     if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
@@ -200,15 +182,7 @@ def engine_died(error: BaseException) -> bool:
 
 
 def kafka_data_loss(error: BaseException) -> str | None:
-    """Recognise that Spark's Kafka source failed since planned offsets are gone (its ``failOnDataLoss``).
-
-    Args:
-        error: What evaluating a frame of `read` raised, in this process or through Spark Connect.
-
-    Returns:
-        What is gone, in one sentence with topic, partition and offsets as far as they are told; None if it is
-        another error. Which of the offsets are still there Spark doesn't tell; the topic's watermarks do.
-    """
+    """Recognise that Spark's Kafka source failed since planned offsets are gone (its ``failOnDataLoss``)."""
     if not isinstance(error, PySparkException | Py4JJavaError):
         return None
     text = _text(error)
@@ -324,11 +298,7 @@ _STORE = re.compile(r"KafkaException: (Failed to load (?:PEM )?SSL \w*store[^\n]
 
 
 def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaLakeError | None:
-    """Return the error for the user, if Spark wasn't told how to reach the storage that a table's files are in.
-
-    Args:
-        error: What writing or reading the table raised, in this process or through Spark Connect.
-    """
+    """Return the error for the user, if Spark wasn't told how to reach the storage that a table's files are in."""
     text, setting = java_text(error) or "", catalog_variable(catalog)
     if _NO_REGION in text:
         return ConfigurationError(
@@ -351,12 +321,7 @@ def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaL
 
 
 def refused_by_kafka(error: BaseException, topic: str, cluster: KafkaCluster) -> KafkaLakeError | None:
-    """Return the error for the user, if Spark failed since the brokers refused it.
-
-    Args:
-        error: What evaluating a frame of `read` raised, in this process or through Spark Connect.
-        topic: The topic that was read.
-    """
+    """Return the error for the user, if Spark failed since the brokers refused it."""
     text = java_text(error)
     found = None if text is None else _refused(text, topic, cluster)
     return found and own_variables(found, cluster.name)

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from kafka_lake.executors.writing.report import Span
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.decode import UNDECODABLE
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder

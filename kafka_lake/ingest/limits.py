@@ -23,13 +23,6 @@ def within_bytes(
 ) -> tuple[OffsetRange, ...]:
     """Return the first part of planned ranges whose records have about so many bytes, fair to all partitions.
 
-    Args:
-        ranges: What is planned, one range of a partition at most.
-        probes: Of these partitions. A partition without any counts like the one with the largest records; without
-            any probe at all, what counts is the commit before, and for the first commit the largest record there is.
-        max_bytes: What the part may have by the estimate. One record is taken even if it has more.
-        mean: Bytes for each offset of the commit before; 0 if there was none.
-
     >>> sixteen_large = [Probe(0, 0, 16, 16_000)]
     >>> within_bytes((OffsetRange(0, 0, 100),), sixteen_large, 10_000)
     (OffsetRange(partition=0, start=0, end=10),)
@@ -45,10 +38,6 @@ def within_bytes(
 
 def estimated(within: OffsetRange, probes: Sequence[Probe]) -> float:
     """Return about how many bytes the records of a range have.
-
-    Args:
-        probes: At least one of its partition, in ascending order. Each counts up to the beginning of the next, the
-            first from the beginning of the range.
 
     >>> estimated(OffsetRange(0, 0, 100), [Probe(0, 0, 10, 20), Probe(0, 50, 10, 1000)])
     5100.0
@@ -202,9 +191,6 @@ class TooLarge:
     def cut(self, todo: Plan, table: Table | None) -> Plan:
         """Return what of a plan can be read before a record that is too large, or is tried alone.
 
-        Args:
-            table: As the plan saw it; None if there is none.
-
         Raises:
             RecordTooLargeError: If the record comes next. The other partitions have had a commit.
         """
@@ -227,9 +213,6 @@ class TooLarge:
 
     def failed(self, todo: Plan | None, error: Exception) -> None:
         """Look for a record that is too large, if the engine has died while it worked at a plan.
-
-        Args:
-            todo: What it read; None if it read nothing.
 
         Raises:
             RecordTooLargeError: If the engine died of a record. The table tells later runs, if there is one.
@@ -272,11 +255,7 @@ class TooLarge:
 
 
 def refused_in(table: Table | None, identity: TopicIdentity) -> tuple[Large, ...]:
-    """Return the records of a topic that have ended the engine, as a table tells.
-
-    Args:
-        table: As it was loaded; None for no table.
-    """
+    """Return the records of a topic that have ended the engine, as a table tells."""
     found = _known(table).get(_key(identity), {}) if table else {}
     return tuple(Large(int(partition), offset, size) for partition, (offset, size) in found.items())
 
@@ -363,10 +342,6 @@ class Search:
     def failed(self, plan: Plan, message: str) -> "Search":
         """Return the search after a commit failed.
 
-        Args:
-            plan: What was to be committed; at least one offset.
-            message: The first line of the error.
-
         Raises:
             EveryRecordFailsError: If too many records in a row failed alone.
         """
@@ -389,19 +364,12 @@ class Search:
         """Return the search after Spark's Kafka source failed at a record: this process reads the next records.
 
         There may be one such record or nothing else, so Spark is asked again after that, for more and more.
-
-        Args:
-            plan: What was to be committed; at least one offset.
         """
         limit = min(plan.records_at_most, _RECORDS_BY_CLIENT)
         return replace(self, limit=limit, suspects=limit, by_client=True)
 
     def done(self, plan: Plan, rows: int) -> "Search":
-        """Return the search after a commit.
-
-        Args:
-            rows: How many rows it added.
-        """
+        """Return the search after a commit."""
         if self.limit is None or plan.undecodable is not None:
             return replace(self, found=None, failed_alone=False, by_client=False)
         left = max(self.suspects - plan.records_at_most, 0)

@@ -4,10 +4,11 @@ Exactly once rests on three things alone: the plan begins at the position of the
 the position is part of the snapshot that holds the rows, and publication is refused if the head has moved.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import Position
@@ -21,7 +22,6 @@ from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.decode.excepted import refuse_excepted
 from kafka_lake.ingest.decode.key_columns import refuse_other_keys
 from kafka_lake.ingest.jobs.append import Job
-from kafka_lake.ingest.limits import ByteLimit, Search, TooLarge
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import GateFailedError, Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.read import Records, read_sample
@@ -43,20 +43,16 @@ class Attempt:
 
     Args:
         job: Gives the plan and the records.
-        search: Cuts the plan while a record is sought that makes its batch fail.
-        byte_limit: Cuts the plan where its records have too many bytes.
-        too_large: Cuts the plan before a record that the engine has no room for.
+        cut: Shortens a plan for the table to what one commit may read.
         failed_so_far: Dead letters and records of the run's commits before this one; the limit is for the whole run.
         position: The table's, as the run last knew it.
-        share: What of the topic's records is for the table; None for all of them.
+        share: Selects the table's records of a topic with several tables; None for all records.
     """
 
     context: Context
     job: Job
     topic: TopicEnds
-    search: Search
-    byte_limit: ByteLimit
-    too_large: TooLarge
+    cut: Callable[[Plan, Table | None], Plan]
     failed_so_far: tuple[int, int]
     position: Position | None
     share: TableShare | None = None
@@ -64,21 +60,16 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Done:
-    """A commit that was made.
-
-    Args:
-        plan: What it was to have.
-        left: The tables as it left them; None where only another look can tell.
-    """
+    """A commit that was made by a plan, and the tables as it left them; None where only another look can tell."""
 
     commit: Commit
     plan: Plan
     left: Tables | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
-    """What came of an attempt.
+    """What came of an attempt; filled in step by step, so that an error leaves what was known before it.
 
     Args:
         position: The table's, as it was found; as the run last knew it, if the attempt failed before.
@@ -99,56 +90,53 @@ class Outcome:
 def commit(attempt: Attempt) -> Outcome:
     """Make the next commit that a job asks for.
 
-    Returns:
-        What came of it. Its error is a `GateFailedError` if a gate refused the commit; a `PublishRefusedError` if
-        others moved ``main``, and it is for the runner to plan again; another `KafkaLakeError` for anything else a user
-        can mend. In each case ``main`` is as it was, and nothing staged is left.
+    The outcome's error is a `GateFailedError` if a check refused the commit; a `PublishRefusedError` if another writer
+    moved ``main``, and the runner must plan again; another `KafkaLakeError` for anything else a user can mend. In each
+    case ``main`` is as it was, and nothing staged is left.
     """
-    known = Outcome(attempt.position)
+    outcome = Outcome(attempt.position)
     try:
-        for each in _steps(attempt):
-            known = each
+        _commit(attempt, outcome)
     except Exception as error:
-        return replace(known, error=error)
-    return known
+        outcome.error = error
+    return outcome
 
 
-def _steps(attempt: Attempt) -> Iterator[Outcome]:
-    """Take one step after the other, and give what is known before each of those that may fail by it."""
+def _commit(attempt: Attempt, outcome: Outcome) -> None:
+    """Take the seven steps; begin again after a step that changed what the plan was made by."""
     context, job = attempt.context, attempt.job
     context.effort.begin()
     found: Tables = _find(attempt)
-    known = Outcome(found.table.position if found.table else None)
-    yield known
+    outcome.position, outcome.decoding = found.table.position if found.table else None, None
     todo: Plan | None = _plan(attempt, found)
     if todo is None:
         return
     context.effort.done("plan")
-    yield replace(known, decoding=todo)
+    outcome.decoding = todo
     records: Records | None = job.records(todo, attempt.share)
     if records is None:
-        yield replace(known, passed=todo)
+        outcome.passed, outcome.decoding = todo, None
         return
     if found.table is None or found.table.head is None:
-        yield from _create(attempt, records, replace(known, created=_missing(context, found)))
-        return
+        outcome.created |= _missing(context, found)
+        _create(attempt, records)
+        outcome.decoding = None
+        return _commit(attempt, outcome)
     with ExitStack() as held:
         with refused_if_main_moved(context, found.table):
-            if records.new_tables:
-                _name_new_tables(attempt, found, records, held)
-            else:
+            if not records.new_tables:
                 staged: Staged = _stage(context, found.table, found, records, held=held)
                 context.effort.done("stage")
-                yield known
+                outcome.decoding = None
                 published: Published = audit_and_publish(
                     context, found, records.plan, staged, failed_so_far=attempt.failed_so_far
                 )
+            else:
+                _name_new_tables(attempt, found, records, held)
         if records.new_tables:
-            yield from _steps(attempt)
-            return
+            return _commit(attempt, outcome)
         job.published(published.staged)
-    commit = _report(context, records, published)
-    yield replace(known, done=Done(commit, todo, left_by(context, found, published.staged)))
+    outcome.done = Done(_report(context, records, published), todo, left_by(context, found, published.staged))
 
 
 def _find(attempt: Attempt) -> Tables:
@@ -192,9 +180,7 @@ def _plan(attempt: Attempt, found: Tables) -> Plan | None:
         todo = share.cut(share.whole(todo, state))
     if todo is None:
         return None
-    todo = attempt.byte_limit.cut(attempt.search.next(todo))
-    todo = attempt.too_large.cut(todo, state.table if state else None)
-    return attempt.topic.remembered(todo)
+    return attempt.topic.remembered(attempt.cut(todo, state.table if state else None))
 
 
 def _missing(context: Context, found: Tables) -> frozenset[tuple[str, str]]:
@@ -203,10 +189,8 @@ def _missing(context: Context, found: Tables) -> frozenset[tuple[str, str]]:
     return frozenset(each for each in context.spec.identifiers if context.connections.catalog.table(each) is None)
 
 
-def _create(attempt: Attempt, records: Records, known: Outcome) -> Iterator[Outcome]:
-    """Create the table, and begin again: what others did meanwhile counts."""
+def _create(attempt: Attempt, records: Records) -> None:
     context, plan = attempt.context, records.plan
-    yield replace(known, decoding=plan)
     # Where no record shows a column, the columns come with later ones.
     has_none = plan.undecodable is not None or (plan.share is not None and not plan.share.records)
     sample = _sample(context, plan)
@@ -218,9 +202,6 @@ def _create(attempt: Attempt, records: Records, known: Outcome) -> Iterator[Outc
             raise
         context.decoding.create_table(context.spec, context.connections, records.frame, attempt.share is not None)
     context.observer.step_done("table created")
-    yield known
-    for each in _steps(attempt):
-        yield replace(each, created=known.created | each.created)
 
 
 def _sample(context: Context, plan: Plan) -> DataFrame | None:

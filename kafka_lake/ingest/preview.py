@@ -13,7 +13,7 @@ from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.causes import may_be_a_record_time
 from kafka_lake.ingest.commit import ColumnNote
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics, decoded
@@ -58,9 +58,6 @@ class Preview:
 def newest(now: Watermarks, records: int) -> tuple[OffsetRange, ...]:
     """Return the newest offsets of a topic, evenly from its partitions.
 
-    Args:
-        records: How many at most, but one of each partition.
-
     >>> from kafka_lake.common.offsets import TopicIdentity
     >>> now = Watermarks(TopicIdentity("c", "i", "t"), {0: 5, 1: 0}, {0: 100, 1: 3})
     >>> [(r.partition, r.start, r.end) for r in newest(now, 20)]
@@ -73,12 +70,6 @@ def newest(now: Watermarks, records: int) -> tuple[OffsetRange, ...]:
 
 def preview(spec: TopicTable, connections: Connections, records: int, topic: TopicTable | None = None) -> Preview:
     """Look at a topic's newest records as the next run would, and change nothing.
-
-    Args:
-        spec: The topic and its table.
-        connections: Cluster, catalog, registry and Spark.
-        records: How many of the newest records of the topic to look at.
-        topic: The topic's settings, where the table is that of a route.
 
     Raises:
         KafkaLakeError: If brokers, registry or catalog don't answer.

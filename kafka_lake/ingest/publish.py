@@ -12,9 +12,8 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from kafka_lake.errors import AuditFailedError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.audit import audit
 from kafka_lake.ingest.commit import RULES_REMEDY, Finding
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Context, short_pauses
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.retry import short_pauses
 from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables, dead_letters_head
@@ -33,14 +32,6 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 def publish(context: Context, staged: Staged, done: Totals, also: Mapping[str, str] = _NOTHING) -> float:
     """Make an audited commit visible.
-
-    Args:
-        staged: What to publish; its branches are gone afterwards.
-        done: What it does, in numbers: the topic's table adds them up.
-        also: Other properties that the primary gets with it.
-
-    Returns:
-        When the primary became visible, in seconds since the epoch.
 
     Raises:
         PublishRefusedError: If a table's ``main`` moved since it was planned. The primary is as it was; dead letters
@@ -120,12 +111,6 @@ def audit_and_publish(
 ) -> Published:
     """Publish what passes its audit.
 
-    Args:
-        found: The tables as the plan saw them.
-        staged: What became of it. If it isn't published, it is removed.
-        failed_so_far: Dead letters and records of the run's commits before this one.
-        also: Other properties that the table gets with it.
-
     Raises:
         GateFailedError: If a check refuses it.
         PublishRefusedError: If others moved ``main``, and only a new plan can tell what is to be done.
@@ -156,9 +141,6 @@ def refused_if_main_moved(context: Context, state: TableState) -> Iterator[None]
 
     Who publishes takes the branches of those away who no longer can: that shows as any error.
 
-    Args:
-        state: The table as the plan saw it.
-
     Raises:
         PublishRefusedError: Instead of an error of the block.
     """
@@ -179,11 +161,6 @@ def audited(
     context: Context, todo: Plan, staged: Staged, failed_so_far: tuple[int, int]
 ) -> tuple[list[Finding], dict[int, int]]:
     """Return what an audit finds of a table that may be published, and its rows by Kafka partition.
-
-    Args:
-        context: Of the run, with the table's settings.
-        staged: What became of it. It stays, whatever is found.
-        failed_so_far: Dead letters and records of the run's commits before this one.
 
     Raises:
         GateFailedError: If a check refuses it.

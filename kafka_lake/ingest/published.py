@@ -25,7 +25,7 @@ from kafka_lake.common.offsets import Position, lag, place
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.audit import data_loss, schema_evolution
 from kafka_lake.ingest.commit import Finding, PublishedNote, moment, rule_finding
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.decode.rows import DELETED, change_columns
 from kafka_lake.ingest.record_keys import metadata_column_of, state_of
 from kafka_lake.ingest.rule import Rule
@@ -44,14 +44,6 @@ _ROWS_AT_ONCE = 5_000_000
 
 def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> list[Finding]:
     """Check the table as its readers see it.
-
-    Args:
-        spec: The topic and its table.
-        catalog: Where the table is; metadata, and the columns partition and offset of the data, are read.
-        cluster: Asked for the topic's end.
-
-    Returns:
-        One finding per check.
 
     Raises:
         TableError: If there is no table yet.
@@ -203,9 +195,6 @@ def windows(table: Table, offset: str, rows: int = _ROWS_AT_ONCE) -> list[tuple[
     """Return offsets from and to which to look at a table, so that no look takes many more than so many rows.
 
     Files tell where they begin and how many rows they have. Those that don't tell count as beginning at 0.
-
-    Args:
-        offset: Path of the column of offsets.
     """
     field = table.schema().find_field(offset)
     files = [task.file for task in table.scan(selected_fields=(offset,)).plan_files()]
@@ -227,13 +216,6 @@ def _begin(field: NestedField, bounds: Mapping[int, bytes] | None) -> int:
 
 def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Rule]) -> list[Finding]:
     """Ask rules of all rows that a table has.
-
-    Args:
-        spec: The topic and its table.
-        connections: Catalog and Spark; all rows are read, but only the columns that rules are about.
-
-    Returns:
-        One finding per rule. Rules that are about a commit pass: the table doesn't tell its commits apart.
 
     Raises:
         TableError: If there is no table yet.

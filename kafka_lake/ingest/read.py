@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.arrow_tables import Prewritten
 from kafka_lake.kafka.records import read_ranges
@@ -56,14 +56,6 @@ _TUNED = {
 def read(connections: Connections, plan: Plan, topic: str) -> DataFrame:
     """Return the records of the planned ranges: key, value, topic, partition, offset, timestamp, headers.
 
-    Args:
-        connections: Spark, where it will run, and how it reaches the brokers; nothing runs yet.
-        plan: Its ranges are read, and nothing else.
-
-    Returns:
-        A lazy frame; timestamps outside of the years 1970 to 9999 are null. Evaluating it fails if an offset in the
-        ranges is gone (``failOnDataLoss``).
-
     Raises:
         KafkaError: If this process reads the records, and the brokers don't give them all.
     """
@@ -108,7 +100,7 @@ def both_ends(ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[OffsetRan
 
     >>> both_ends([OffsetRange(0, 0, 100), OffsetRange(1, 5, 6)], 8)
     ((OffsetRange(partition=0, start=0, end=2), OffsetRange(partition=1, start=5, end=6)), \
-(OffsetRange(partition=0, start=98, end=100),))
+    (OffsetRange(partition=0, start=98, end=100),))
     """
     filled = [each for each in ranges if len(each)]
     count = max(1, most // (2 * len(filled)))

@@ -16,9 +16,6 @@ def waited(staged: Staged, visible_at: float) -> Waited | None:
     """Return how old a commit's records were when it was published; None if none of them has a time.
 
     A record from the future, by a producer whose clock is ahead of ours, is of age 0.
-
-    Args:
-        visible_at: When it was published, in seconds since the epoch.
     """
     if staged.oldest_ms is None or staged.newest_ms is None:
         return None
@@ -121,11 +118,7 @@ class RunReport:
         return RunReport(self.table, self.run_id, reached, commits, seconds=seconds, others=others)
 
     def of(self, table: tuple[str, str]) -> "RunReport":
-        """Return what the run did to one of the topic's tables.
-
-        Args:
-            table: Namespace and name; those of the table that takes what no condition takes give the report itself.
-        """
+        """Return what the run did to one of the topic's tables."""
         name = ".".join(table)
         return (
             self if name == self.table else self.others.get(table) or replace(self, table=name, commits=[], others={})
@@ -199,11 +192,7 @@ class RunSoFar:
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Return one finding for each check that keeps every problem and every change of columns; numbers are added.
-
-    Args:
-        findings: Of several commits, in their order.
-    """
+    """Return one finding for each check that keeps every problem and every change of columns; numbers are added."""
     every = list(findings)
     checks = dict.fromkeys([*CHECKS, *(each.check for each in every)])
     return [_merged(check, [each for each in every if each.check == check]) for check in checks]
@@ -254,11 +243,7 @@ class Progress:
     last: float = 0.0
 
     def plus(self, todo: Plan, now: float) -> "Progress":
-        """Return the progress after a commit.
-
-        Args:
-            now: When it was done, by the same clock.
-        """
+        """Return the progress after a commit."""
         done = todo.records_at_most
         # A run that continues has one backlog after the other; what it waited in between is no measure of anything.
         before = self if self.remaining or not self.commits else Progress(now)

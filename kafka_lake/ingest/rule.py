@@ -256,9 +256,6 @@ class Rule:
 def rules_of(entries: Iterable[RuleEntry], fail_above: int | str | None = None) -> tuple[Rule, ...]:
     """Return the rules that entries stand for, in their order, with all defaults filled in.
 
-    Args:
-        fail_above: What counts for rules that make dead letters and say nothing of it.
-
     >>> [rule.name for rule in rules_of([RuleEntry(not_null=("id", "store")), RuleEntry(expression="total >= tax")])]
     ['not_null_id', 'not_null_store', 'expression_total_tax']
     """

@@ -13,13 +13,11 @@ from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.adopt import Adoption, Source
 from kafka_lake.ingest.causes import headline, is_transient, sentence
 from kafka_lake.ingest.commit import NOT_KEPT, Commit
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Connections, Context, Observer
 from kafka_lake.ingest.jobs.adopt import Adopt
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay, Replayed
 from kafka_lake.ingest.jobs.replay import Extent, Replay, Reset
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.report import RunReport
@@ -123,15 +121,6 @@ def ingest(
 ) -> RunReport:
     """Bring a table up to where its topic ends now.
 
-    Args:
-        spec: The topic and its table.
-        connections: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
-        run_id: Goes into branch names, snapshot summaries and dead letters.
-        partitions: Only these Kafka partitions; None for all.
-
-    Returns:
-        What was done.
-
     Raises:
         GateFailedError: If a gate refused a commit; commits before it stay.
         LeftBehindError: If tables of a topic with several couldn't take their records; the others have theirs.
@@ -147,14 +136,6 @@ def replay(
     spec: TopicTable, connections: Connections, run_id: str, extent: Extent, observer: Observer | None = None
 ) -> RunReport:
     """Read a part of the topic again and swap the table's rows of it for what today's schema and transform give.
-
-    Args:
-        spec: The topic and its table.
-        run_id: Goes into branch names, snapshot summaries and dead letters.
-        extent: What to read again; more than ``max_records_per_commit`` becomes several commits.
-
-    Returns:
-        What was done; the position is as it was.
 
     Raises:
         DataLossError: If Kafka no longer has what the table has there, unless told to keep it. Nothing is changed.
@@ -179,14 +160,6 @@ def each_topic(
 
     A topic that fails doesn't keep the others from being read. One that the brokers don't know is left out, unless it
     is the only one: a deleted topic has nothing to read.
-
-    Args:
-        chosen: The topics, at least one.
-        run: Runs over one of them.
-        warn: Is called with a line about each that fails.
-
-    Returns:
-        What was done.
 
     Raises:
         LeftBehindError: If some of several topics have failed; the others are up to date.
@@ -215,11 +188,6 @@ def plan_reset(
 ) -> Plan | None:
     """Return what a reset would do, without doing it; None if the position is there already.
 
-    Args:
-        spec: The topic and its table.
-        connections: Brokers and catalog are asked; Spark only if the position must be rebuilt.
-        partitions: Only these Kafka partitions; None for all.
-
     Raises:
         TableError: If there is no table yet.
         ConfigurationError: If a target lies outside of what the topic holds.
@@ -246,14 +214,6 @@ def reset(
     Rows at and beyond a target before the position are removed, since they will be read again; offsets between the
     position and a target beyond it are recorded as skipped.
 
-    Args:
-        spec: The topic and its table.
-        run_id: Goes into branch name and summary.
-        partitions: Only these Kafka partitions; None for all.
-
-    Returns:
-        What was done; no commit if the position is there already.
-
     Raises:
         TableError: If there is no table yet.
         ConfigurationError: If a target lies outside of what the topic holds, or rows would have to be removed and
@@ -273,14 +233,6 @@ def adopt(
 ) -> RunReport:
     """Take over a table that another writer has filled: write the position at which it resumes, in one commit.
 
-    Args:
-        spec: The topic and its table.
-        run_id: Goes into branch name and summary.
-        source: Where its offsets come from; asked once more, just before the commit.
-
-    Returns:
-        What was done.
-
     Raises:
         AdoptionRefusedError: If the other writer has gone on since. ``main`` is as it was.
         KafkaLakeError: For anything else a user can mend; ``main`` is as it was.
@@ -293,15 +245,6 @@ def replay_dead_letters(
     spec: TopicTable, connections: Connections, run_id: str, where: str | None = None, observer: Observer | None = None
 ) -> Replayed:
     """Decode dead letters again with today's schema and transform, and move those that now fit into the table.
-
-    Args:
-        spec: The topic and its table.
-        connections: Catalog and Spark; Kafka is asked for the topic's identity only.
-        run_id: Goes into branch names, snapshot summaries and the letters that stay.
-        where: SQL condition on the columns of the dead-letter table; None for all.
-
-    Returns:
-        What was done.
 
     Raises:
         ConfigurationError: If there is no metadata column, or the condition isn't understood.
@@ -320,12 +263,7 @@ def replay_dead_letters(
 def logged_run(
     spec: TopicTable, connections: Connections, run_id: str, observer: Observer | None = None
 ) -> Iterator[Context]:
-    """Give what a run works with; what happens during the block is logged, and why it fails if it does.
-
-    Args:
-        spec: The topic and its table.
-        run_id: Goes into branch names, snapshot summaries and dead letters.
-    """
+    """Give what a run works with; what happens during the block is logged, and why it fails if it does."""
     run_log = RunLog(".".join(spec.identifier), run_id, spec.full_topic)
     try:
         yield Context(spec, connections, run_id, run_log.observing(observer or Observer()), decoding=SparkDecoding())

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 
+from pyiceberg.table import Table
 from pyspark.errors import AnalysisException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
@@ -19,7 +20,7 @@ from kafka_lake.ingest.causes import (
     refused_by_kafka,
 )
 from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import LONGEST_SHORT_PAUSE, Context, short_pauses
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.limits import LARGE, ByteLimit, Large, Search, TooLarge
 from kafka_lake.ingest.maintenance.clean import sweep
@@ -27,7 +28,6 @@ from kafka_lake.ingest.pipeline import Attempt, Done
 from kafka_lake.ingest.plan.model import Plan, can_be_parted
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import Reached, RunReport
-from kafka_lake.ingest.retry import LONGEST_SHORT_PAUSE, short_pauses
 from kafka_lake.ingest.routes.shares import TableShare
 from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.table_state import Tables
@@ -79,9 +79,6 @@ class Runner:
     def run(self) -> RunReport:
         """Commit what the job asks for until it asks for nothing more.
 
-        Returns:
-            What was done.
-
         Raises:
             GateFailedError: If a gate refused a commit; commits before it stay.
             PublishRefusedError: If others kept moving ``main`` ahead of this run.
@@ -112,11 +109,7 @@ class Runner:
         return self._left is None
 
     def next_commit(self) -> Commit | None:
-        """Make the next commit, if the job asks for one; errors are those of `run`.
-
-        Returns:
-            The commit, or None if there was nothing to do.
-        """
+        """Make the next commit, if the job asks for one; errors are those of `run`."""
         try:
             commit = self._next_commit()
         except Exception as error:
@@ -178,9 +171,7 @@ class Runner:
                 context=self.context,
                 job=self.job,
                 topic=self.topic,
-                search=self._search,
-                byte_limit=self._byte_limit,
-                too_large=self._too_large,
+                cut=self._cut,
                 failed_so_far=self._failed_so_far,
                 position=self.position,
                 share=self.share,
@@ -196,6 +187,9 @@ class Runner:
             self._too_large.failed(outcome.decoding, outcome.error)
             raise outcome.error
         return outcome.done
+
+    def _cut(self, todo: Plan, table: Table | None) -> Plan:
+        return self._too_large.cut(self._byte_limit.cut(self._search.next(todo)), table)
 
     def _wants_another_plan(self, error: BaseException) -> bool:
         return isinstance(error, PublishRefusedError) or _lost(error) is not None or self._may_be_compacted(error)

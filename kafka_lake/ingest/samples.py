@@ -18,11 +18,6 @@ def quoted(text: str, samples: bool, mask: Sequence[str]) -> str:
     What stands at the end of a text that was cut may be the beginning of something that the mask would find: the last
     word goes, too.
 
-    Args:
-        text: The beginning of a record's value, or the reason why it fits no row.
-        samples: Whether anything is quoted.
-        mask: Regular expressions; ``***`` takes the place of what they find.
-
     >>> quoted('{"card": "4111-1111"}', True, [r"\d[\d-]+"]), quoted("a" * 198 + " 4", True, ["4111"])[-4:]
     ('{"card": "***"}', 'aa …')
     """

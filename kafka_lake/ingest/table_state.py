@@ -46,10 +46,6 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
     Partitions without a row begin where a new table would begin, or where the table was taken over from another writer.
     Dead letters don't count: a run that died before its rows were published has left some of offsets without rows.
 
-    Args:
-        context: Of the run; Spark reads where the rows came from, and nothing else.
-        state: The table, which has rows and no position.
-
     Raises:
         TableError: If it can't be certain: there is no metadata column, rows are of another topic, or the table began
             at the latest offset and a partition, or another topic of the table, has no row.
@@ -191,11 +187,6 @@ def with_position(
 ) -> TableState:
     """Return a table's state, its position rebuilt if no snapshot carries it any more.
 
-    Args:
-        state: The table as it was read.
-        required: Whether a position that can't be told is an error; else the state has none.
-        sought: Whether a position that no snapshot has is looked for in the rows; else the state has none.
-
     Raises:
         TableError: If the position is gone and can't be told with certainty, or another writer has filled the table
             from a topic and nobody has said where it resumes.
@@ -292,12 +283,7 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
 
 
 def left_by(context: Context, found: Tables, staged: Staged) -> Tables | None:
-    """Return a table as a commit left it; None where an answer was lost, or dead letters may be obsolete now.
-
-    Args:
-        context: Of the run, with the table's settings.
-        found: The table and its dead-letter table, as the plan saw them.
-    """
+    """Return a table as a commit left it; None where an answer was lost, or dead letters may be obsolete now."""
     table = staged.primary.branch.published
     dead_letters = found.dead_letters.table if found.dead_letters else None
     if staged.dead_letters:

@@ -19,9 +19,8 @@ from pyiceberg.types import NestedField, StructType
 
 from kafka_lake.ingest.causes import without_data
 from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Context, Step
 from kafka_lake.ingest.decode.rows import change_columns
-from kafka_lake.ingest.effort import Step
 from kafka_lake.ingest.topic_table import TopicTable
 
 log = logging.getLogger(__name__)
@@ -164,11 +163,7 @@ class Lineage(RunLineage):
 
 
 def table_facets(catalog: str, identifier: tuple[str, str], table: Table) -> dict[str, Any]:
-    """Return what is told of each table: its columns, and its name in the catalog.
-
-    Args:
-        identifier: Namespace and name of the table.
-    """
+    """Return what is told of each table: its columns, and its name in the catalog."""
     from openlineage.client.facet_v2 import schema_dataset, symlinks_dataset
 
     symlink = symlinks_dataset.Identifier(f"iceberg://{catalog}", ".".join(identifier), "TABLE")
@@ -179,11 +174,7 @@ def table_facets(catalog: str, identifier: tuple[str, str], table: Table) -> dic
 
 
 def written_facets(done: Iterable[tuple[int, int, int]]) -> dict[str, Any]:
-    """Return what is told of what was written to a table.
-
-    Args:
-        done: Of each commit the rows, bytes and files.
-    """
+    """Return what is told of what was written to a table."""
     from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
 
     rows, size, files = map(sum, zip((0, 0, 0), *done, strict=True))
@@ -252,11 +243,7 @@ _NOT_INSTALLED = "Traces are asked for by the environment, and not sent: pip ins
 
 
 def trace_commit(context: Context, commit: Commit) -> None:
-    """Tell of a commit that was made.
-
-    Args:
-        context: Of the run; its effort is asked for the steps.
-    """
+    """Tell of a commit that was made."""
     steps = context.effort.take_steps()
     if (tracer := _tracer()) is None:
         return
@@ -274,12 +261,7 @@ def trace_commit(context: Context, commit: Commit) -> None:
 
 
 def trace_failure(context: Context, error: Exception) -> None:
-    """Tell of a commit that failed; what becomes of the run is decided by others.
-
-    Args:
-        context: Of the run; its effort is asked for the steps that were done.
-        error: Why it failed. Its text is told if it is an error of ours, which quotes neither data nor secrets.
-    """
+    """Tell of a commit that failed; what becomes of the run is decided by others."""
     steps = context.effort.take_steps()
     if (tracer := _tracer()) is not None:
         _spans(tracer, context, steps, {"error.type": type(error).__qualname__}, error=error)

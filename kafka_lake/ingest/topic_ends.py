@@ -27,9 +27,6 @@ class LastRecords:
 
         Partitions without anything new aren't looked at. Nothing is compared where the record was compacted away or has
         expired.
-
-        Raises:
-            KafkaError: If the brokers don't answer.
         """
         due = {
             p: OffsetRange(p, each.offset, position.offsets[p])
@@ -45,14 +42,7 @@ class LastRecords:
         return {p: offset for p, offset in found.items() if offset is not None}
 
     def remembered(self, position: Position, now: Watermarks) -> Position:
-        """Return a position with the last record before the offset of each partition, as far as there is one nearby.
-
-        Args:
-            position: What it has already of them stays.
-
-        Raises:
-            KafkaError: If the brokers don't answer.
-        """
+        """Return a position with the last record before the offset of each partition, as far as there is one nearby."""
         last = dict(position.last)
         for p, offset in position.offsets.items():
             if p not in last and (p, offset) in self._at_end:
@@ -110,15 +100,7 @@ class TopicEnds:
         return now
 
     def validated(self, position: Position | None, partitions: Collection[int] | None = None) -> Watermarks:
-        """Return what the topic holds, and where its log was cut off or replaced since a position was written.
-
-        Args:
-            position: The table's; None if it has none.
-            partitions: Only these are looked at; None for all.
-
-        Raises:
-            KafkaError: If the brokers don't answer.
-        """
+        """Return what the topic holds, and where its log was cut off or replaced since a position was written."""
         now, cluster = self.now, self._context.connections.cluster
         if position is None or not position.identity.same_as(now.identity):
             return now
@@ -132,9 +114,6 @@ class TopicEnds:
         """Return a plan whose position has the last records, which the next run will look for.
 
         A part that is read again, and dead letters, leave the position as it is.
-
-        Raises:
-            KafkaError: If the brokers don't answer.
         """
         if todo.kind not in ("append", "reset", "adopt"):
             return todo

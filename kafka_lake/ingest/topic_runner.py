@@ -9,12 +9,10 @@ from kafka_lake.common.offsets import Position, least
 from kafka_lake.errors import ConditionError, KafkaError, KafkaLakeError, RecordTooLargeError
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.effort import Effort
+from kafka_lake.ingest.context import Context, Effort, StoppedError
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.retry import StoppedError
 from kafka_lake.ingest.routes.by_value import begins_in
 from kafka_lake.ingest.routes.shares import TableShare, TopicRecords
 from kafka_lake.ingest.runner import Runner
@@ -83,9 +81,6 @@ class TopicRunner:
     def run(self) -> RunReport:
         """Commit what the job asks for until it asks for nothing more.
 
-        Returns:
-            What was done.
-
         Raises:
             LeftBehindError: If tables couldn't take their records; the others have theirs.
             KafkaLakeError: As `Runner.run`, for what concerns all tables.
@@ -103,9 +98,6 @@ class TopicRunner:
 
     def next_commit(self) -> Commit | None:
         """Let each table make its next commit.
-
-        Returns:
-            One of the commits; None if no table has anything to do.
 
         Raises:
             LeftBehindError: If no table goes on.
@@ -253,11 +245,5 @@ class TopicRunner:
 
 
 def runner_of(context: Context, job: Callable[[Context], Job], topic: TopicEnds | None = None) -> Runner | TopicRunner:
-    """Return what makes the commits of a run, to one table or to several.
-
-    Args:
-        context: What the run works with.
-        job: Makes what it is for, for a table.
-        topic: What the topic holds, if somebody has looked already.
-    """
+    """Return what makes the commits of a run, to one table or to several."""
     return TopicRunner(context, job, topic) if context.spec.has_routes else Runner(context, job(context), topic)

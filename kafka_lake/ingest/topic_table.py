@@ -373,9 +373,6 @@ def pydantic_fields(kind: Any) -> dict[str, FieldInfo]:
 def limit_of(text: int | str | None, setting: str) -> int | float | None:
     """Return a limit as a count (int) or a share (float, 0 to 1); None for no limit.
 
-    Args:
-        text: It, as a setting has it.
-
     Raises:
         ConfigurationError: If it is neither.
 
@@ -394,10 +391,6 @@ def limit_of(text: int | str | None, setting: str) -> int | float | None:
 
 def is_over(limit: int | float | None, count: int, of: int) -> bool:
     """Return whether a count is above a limit that `limit_of` gave.
-
-    Args:
-        limit: A count, a share, or None for no limit.
-        of: What a share is one of.
 
     >>> is_over(0.29, 29, of=100), is_over(0.29, 30, of=100), is_over(5, 6, of=100), is_over(None, 6, of=6)
     (False, True, True, False)

@@ -32,8 +32,7 @@ from pyspark.sql import SparkSession
 
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyiceberg.table import Table
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.topic_table import TopicTable

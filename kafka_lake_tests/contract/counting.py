@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.contract.relay import Relay, served
 

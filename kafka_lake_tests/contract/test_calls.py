@@ -9,8 +9,7 @@ import pytest
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import CatalogRefusedError
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.context import Connections, RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import Requests, connections_of, counted

@@ -11,7 +11,7 @@ import pytest
 from kafka_lake.common.processes import HOST, free_port
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.local_stack.sources import Owner
 from kafka_lake_tests.conftest import Topic, View

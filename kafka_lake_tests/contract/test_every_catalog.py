@@ -13,8 +13,7 @@ from pyiceberg.catalog import Catalog
 from requests import ConnectionError as NoAnswer
 from sqlalchemy.exc import OperationalError
 
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.context import Connections, RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

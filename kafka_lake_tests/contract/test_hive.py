@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from thrift.transport.TTransport import TTransportException
 
 from kafka_lake.errors import CatalogRefusedError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.lake.assertions import probe_table, require_assertions
 from kafka_lake.lake.catalog import LakeCatalog

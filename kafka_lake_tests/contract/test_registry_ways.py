@@ -13,7 +13,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from kafka_lake.common.processes import free_port
 from kafka_lake.components.resources.kafka import RegistryResource
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.local_stack.servers import EmbeddedRegistry

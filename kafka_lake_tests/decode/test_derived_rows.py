@@ -19,7 +19,7 @@ from kafka_lake.derive.plan import DerivePlan, Pinned
 from kafka_lake.derive.upstream import Changes, Read, Record
 from kafka_lake.derive.verify import verify
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Observer
 from kafka_lake_tests.lanes import exhaustive
 
 COLUMNS = (

@@ -28,9 +28,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
@@ -352,7 +350,7 @@ def test_a_history_and_a_delete_without_an_order(
 RUN = """
 import json, sys
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.catalog import CatalogResource

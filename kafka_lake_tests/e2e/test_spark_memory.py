@@ -21,7 +21,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.run import derive
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

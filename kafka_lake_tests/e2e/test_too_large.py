@@ -10,8 +10,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import RecordTooLargeError
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.context import Connections, RetryPolicy
 from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.losses import recorded_losses

@@ -20,9 +20,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
 from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, FromOffsets, Source, plan_adoption
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import adopt, ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable

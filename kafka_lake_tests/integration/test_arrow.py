@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.manifest import DataFile
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.stage import arrow as arrow_stage

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.common.records import Probe
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.records import record_sizes

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import Result
 
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog

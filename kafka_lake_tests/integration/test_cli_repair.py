@@ -10,7 +10,7 @@ from typer.testing import Result
 
 from kafka_lake.cli.repair import DeadLetterOffsets, dead_letters
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

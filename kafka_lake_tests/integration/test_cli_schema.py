@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.components.components.kafka_topic import KafkaTopic
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable, derived_table_name

@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.spark.frames import Frames

@@ -17,12 +17,10 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Connections, Context, Observer
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.decode.decoder import batch_metrics
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_lake.common.offsets import Loss, Position, Watermarks, losses_from_json
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.errors import DataLossError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster

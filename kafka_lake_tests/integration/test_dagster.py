@@ -33,7 +33,7 @@ from kafka_lake.components.resources.kafka import KafkaResource, RegistryResourc
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensors.requests import run_checks
 from kafka_lake.ingest.commit import CHECKS
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.rule import Range, RowCount, RuleEntry

@@ -20,10 +20,8 @@ from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import DeriveReport, Engine
 from kafka_lake.derive.run import derive
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable

@@ -14,8 +14,8 @@ from kafka_lake.components.derived_assets import time_partitions_of
 from kafka_lake.derive.derived_table import DerivedTable, TimePartitions, Window
 from kafka_lake.derive.run import derive
 from kafka_lake.errors import TableError
+from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.lake.catalog import quoted
 from kafka_lake.lake.maintenance.policy import Maintenance

@@ -20,8 +20,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable, TimePartitions, Window
 from kafka_lake.derive.run import derive
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.context import Connections, RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake_tests.conftest import NAMESPACE, Topic

@@ -29,7 +29,7 @@ import kafka_lake.cli.discover
 import kafka_lake.cli.project
 from kafka_lake.discovery.discover import Discovered, discover, topics_of
 from kafka_lake.discovery.guess import Column
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Sample, Sampler

@@ -18,11 +18,9 @@ from pyiceberg.types import StringType
 
 from kafka_lake.common.offsets import Loss, losses_from_json
 from kafka_lake.errors import DataLossError, TableError, TopicReplacedError
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
@@ -225,8 +223,8 @@ def test_dead_letters_of_a_killed_run_stay_single_if_the_next_cuts_smaller_commi
 _VICTIM = """
 import json, os, signal, sys
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Connections
+from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.catalog import CatalogResource

@@ -18,9 +18,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kafka_lake.errors import ConfigurationError, RegistryError, TableError
 from kafka_lake.executors.json.misfit import ANOTHER_TYPE
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable

@@ -14,7 +14,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensors.topics import build_sensor
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake_tests.conftest import Topic

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_table import TopicTable

@@ -16,8 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from kafka_lake.errors import AuditFailedError, ConfigurationError, UnknownTopicError
 from kafka_lake.ingest import telemetry
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

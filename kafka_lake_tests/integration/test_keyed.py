@@ -12,7 +12,7 @@ import pytest
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

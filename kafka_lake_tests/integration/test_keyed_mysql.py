@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import Envelope, TopicTable
 from kafka_lake_tests.conftest import Topic, View

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.rule import Range, RowCount, RuleEntry

@@ -18,9 +18,8 @@ from kafka_lake.components.keys import MAINTENANCE_TAG, table_key
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.sensors.maintenance import evaluate
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.maintenance.maintain import due, maintain
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.losses import recorded_losses

@@ -11,9 +11,8 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
 from kafka_lake.errors import AuditFailedError, TableError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.maintenance.clean import clean, sweep
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches

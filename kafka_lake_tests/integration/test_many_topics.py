@@ -18,8 +18,7 @@ import kafka_lake.cli.console
 from kafka_lake.cli.main import app
 from kafka_lake.components.metadata import topics_of
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.local_stack.servers import EmbeddedBroker

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable

@@ -9,7 +9,7 @@ import pytest
 
 from kafka_lake.cli.status import collect
 from kafka_lake.components.components.kafka_topic import KafkaTopic
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.maintenance.maintain import maintain

@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, NestedField, StringType, StructType
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

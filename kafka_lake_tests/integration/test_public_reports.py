@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.rule import Range, RuleEntry
 from kafka_lake.ingest.run import ingest, replay_dead_letters

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.run import ingest, replay_dead_letters
 from kafka_lake.lake.positions import head_of
 from kafka_lake_tests.conftest import Topic, View

@@ -11,9 +11,8 @@ from confluent_kafka import Producer
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.components.checks import freshness
 from kafka_lake.components.metadata import figures_metadata
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.read import read

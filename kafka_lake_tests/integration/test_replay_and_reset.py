@@ -8,10 +8,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from kafka_lake.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.dead_letters import reconcile as reconciliation
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, plan_reset, replay, replay_dead_letters, reset

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest, replay, reset

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.run import ingest, replay

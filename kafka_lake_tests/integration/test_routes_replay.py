@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import Route, TopicTable, When

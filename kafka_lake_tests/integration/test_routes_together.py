@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.stage import arrow, arrow_tables

@@ -10,10 +10,9 @@ import pytest
 
 from kafka_lake.derive.upstream import changes_since, read_of
 from kafka_lake.errors import PublishRefusedError, TableError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.maintain import due, maintain, preview
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_table import TopicTable

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset

@@ -20,9 +20,8 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import ConfigurationError, TopicReplacedError
 from kafka_lake.ingest.adopt import FromOffsets, plan_adoption
 from kafka_lake.ingest.commit import CHECKS
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset

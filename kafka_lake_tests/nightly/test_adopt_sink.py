@@ -25,7 +25,7 @@ from benchmarks.data import ORDERS
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.errors import AdoptionRefusedError, TableError
 from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, plan_adoption
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import adopt, ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import row_count

@@ -26,7 +26,7 @@ from benchmarks.results import DIRTY_HEADER, HEADER, Series, as_json, dirty_rows
 from kafka_lake.common.processes import free_port
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo.topics import ensure_topic
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.local_stack.servers import EmbeddedBroker

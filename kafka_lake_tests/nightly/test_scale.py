@@ -22,7 +22,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.sensors.requests import Pace, Sharing
 from kafka_lake.components.sensors.topics import evaluate, poll_topics
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.plan.append import plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, read
 from kafka_lake.ingest.run import ingest

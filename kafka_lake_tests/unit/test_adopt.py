@@ -23,7 +23,7 @@ from kafka_lake.ingest.adopt import (
     sinks_of,
     starts,
 )
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.records import Record
 

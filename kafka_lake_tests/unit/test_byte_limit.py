@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.common.records import Probe
 from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Connections, Context, Observer, ignore
 from kafka_lake.ingest.limits import LARGEST_RECORD, ByteLimit, estimated, largest, within_bytes
-from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.plan.model import Plan, chunk
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable

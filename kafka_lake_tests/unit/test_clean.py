@@ -16,7 +16,7 @@ from pyiceberg.table.statistics import StatisticsFile
 
 from kafka_lake.common.offsets import Position, TopicIdentity, positions_to_json
 from kafka_lake.errors import AuditFailedError, TableError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.maintenance import clean as clean_module
 from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.maintenance.maintain import Tables, maintain, preview

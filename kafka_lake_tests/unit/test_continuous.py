@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Context, Observer, RetryPolicy, StoppedError
 from kafka_lake.ingest.continuous.run import ContinuousRun, Stop
 from kafka_lake.ingest.continuous.schedule import (
     Continuous,
@@ -29,8 +29,6 @@ from kafka_lake.ingest.continuous.schedule import (
     reached,
     report_due,
 )
-from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.retry import RetryPolicy, StoppedError
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.telemetry import Lineage
 from kafka_lake.ingest.topic_table import TopicTable

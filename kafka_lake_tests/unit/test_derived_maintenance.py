@@ -9,8 +9,8 @@ import pytest
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.run import cleaned
+from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.maintenance.maintain import Tables, due, preview
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.lake.maintenance.policy import Maintenance
 from kafka_lake.lake.positions import DERIVED
 from kafka_lake.lake.tables import ensure_table, schema_of

@@ -8,8 +8,7 @@ import pytest
 
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest import publish as publishing
-from kafka_lake.ingest.effort import Effort
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.context import Effort, RetryPolicy
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 

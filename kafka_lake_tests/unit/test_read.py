@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, SAMPLE_RECORDS, both_ends, read, read_sample
 

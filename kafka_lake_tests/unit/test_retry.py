@@ -19,7 +19,7 @@ from sqlalchemy import exc as sql
 
 from kafka_lake import errors
 from kafka_lake.ingest.causes import is_transient, kafka_data_loss
-from kafka_lake.ingest.retry import RetryPolicy, call
+from kafka_lake.ingest.context import RetryPolicy, call
 
 SECRET = "hush-hush"
 

@@ -13,7 +13,7 @@ from kafka_lake.cli.main import app
 from kafka_lake.common.log_format import log_to
 from kafka_lake.errors import ConfigurationError, KafkaError
 from kafka_lake.ingest.commit import NOT_KEPT, ColumnNote, Commit, Finding
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.run import RunLog
 

@@ -7,11 +7,9 @@ import pytest
 
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.errors import KafkaError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.report import Reached
-from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable
 

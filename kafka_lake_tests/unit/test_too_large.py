@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException as SparkException
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.errors import EngineUnavailableError, KafkaError, RecordTooLargeError
 from kafka_lake.ingest.causes import engine_died
+from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.limits import Large, TooLarge, forget, refused_in
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog

@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.ingest.effort import Effort
+from kafka_lake.ingest.context import Effort
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import head_of

@@ -23,7 +23,7 @@ if "without" in sys.argv:
     sys.modules["opentelemetry"] = None
 from kafka_lake.errors import TableError
 from kafka_lake.ingest import telemetry
-from kafka_lake.ingest.effort import Effort
+from kafka_lake.ingest.context import Effort
 effort = Effort()
 context = SimpleNamespace(
     spec=SimpleNamespace(topic="shop.orders"), table_name="shop.orders", run_id="run-1", effort=effort

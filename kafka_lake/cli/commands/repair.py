@@ -147,7 +147,7 @@ def rebuild(
     from kafka_lake.cli.project import connections_at_hand, derived_table
     from kafka_lake.derive.engine import Engine
     from kafka_lake.derive.run import derive
-    from kafka_lake.ingest.observer import Observer
+    from kafka_lake.ingest.context import Observer
 
     spec = derived_table(table)
     if not yes:

@@ -7,8 +7,7 @@ from kafka_lake.components.keys import of_cluster
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.context import Connections, RetryPolicy
 from kafka_lake.ingest.topic_table import TopicTable
 
 

@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.causes import headline
+from kafka_lake.ingest.context import StoppedError
 from kafka_lake.ingest.continuous.run import Stop
 from kafka_lake.ingest.continuous.schedule import REPORTING_SHARE, Continuous, has_news
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.retry import StoppedError
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_runner import TopicRunner
 

@@ -16,11 +16,10 @@ from typing import Any
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.causes import headline, is_transient
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Context, StoppedError
 from kafka_lake.ingest.continuous.schedule import Continuous, Times, ending, has_news, next_poll, reached, report_due
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.retry import StoppedError
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_runner import TopicRunner, runner_of
@@ -257,17 +256,7 @@ def continuous_run(
     catch_up: bool = False,
     others_wait: Callable[[], bool] | None = None,
 ) -> ContinuousRun:
-    """Return a continuous run over a topic.
-
-    Args:
-        context: What it works with; its pauses are the run's own.
-        partitions: The Kafka partitions that it reads; None for all that the topic has now.
-        catch_up: Whether its target is what the topic holds now.
-        others_wait: Tells whether others wait for the run's place.
-
-    Raises:
-        KafkaError: If the brokers don't answer.
-    """
+    """Return a continuous run over a topic."""
     stop = Stop()
     context = replace(context, sleep=stop.sleep)
     topic = TopicEnds(context)

@@ -83,12 +83,7 @@ def ending(settings: Continuous, at: Times, now: float, news: bool) -> str | Non
 
 
 def reached(position: Position | None, target: Watermarks, partitions: Collection[int]) -> bool:
-    """Return whether a table holds all that a topic held at some time, or the topic is another one since.
-
-    Args:
-        position: The table's; None if it has none.
-        target: The topic's watermarks at that time.
-    """
+    """Return whether a table holds all that a topic held at some time, or the topic is another one since."""
     if position is None:
         return False
     ends = {p: target.end[p] for p in partitions if p in target.end}
@@ -104,11 +99,7 @@ def report_due(settings: Continuous, at: Times, now: float, commits: int) -> boo
 
 
 def has_news(position: Position | None, now: Watermarks, partitions: Collection[int]) -> bool:
-    """Return whether the topic has anything that a table at this position lacks, or isn't what it was.
-
-    Args:
-        position: The table's; None if it has none.
-    """
+    """Return whether the topic has anything that a table at this position lacks, or isn't what it was."""
     offsets = position.offsets if position else {}
     if (position and not position.identity.same_as(now.identity)) or not offsets.keys() <= now.end.keys():
         return True

@@ -22,8 +22,7 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import OffsetRange, joined_ranges, positions_to_json
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Connections, Context
 from kafka_lake.ingest.dead_letters.unreconciled import RECONCILED, RECONCILED_FROM, Unreconciled, unreconciled
 from kafka_lake.ingest.record_keys import added_between, at_version
 from kafka_lake.lake.author import RECONCILE, author_summary
@@ -36,12 +35,7 @@ _PLACES = 200
 
 
 def added_keys(context: Context, identifier: tuple[str, str], table: Table, snapshot: int) -> DataFrame | None:
-    """Return what names the records of the rows, or letters, that a snapshot added; None if only all can tell.
-
-    Args:
-        context: Of the run; Spark reads the files that the snapshot added, and nothing else.
-        identifier: The topic's table, or its dead-letter table.
-    """
+    """Return what names the records of the rows, or letters, that a snapshot added; None if only all can tell."""
     spec, connections = context.spec, context.connections
     known = table.metadata.snapshot_by_id(snapshot)
     parent = known.parent_snapshot_id if known else None
@@ -58,11 +52,7 @@ def near(connections: Connections, keys: DataFrame | None) -> list[OffsetRange] 
 
 
 def joined(places: Iterable[list[OffsetRange] | None], apart: int) -> list[OffsetRange] | None:
-    """Return ranges as few enough for a condition, by partition and offset; None if one of them can't be told.
-
-    Args:
-        apart: Ranges that are less than so many offsets apart become one.
-    """
+    """Return ranges as few enough for a condition, by partition and offset; None if one of them can't be told."""
     known: list[OffsetRange] = []
     for each in places:
         if each is None:
@@ -85,18 +75,6 @@ def reconcile(
     merged: DataFrame | None = None,
 ) -> int:
     """Take dead letters out of the dead-letter table whose records are in the table.
-
-    Args:
-        context: Of the run; without a metadata column nothing is ever reconciled. Spark is touched only if there is
-            something to reconcile.
-        forced: Look at the data even if metadata say that there is nothing.
-        among: Where to look then: near these dead letters; None for all.
-        relabelled: Dead letters that take the place of those of the same records.
-        merged: Dead letters that are taken out whatever the table has: what a keyed table made of their changes, its
-            rows don't tell.
-
-    Returns:
-        How many dead letters the table lost by it; negative if some came back.
 
     Raises:
         PublishRefusedError: If somebody else changed the dead-letter table meanwhile; asking again is safe.
@@ -299,12 +277,7 @@ def dead_letters_in(table: Table | None, snapshot: int) -> int | None:
 
 
 def published_keys(context: Context, snapshot: int, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """Return what names the records of the table's rows at some offsets; files of others are skipped.
-
-    Args:
-        context: Of the run; the table's metadata column is read, and nothing else of it.
-        snapshot: The table's snapshot to look at.
-    """
+    """Return what names the records of the table's rows at some offsets; files of others are skipped."""
     spec, connections = context.spec, context.connections
     frames, column = connections.frames, spec.metadata_column
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), snapshot)

@@ -8,7 +8,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.json.columns import Rules
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
 from kafka_lake.ingest.decode.by_schema.from_file import FromFile
 from kafka_lake.ingest.decode.by_schema.registered import MARKS, SCHEMA_TYPES, Part, Registered

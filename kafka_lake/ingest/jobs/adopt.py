@@ -6,8 +6,7 @@ from kafka_lake.common.offsets import Position
 from kafka_lake.errors import AdoptionRefusedError, TableError
 from kafka_lake.ingest.adopt import Adoption, Source, plan_adoption
 from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Connections, Context
 from kafka_lake.ingest.decode.rows import METADATA
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.plan.model import Plan, position_only
@@ -78,9 +77,6 @@ def prepare_table(spec: TopicTable, connections: Connections, position: Position
 
     The note stays when snapshots expire: rows before it don't name their records, so they must never be read again.
     Nothing of it concerns readers, nor a table whose position isn't written afterwards.
-
-    Args:
-        spec: The topic and its table.
 
     Raises:
         TableError: If the table is gone.

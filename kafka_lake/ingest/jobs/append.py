@@ -35,22 +35,14 @@ class Job(ABC):
 
     @abstractmethod
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the next commit; None if there is nothing more to do.
-
-        Args:
-            state: The table as it is at this moment; None if there is none.
-        """
+        """Return the next commit; None if there is nothing more to do."""
 
     def read(self, todo: Plan) -> DataFrame:
         """Return a plan's records, lazily: those of its ranges, from Kafka."""
         return read(self.context.connections, todo, self.context.spec.topic)
 
     def records(self, todo: Plan, share: TableShare | None) -> Records | None:
-        """Return the records of a plan that are for the table; None if there are none, and it is to be passed over.
-
-        Args:
-            share: What of the topic's records is for the table; None for all of them.
-        """
+        """Return the records of a plan that are for the table; None if there are none, and it is to be passed over."""
         return Records(todo, self.read(todo)) if share is None else share.of(todo)
 
     def published(self, staged: Staged) -> None:  # noqa: B027

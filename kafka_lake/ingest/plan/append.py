@@ -31,11 +31,7 @@ _WHY = {
 
 
 def ways_on(topic: str, losses: Sequence[Loss]) -> str:
-    """Return what to do about losses: of logs that were replaced, if there are any, since that is the larger one.
-
-    Args:
-        losses: What Kafka no longer has.
-    """
+    """Return what to do about losses: of logs that were replaced, if there are any, since that is the larger one."""
     replaced = [loss for loss in losses if loss.reason == "replaced"]
     if not replaced:
         return WAYS_ON.format(topic=topic)
@@ -47,12 +43,7 @@ def ways_on(topic: str, losses: Sequence[Loss]) -> str:
 
 
 def unsure(position: Position | None, now: Watermarks, partitions: Collection[int] | None = None) -> list[int]:
-    """Return the partitions that have another leader than when the position was written, whose logs may differ.
-
-    Args:
-        position: The table's, None if it has none yet.
-        partitions: Only these; None for all.
-    """
+    """Return the partitions that have another leader than when the position was written, whose logs may differ."""
     if position is None or not position.identity.same_as(now.identity):
         return []
     return [
@@ -104,14 +95,7 @@ _BY_PARTITION = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 
 def start_offsets(spec: TopicTable, cluster: KafkaCluster, now: Watermarks) -> dict[int, int]:
-    """Return where each partition begins for a table that has no position yet.
-
-    Args:
-        cluster: Asked only for a start by time.
-
-    Raises:
-        KafkaError: If the brokers don't answer.
-    """
+    """Return where each partition begins for a table that has no position yet."""
     if spec.start == "earliest":
         return dict(now.low)
     if spec.start == "latest":
@@ -153,11 +137,8 @@ def is_time(text: str) -> bool:
 def offsets_of(text: str, topic: str, cluster: KafkaCluster, now: Watermarks) -> dict[int, int]:
     """Return the offset per partition that a person means by ``--from`` or ``--to``.
 
-    Args:
-        text: ``earliest``, ``latest``, an offset, an ISO 8601 time, or offsets by partition as in ``0:17,1:4``.
-
-    Returns:
-        Offsets, for the named partitions only in the last form. A time beyond the last record is the end.
+    That is ``earliest``, ``latest``, an offset, an ISO 8601 time, or offsets of some partitions, as in ``0:17,1:4``. A
+    time beyond the last record is the end.
 
     Raises:
         ConfigurationError: If the text is none of these.
@@ -197,12 +178,6 @@ def backlog(
     accept_losses: bool = False,
 ) -> Backlog:
     """Return everything that the topic has and the table lacks.
-
-    Args:
-        position: The table's, None if it has none yet.
-        starts: First offset per partition for a table without a position.
-        partitions: Only these are looked at for losses; None for all.
-        accept_losses: Take losses for granted instead of raising.
 
     Raises:
         TopicReplacedError: If the topic is not the one that the position speaks of. One of another name is refused
@@ -266,15 +241,9 @@ def plan(
     partitions: Collection[int] | None = None,
     accept_losses: bool = False,
 ) -> Plan | None:
-    """Return the next commit, or None if there is nothing to do.
+    """Return the next commit, of at most ``max_records`` offsets, or None if there is nothing to do.
 
-    Args:
-        position: The table's position, read together with the head that the branch will start from.
-        now: The topic's watermarks when the run began; what comes later is the next run's.
-        starts: First offset per partition for a table without a position.
-        max_records: Offsets of one commit at most.
-        partitions: Only these; None for all.
-        accept_losses: Take what Kafka lost for granted; the commit records it.
+    The position must have been read together with the head that the branch will start from.
 
     Raises:
         DataLossError: If Kafka no longer has what comes next.
@@ -295,9 +264,6 @@ def opening(spec: TopicTable, now: Watermarks, starts: Mapping[int, int]) -> Pla
     """Return the commit that holds a position and no rows, for a table that begins at the topic's latest offset.
 
     Without it every run would look anew where "latest" is, and what came in between would be in no table.
-
-    Returns:
-        The plan, whose ranges are all empty; None for a table that begins where it can be told again at any time.
     """
     if spec.start != "latest" or not now.partitions:
         return None

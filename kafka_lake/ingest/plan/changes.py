@@ -13,10 +13,6 @@ def refuse_adopted(adopted: Position | None, now: Watermarks, first: Mapping[int
 
     Those rows don't name their records, so they can't be replaced: each record would be there twice.
 
-    Args:
-        adopted: Where the table was taken over; None if it wasn't.
-        first: First offset to read, per partition.
-
     Raises:
         ConfigurationError: If one of them lies before that.
     """
@@ -40,10 +36,6 @@ def refuse_other_log(position: Position, now: Watermarks, partitions: Collection
 
     Their records are nowhere else, and their offsets mean other records now.
 
-    Args:
-        now: The topic's watermarks, validated for the partitions.
-        partitions: Which are to be read again.
-
     Raises:
         DataLossError: If a log was.
     """
@@ -64,15 +56,6 @@ def replacement(
     position: Position, now: Watermarks, asked: Sequence[OffsetRange], max_records: int, keep_missing: bool
 ) -> list[Plan]:
     """Return the commits that read parts of the topic again and swap the table's rows for what they give.
-
-    Args:
-        position: The table's; what lies beyond it is none of a replacement's business.
-        asked: What to read again, one range per partition.
-        max_records: Offsets of one commit at most.
-        keep_missing: Leave rows alone that Kafka no longer has, instead of refusing.
-
-    Returns:
-        Plans whose positions are all the table's own; none if nothing of what is asked for is in the table.
 
     Raises:
         TopicReplacedError: If the topic is not the one that the position speaks of.
@@ -120,11 +103,6 @@ def resetting(
 
     Rows at and beyond a target that lies before the position leave the table, since they will be read again; offsets
     between the position and a target beyond it are recorded as skipped.
-
-    Args:
-        position: The table's, None if it has none.
-        targets: Next offset to read per partition; partitions that are not named stay, or begin at the log's start.
-        rows_name_records: Whether the table has a metadata column, by which rows can be removed.
 
     Raises:
         ConfigurationError: If a target lies outside of what the topic holds.

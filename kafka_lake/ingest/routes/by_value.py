@@ -34,11 +34,7 @@ class Admission:
 
 
 def knowing(spec: TopicTable, properties: Mapping[str, str]) -> TopicTable:
-    """Return a topic's settings with the tables that its own table tells of.
-
-    Args:
-        properties: Of the topic's own table.
-    """
+    """Return a topic's settings with the tables that its own table tells of."""
     if spec.route_by is None:
         return spec
     return replace(spec, route_by=replace(spec.route_by, known=tuple(known_in(spec.route_by, properties))))
@@ -55,12 +51,7 @@ def known_in(by: RouteBy, properties: Mapping[str, str]) -> Iterator[tuple[str, 
 
 
 def as_properties(by: RouteBy, new: Iterable[tuple[str, str, str]], begins: Mapping[int, int]) -> dict[str, str]:
-    """Return the properties that tell of values with a table.
-
-    Args:
-        new: The values, as `RouteBy.known` has them.
-        begins: From which offset on the tables have the records of their values, by partition.
-    """
+    """Return the properties that tell of values with a table."""
     since = {str(partition): offset for partition, offset in sorted(begins.items())}
     return {
         f"{PREFIX}{namespace}.{table}": json.dumps(
@@ -78,13 +69,7 @@ def begins_in(properties: Mapping[str, str], identifier: tuple[str, str]) -> dic
 
 
 def admitted(spec: TopicTable, values: Sequence[str], is_free: Callable[[TopicTable], bool]) -> Admission:
-    """Return which values get a table.
-
-    Args:
-        spec: The topic, with the values that have one.
-        values: Others, in the order in which they come in line.
-        is_free: Whether the catalog has no table of another's by the names of a table to be.
-    """
+    """Return which values get a table."""
     by = spec.route_by
     assert by is not None, "who asks has seen that it is there"
     taken: dict[str, Names] = {}

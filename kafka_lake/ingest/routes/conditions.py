@@ -11,8 +11,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.errors import ConditionError
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Connections, Context
 from kafka_lake.ingest.decode.by_schema.names import SchemaNames, name_of, names_in
 from kafka_lake.ingest.decode.choose import fetch_of
 from kafka_lake.ingest.plan.model import Plan, position_only
@@ -36,9 +35,6 @@ def text_of(field: str) -> Column:
 
     By a pattern where that tells: `get_json_object` makes a parser and a writer for each record, which takes more time
     than all else of reading it.
-
-    Args:
-        field: Its name; a dot leads into an object.
     """
     value = F.col("value").cast("string")
     parsed = F.get_json_object(value, path_of(field))
@@ -97,9 +93,6 @@ def asks_for_schemas(spec: TopicTable) -> bool:
 def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> SchemaNames:
     """Return the names of the records' schemas that routes go by, by the bytes that values begin with.
 
-    Args:
-        records: As Kafka gives them; they are read only if a route goes by schemas.
-
     Raises:
         RegistryError: If the registry doesn't answer.
         ConfigurationError: If there is none.
@@ -117,9 +110,6 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
 
 def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> DataFrame:
     """Return records with the number of the table that takes each, lazily; once for each table that does.
-
-    Args:
-        names: Of the records' schemas, as `schema_names` gives them.
 
     Raises:
         ConditionError: If a condition in SQL is none on the columns of a record.
@@ -154,11 +144,7 @@ def _whens(spec: TopicTable) -> list[When]:
 
 
 def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connections: Connections) -> DataFrame:
-    """Return the records of one of a topic's tables, lazily; all if the topic has no routes.
-
-    Args:
-        connections: The registry; raises as `schema_names`.
-    """
+    """Return the records of one of a topic's tables, lazily; all if the topic has no routes."""
     if not topic.has_routes:
         return records
     names = schema_names(records, topic, connections)
@@ -169,9 +155,6 @@ def values_of(routed_records: DataFrame, topic: TopicTable, names: SchemaNames) 
     """Return the values by which records may get tables, in a column ``value``: of those that no table takes, lazily.
 
     What is too long to be in a name is cut.
-
-    Args:
-        routed_records: The records, with the tables that take them.
     """
     by = topic.route_by
     assert by is not None, "who asks has seen that it is there"
@@ -298,23 +281,14 @@ class NewValues:
 
 
 def with_known(context: Context, state: TableState | None) -> Context:
-    """Return what a run works with, knowing the tables that values have.
-
-    Args:
-        state: The topic's own table, as the plan sees it; None if there is none yet.
-    """
+    """Return what a run works with, knowing the tables that values have."""
     if context.spec.route_by is None:
         return context
     return replace(context, spec=knowing(context.spec, state.table.properties if state else {}))
 
 
 def new_values(context: Context, routed_records: DataFrame, names: SchemaNames) -> NewValues | None:
-    """Return what a commit's records have of values without a table; None if they have none.
-
-    Args:
-        context: Of the run, with the tables that are known.
-        routed_records: The records, with the routes that take them.
-    """
+    """Return what a commit's records have of values without a table; None if they have none."""
     spec = context.spec
     if spec.route_by is None:
         return None
@@ -333,11 +307,7 @@ def new_values(context: Context, routed_records: DataFrame, names: SchemaNames) 
 
 
 def telling(state: TableState, todo: Plan) -> Plan:
-    """Return the commit to the topic's own table that tells of new tables: it moves nothing but the head.
-
-    Args:
-        todo: The commit whose records have shown the values.
-    """
+    """Return the commit to the topic's own table that tells of new tables: it moves nothing but the head."""
     starts = {r.partition: r.start for r in todo.ranges}
     return position_only(state.position or replace(todo.after, offsets={**todo.after.offsets, **starts}, last={}))
 

@@ -240,12 +240,7 @@ class TableShare:
         return replace(state, position=replace(position, offsets=offsets, last=last))
 
     def whole(self, todo: Plan, state: TableState | None) -> Plan:
-        """Return a plan that `ahead` was for, with what the table has passed.
-
-        Args:
-            todo: What the table lacks behind that.
-            state: The table as it is.
-        """
+        """Return a plan that `ahead` was for, with what the table has passed."""
         if state is None or state.position is None:
             return todo
         ends, lost = {r.partition: r for r in todo.ranges}, {loss.partition for loss in todo.losses}
@@ -281,9 +276,6 @@ class TableShare:
         """Return the commit that moves the table's position over all that it has passed; None if that is nothing.
 
         What Kafka has lost of that since isn't lost: it has been read, and nothing of it is for the table.
-
-        Args:
-            state: The table as it is.
         """
         if state is None or state.position is None or self._now is None:
             return None

@@ -43,17 +43,7 @@ def written_together(
     again: Callable[[int], DataFrame],
     forget: ExitStack,
 ) -> Together | None:
-    """Write the tables together that Arrow can write, and that get all of a plan's records that are theirs.
-
-    Args:
-        records: With their routes, those of other tables too.
-        found: The topic's tables, by the numbers of their routes.
-        again: Gives the records of a route once more, should they have to be written in another way.
-        forget: Gets what lets Spark forget what it keeps.
-
-    Returns:
-        What was written; None if there is nothing to write.
-    """
+    """Write the tables together that Arrow can write, and that get all of a plan's records that are theirs."""
     to_write = {
         str(number): table
         for number, (its, state) in found.items()
@@ -76,13 +66,7 @@ def written_together(
 
 
 def created(context: Context, found: Tables, records: DataFrame) -> Tables:
-    """Return a table as it is, created if it isn't there, its columns are declared and Arrow can write it.
-
-    Args:
-        context: Of the run, with the table's settings.
-        found: The table as it was.
-        records: Of the topic; they aren't looked at.
-    """
+    """Return a table as it is, created if it isn't there, its columns are declared and Arrow can write it."""
     spec = context.spec
     if found.table is not None or spec.format != "json" or spec.write != "append":
         return found

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kafka_lake.errors import AuditFailedError, TableError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
 from kafka_lake.ingest.decode.by_schema.registered import Registered
 from kafka_lake.ingest.decode.changes import Changes

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.decode import UNDECODABLE
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass

@@ -19,7 +19,7 @@ from kafka_lake.common.offsets import lag
 from kafka_lake.common.processes import HOST, free_port
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.causes import is_transient
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry

@@ -8,7 +8,7 @@ import pytest
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker, running_broker
 from kafka_lake_tests.contract.kafka_security.certificates import Authority
 from kafka_lake_tests.contract.kafka_security.modes import SECRET, Clients

@@ -7,7 +7,7 @@ import sys
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 

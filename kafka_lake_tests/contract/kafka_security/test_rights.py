@@ -9,7 +9,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.errors import AuthorizationError, KafkaLakeError
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.records import Sampler

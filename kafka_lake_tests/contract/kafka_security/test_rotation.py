@@ -7,10 +7,9 @@ import pytest
 from confluent_kafka.admin import AclOperation
 
 from kafka_lake.errors import AuthenticationError
-from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.context import Context, Observer
 from kafka_lake.ingest.continuous.run import continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable

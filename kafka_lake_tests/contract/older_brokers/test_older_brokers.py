@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.errors import DataLossError, TopicReplacedError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import read_state

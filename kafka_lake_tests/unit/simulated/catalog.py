@@ -9,7 +9,7 @@ from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.table import Transaction
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
 
-from kafka_lake.ingest.observer import ignore
+from kafka_lake.ingest.context import ignore
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import head_of
 from kafka_lake_tests.unit.simulated.history import SCHEMA, Metadata, Record, Snapshot

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.decode.decoder import Nothing
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decoding import Batch, SchemaPlan, Written

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from kafka_lake.ingest.observer import ignore
+from kafka_lake.ingest.context import ignore
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import each_topic
 from kafka_lake.ingest.runner import Runner
