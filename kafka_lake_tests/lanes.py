@@ -539,7 +539,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_kafka_errors.py::test_a_wrong_password_is_told_in_seconds[topics]": (
         "integration/test_kafka_errors.py::test_a_wrong_password_is_told_in_seconds"
     ),
-    "unit/test_alive.py::test_a_run_with_a_process_for_each_step_lives_after_the_topics_step": (
+    "unit/test_heartbeat.py::test_a_run_with_a_process_for_each_step_lives_after_the_topics_step": (
         "unit/test_sensor.py::test_a_dead_run_does_not_block_its_topic"
     ),
     # The whole stack.

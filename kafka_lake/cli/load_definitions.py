@@ -19,7 +19,7 @@ from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
 from kafka_lake.cli.find_project import Target, defs_folder
-from kafka_lake.config.settings import message, said
+from kafka_lake.config.settings import located, message
 from kafka_lake.errors import ConfigurationError
 
 _AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
@@ -81,12 +81,12 @@ def _refused_settings(error: ValidationError, document: tuple[Path, int] | None)
         if at := _AT.match(str(place[-1]) if place else ""):
             where = at["where"].removeprefix("attributes.").removeprefix("attributes").split(".")
             # A value that fits no member of a union is refused once for each; the first tells enough.
-            told.setdefault((Path(at["file"]), int(at["line"])), said(where, message(each)))
+            told.setdefault((Path(at["file"]), int(at["line"])), located(where, message(each)))
         elif document:
             file, first = document
             setting = next((str(name) for name in reversed(place) if isinstance(name, str)), None)
             line = _line_of(file, first, setting) if setting else first
-            told.setdefault((file, line), said(place, message(each)))
+            told.setdefault((file, line), located(place, message(each)))
     if not told:
         return None
     (file, line), text = min(told.items())

@@ -12,7 +12,7 @@ from kafka_lake.cli.project import (
     documents_with_tables_by_value,
 )
 from kafka_lake.common.text import counted
-from kafka_lake.components.components.base import keep
+from kafka_lake.components.components.base import cache_routes
 from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.components.components.kafka_topics import KafkaTopics
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
@@ -87,7 +87,7 @@ def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> 
                 for value, space, table in now.known
             ]
             if refresh:
-                keep(each.state_path, properties)
+                cache_routes(each.state_path, properties)
     return found
 
 

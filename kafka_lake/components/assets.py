@@ -10,7 +10,7 @@ import dagster as dg
 
 from kafka_lake.common.markdown import plain
 from kafka_lake.components.checks import build_dead_letters, build_freshness_check, rule_check_spec
-from kafka_lake.components.heartbeat import alive
+from kafka_lake.components.heartbeat import heartbeat
 from kafka_lake.components.jobs import build_health_check
 from kafka_lake.components.keys import (
     CONTINUOUS_ASSET_TAG,
@@ -27,7 +27,7 @@ from kafka_lake.components.materialize import (
     Mode,
     TopicsOfARun,
     check_published,
-    go_round,
+    continue_together,
     materialize,
     observer_of,
     run_on,
@@ -60,12 +60,7 @@ class Presentation:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def asset(self, key: dg.AssetKey, description: str, kinds: set[str], **more: Any) -> dg.AssetSpec:
-        """Return one of the topic's assets.
-
-        Args:
-            kinds: The systems that Dagster shows beside its name.
-            more: Dagster's own arguments, as dependencies and metadata.
-        """
+        """Return one of the topic's assets."""
         tags = {**self.tags, **more.pop("tags", {})}
         shown: dict[str, Any] = {"group_name": self.group, "owners": list(self.owners), "tags": tags}
         return dg.AssetSpec(key, description=description, kinds=kinds, **shown, **more)
@@ -107,7 +102,6 @@ def build_topic_assets(
     it, which the same run makes.
 
     Args:
-        shown: How Dagster shows the assets.
         continuous: How a run continues; None for runs that end where the topic ended when they began.
         tables: How Dagster shows single tables, by namespace and name, where it isn't as the others.
     """
@@ -154,7 +148,7 @@ def build_topic_assets(
         context: dg.AssetExecutionContext,
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | Event]:  # type: ignore[type-arg]
         config = IngestConfig(**context.op_execution_context.op_config)
-        with as_failures(), alive(context.instance, context.run_id):
+        with as_failures(), heartbeat(context.instance, context.run_id):
             connect = partial(connections_of, context.resources, spec.cluster, kept_session(spec))
             catch_up = config.catch_up(context.run_id)
             together = None
@@ -172,7 +166,7 @@ def build_topic_assets(
                 reporter = Reporter(context, spec, connections)
                 report = yield from materialize(reporter, config)
                 together.done.append((reporter, report))
-                yield from go_round(context, together, catch_up, config.topics)
+                yield from continue_together(context, together, catch_up, config.topics)
             elif not spec.topics and catch_up:
                 reporter = Reporter(context, spec, connections)
                 others_wait = partial(yields_slot, context.instance, context.run_id)

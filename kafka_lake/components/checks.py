@@ -51,11 +51,7 @@ def share_metadata(finding: Finding) -> Mapping[str, float]:
 def check_result(
     finding: Finding, asset_key: dg.AssetKey, more: Mapping[str, Any] | None = None
 ) -> dg.AssetCheckResult:
-    """Return a gate's finding as an asset check result: what, where and how many.
-
-    Args:
-        more: Metadata of the result beside the finding's facts.
-    """
+    """Return a gate's finding as an asset check result: what, where and how many."""
     metadata: dict[str, Any] = {key: _plain(value) for key, value in finding.facts.items()}
     metadata |= {**share_metadata(finding), **(more or {})}
     if finding.changes:
@@ -85,7 +81,6 @@ class Freshness:
     """How long a topic's oldest record waits that its table lacks.
 
     Args:
-        spec: The table; its `max_age` is set.
         age: For how many seconds the oldest one does, by its Kafka timestamp; 0 if none does.
     """
 
@@ -115,7 +110,6 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
     """Return how fresh tables are; without those of which that can't be told now.
 
     Args:
-        specs: Tables of one cluster whose `max_age` is set.
         cluster: Has them. A record is read of each partition that has unread ones.
 
     Raises:

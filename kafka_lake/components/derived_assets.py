@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 from kafka_lake.common.markdown import block, plain
 from kafka_lake.components.assets import Presentation
 from kafka_lake.components.checks import check_result, rule_check_spec, with_all_rules
-from kafka_lake.components.heartbeat import alive
+from kafka_lake.components.heartbeat import heartbeat
 from kafka_lake.components.keys import key_of, op_name_of, pool_name_of
 from kafka_lake.components.metadata import about_table, settings_in, settings_table
 from kafka_lake.components.partitions import is_for_partitions
@@ -69,11 +69,7 @@ def time_partitions_of(spec: DerivedTable) -> dg.TimeWindowPartitionsDefinition 
 
 
 def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDefinition:
-    """Return the asset of a derived table, and its checks.
-
-    Args:
-        shown: How Dagster shows the asset.
-    """
+    """Return the asset of a derived table, and its checks."""
     key = key_of(spec.identifier)
     asset = shown.asset(
         key,
@@ -113,7 +109,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
     def derive_table(context: dg.AssetExecutionContext) -> Iterator[Any]:
         config = DeriveConfig(**context.op_execution_context.op_config)
         resources: Any = context.resources
-        with as_failures(), alive(context.instance, context.run_id):
+        with as_failures(), heartbeat(context.instance, context.run_id):
             catalog = resources.catalog.open()
             engine = Engine(
                 catalog=catalog,

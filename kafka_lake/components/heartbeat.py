@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT_SECONDS) -> Iterator[None]:
-    """Report that a run is alive, at once and once a minute during the block; after it, that it reports no more.
+def heartbeat(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT_SECONDS) -> Iterator[None]:
+    """Report during the block that a run is alive: at once, then once a minute, and that it has ended.
 
-    Args:
-        run_id: Of the run that this process executes.
+    Dagster doesn't notice if a run's process was killed: it shows the run as running, and no other run may fill the
+    table. Runs report only while they work on a topic's table, since other steps may be in other processes.
     """
     ended = threading.Event()
 
@@ -37,7 +37,7 @@ def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT
             _record(instance, run_id, _now())
 
     _record(instance, run_id, _now())
-    thread = threading.Thread(target=beat, name="alive", daemon=True)
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:
         yield
@@ -51,21 +51,22 @@ def _now() -> str:
     return f"{name_of(os.getpid())} {datetime.now(UTC).isoformat()}"
 
 
-def _record(instance: dg.DagsterInstance, run_id: str, said: str) -> None:
+def _record(instance: dg.DagsterInstance, run_id: str, beat: str) -> None:
     try:
-        instance.add_run_tags(run_id, {HEARTBEAT_TAG: said})
+        instance.add_run_tags(run_id, {HEARTBEAT_TAG: beat})
     except Exception as error:
-        # Dagster's storage may be away for a while; what matters is what the run does.
+        # Dagster's storage may be away for a while; the run goes on.
         log.warning("Run %s couldn't report that it is alive: %s", run_id, error)
 
 
 def end_dead(
     instance: dg.DagsterInstance, runs: Sequence[dg.DagsterRun], clock: Callable[[], float] = time.time
 ) -> list[dg.DagsterRun]:
-    """Report runs as failed that have begun and are dead, and return the others.
+    """Report dead runs as failed, and return the others.
 
-    Dead is whose process on this host is gone; of another host's, who has been silent for a quarter of an hour; and of
-    those that the sensor asked for, who has begun as long ago and never said a word.
+    A run is dead if its process on this host is gone, or if its process on another host hasn't reported for 15 minutes.
+    A run that a sensor requested is also dead if it never reported within 15 minutes after its start. A run that is
+    taken for dead by mistake does no harm: of two runs for one table, only one can publish.
     """
     living = []
     for run in runs:
@@ -79,16 +80,17 @@ def end_dead(
 
 
 def _death(instance: dg.DagsterInstance, run: dg.DagsterRun, now: float) -> str:
-    said = run.tags.get(HEARTBEAT_TAG)
-    if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING) or said == _DONE:
+    """Return why a run is dead; empty if it may be alive."""
+    beat = run.tags.get(HEARTBEAT_TAG)
+    if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING) or beat == _DONE:
         return ""
-    if said is None:
-        # Of others' runs, nobody knows how long they are at work on something else before a topic's turn comes.
-        ours = TOPIC_TAG in run.tags or MAINTENANCE_TAG in run.tags
-        record = instance.get_run_record_by_id(run.run_id) if ours else None
+    if beat is None:
+        # A run that a user launched may work on other assets for long before a topic's turn comes.
+        is_requested = TOPIC_TAG in run.tags or MAINTENANCE_TAG in run.tags
+        record = instance.get_run_record_by_id(run.run_id) if is_requested else None
         mute = now - record.start_time if record and record.start_time else 0.0
         return f"it began {mute:.0f} s ago and has never reported that it is alive" if mute > _SILENT_SECONDS else ""
-    name, _, moment = said.rpartition(" ")
+    name, _, moment = beat.rpartition(" ")
     gone = is_gone(name)
     if gone is not None:
         return f"process {name} is gone" if gone else ""

@@ -10,7 +10,7 @@ from pydantic import Field
 from kafka_lake.common.markdown import code, plain
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.components.checks import dead_letter_evaluation
-from kafka_lake.components.heartbeat import alive
+from kafka_lake.components.heartbeat import heartbeat
 from kafka_lake.components.keys import (
     MAINTENANCE_TAG,
     TABLE_TAG,
@@ -46,11 +46,7 @@ class MaintenanceConfig(dg.Config):
 
 
 def build_maintenance_job(cluster: str | None = None) -> Any:
-    """Return the job that maintains a cluster's tables where they need it.
-
-    Args:
-        cluster: The cluster's name; None if it has none.
-    """
+    """Return the job that maintains a cluster's tables where they need it."""
     return dg.define_asset_job(
         of_cluster(JOB, cluster),
         selection=_HealthChecks(cluster),
@@ -106,7 +102,7 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
     def maintain_tables(context: dg.AssetCheckExecutionContext) -> Iterator[Any]:
         config = MaintenanceConfig(**context.op_execution_context.op_config)
         resources: Any = context.resources
-        with as_failures(), alive(context.instance, context.run.run_id):
+        with as_failures(), heartbeat(context.instance, context.run.run_id):
             tables = _tables(resources.catalog, resources.spark)
             done: Sequence[Maintained] = ()
             if MAINTENANCE_TAG in context.run.tags:

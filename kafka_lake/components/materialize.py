@@ -106,9 +106,6 @@ CONTINUOUS_TAG = "continuous"
 def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None, RunReport]:
     """Bring a topic's tables up to date, or replace rows, and yield what Dagster is told.
 
-    Args:
-        config: What it is asked to do.
-
     Returns:
         What was done.
 
@@ -209,21 +206,12 @@ def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
 
 
 def tag_run(instance: dg.DagsterInstance, run_id: str, end: datetime, commits: int, name: str = CATCH_UP_TAG) -> None:
-    """Tag a run that continues.
-
-    Args:
-        end: When its time is over, in UTC.
-        commits: How many it has made.
-    """
+    """Tag a run that continues."""
     instance.add_run_tags(run_id, {name: continues_until(end, commits)})
 
 
 def continues_until(end: datetime, commits: int) -> str:
     """Return what the page of all runs shows of a run that continues.
-
-    Args:
-        end: When its time is over, in UTC.
-        commits: How many it has made.
 
     >>> continues_until(datetime(2026, 11, 26, 16, 35), 12)
     'until 16:35Z, 12 commits'
@@ -271,7 +259,7 @@ class TopicsOfARun:
     done: list[tuple[Reporter, RunReport]] = field(default_factory=list)
 
 
-def go_round(
+def continue_together(
     context: dg.AssetExecutionContext, shared: TopicsOfARun, catch_up: Continuous, topics: int
 ) -> Iterator[Event]:
     """Continue all topics of a run if this step is the last one; give Dagster's events.

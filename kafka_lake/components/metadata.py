@@ -41,11 +41,7 @@ _ORIGIN = "Where the row is from: topic, partition, offset and time of its recor
 
 
 def about_table(table: Table, catalog: LakeCatalog, identifier: tuple[str, str]) -> dict[str, Any]:
-    """Return what a table's page shows of it, whatever fills it; nothing while it has no snapshot.
-
-    Args:
-        table: The table as it is now.
-    """
+    """Return what a table's page shows of it, whatever fills it; nothing while it has no snapshot."""
     newest = table.current_snapshot()
     if newest is None:
         return {}
@@ -97,11 +93,7 @@ def in_a_window(markdown: str) -> dg.MarkdownMetadataValue:
 
 
 def settings_table(settings: Mapping[str, Any]) -> dg.TableMetadataValue:
-    """Return settings as a table, from which `settings_in` reads them.
-
-    Args:
-        settings: As JSON has them, by name.
-    """
+    """Return settings as a table, from which `settings_in` reads them."""
     lines = [dg.TableRecord({"setting": name, "value": _written(each)}) for name, each in settings.items()]
     columns = [dg.TableColumn("setting"), dg.TableColumn("value")]
     return dg.MetadataValue.table(lines, dg.TableSchema(columns))
@@ -216,13 +208,8 @@ _PLOTTED_PARTITIONS = 20
 
 
 @dataclass(frozen=True)
-class Told:
-    """What Dagster was told of a topic before.
-
-    Args:
-        end: Its end offset, summed over the partitions.
-        at: When, in seconds since 1970.
-    """
+class LastReport:
+    """The end offset of a topic, summed over its partitions, as Dagster last got it; and when, in seconds since 1970."""
 
     end: int
     at: float
@@ -233,14 +220,14 @@ class Told:
         Args:
             end: The end offset now. Offsets without a record count, too: of transactions and of compaction.
 
-        >>> Told(100, 10.0).rate(400, 70.0), Told(100, 10.0).rate(40, 70.0), Told(100, 10.0).rate(400, 10.0)
-        (5.0, None, None)
+        >>> LastReport(100, 10.0).rate(400, 70.0), LastReport(100, 10.0).rate(40, 70.0)
+        (5.0, None)
         """
         # A topic that was made again ends before it did.
         return round((end - self.end) / (now - self.at), 2) if end >= self.end and now > self.at else None
 
 
-def told_before(instance: dg.DagsterInstance, specs: Collection[TopicTable]) -> dict[dg.AssetKey, Told]:
+def last_reports(instance: dg.DagsterInstance, specs: Collection[TopicTable]) -> dict[dg.AssetKey, LastReport]:
     """Return what Dagster was told of topics last, of those that it was told of: one query for all."""
     found = {}
     for record in instance.get_asset_records([topic_key(each) for each in specs]) if specs else ():
@@ -248,7 +235,7 @@ def told_before(instance: dg.DagsterInstance, specs: Collection[TopicTable]) -> 
         told = event.asset_materialization if event else None
         end = told.metadata.get("end_offset") if told else None
         if event and isinstance(end, dg.IntMetadataValue) and end.value is not None:
-            found[record.asset_entry.asset_key] = Told(end.value, event.timestamp)
+            found[record.asset_entry.asset_key] = LastReport(end.value, event.timestamp)
     return found
 
 
@@ -261,7 +248,6 @@ def topic_materialization(
 
     Args:
         behind: Offsets still to consume by partition; those that are left out have none.
-        rate: Records per second; None if nobody can tell.
     """
     version = sha256(repr(sorted(now.end.items())).encode()).hexdigest()[:16]
     few = len(now.end) <= _PLOTTED_PARTITIONS
@@ -285,12 +271,7 @@ _SNAPSHOTS = 20
 
 
 def newest_rows(table: Table, columns: Sequence[str], most: int) -> list[dict[str, Any]]:
-    """Return some of the rows that came last, those of newer snapshots first; of old snapshots, none are looked for.
-
-    Args:
-        table: A table that is appended to.
-        most: How many rows at most.
-    """
+    """Return some of the rows that came last, those of newer snapshots first; of old snapshots, none are looked for."""
     rows: list[dict[str, Any]] = []
     schema = table.schema().select(*columns)
     for snapshot in islice(ancestors(table, head_of(table)), _SNAPSHOTS):

@@ -29,9 +29,6 @@ def is_for_partitions(context: dg.AssetExecutionContext) -> bool:
 def missing_keys(known: Iterable[str], partitions: Iterable[int], key: Callable[[int], str] = str) -> list[str]:
     """Return the keys that Dagster lacks, in numeric order, in which it is to get them.
 
-    Args:
-        key: Returns the key of each.
-
     >>> missing_keys(["0", "2"], [10, 2, 1])
     ['1', '10']
     """
@@ -46,7 +43,6 @@ def register_partitions(
 
     Args:
         topic: The topic's full name, or the name of what it shares a table with.
-        key: Returns the key of each.
 
     Returns:
         The keys that are new.
@@ -77,7 +73,6 @@ def register(partitions: Mapping[str, Iterable[int]], tell_user: Callable[[str],
     """Register partitions with the Dagster of ``DAGSTER_HOME``, or with that of this deployment's folder.
 
     Args:
-        partitions: Kafka partitions by the topic's full name.
         tell_user: Called with a line for the user if that fails.
     """
     _register([(topic, numbers, str) for topic, numbers in partitions.items()], tell_user)

@@ -25,9 +25,9 @@ from kafka_lake.components.keys import partition_key, partitions_in, table_key, 
 from kafka_lake.components.metadata import (
     figures_metadata,
     history_metadata,
+    last_reports,
     partition_metadata,
     table_metadata,
-    told_before,
     topic_materialization,
 )
 from kafka_lake.components.partitions import is_for_partitions, register_partitions
@@ -57,10 +57,8 @@ class Reporter:
     """Tells Dagster of one run.
 
     Args:
-        connections: The catalog is asked for the table.
         keys: What Dagster calls the partitions that the run is for; None for all that the topic has.
         chosen: The topics among them, each with its Kafka partitions.
-        so_far: What has been told already.
         is_side: Whether it tells of the table of a route.
         sides: Tell of the tables of the topic's routes.
     """
@@ -104,7 +102,6 @@ class Reporter:
         """Give what Dagster shows of a run that goes on.
 
         Args:
-            report: What was done since the one before.
             silent: Partitions that are told of even if they had no records.
         """
         table = self._take(report, patiently=False)
@@ -142,11 +139,7 @@ class Reporter:
             )
 
     def end(self, report: RunReport) -> Iterator[Any]:
-        """Give the step's result and what Dagster shows of a run that ends.
-
-        Args:
-            report: What was done since the one before.
-        """
+        """Give the step's result and what Dagster shows of a run that ends."""
         yield from self._end(report)
         for side in self.sides:
             yield from side._end(report.of(side.spec.identifier))
@@ -235,7 +228,7 @@ class Reporter:
 
     def _report_topic(self, spec: TopicTable, its: Reached) -> None:
         instance, now = self.context.instance, its.watermarks
-        before = told_before(instance, [spec]).get(topic_key(spec))
+        before = last_reports(instance, [spec]).get(topic_key(spec))
         rate = before.rate(sum(now.end.values()), time.time()) if before else None
         instance.report_runless_asset_event(topic_materialization(spec, now, its.lag, rate))
 

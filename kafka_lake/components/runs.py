@@ -52,7 +52,6 @@ class InFlight:
         topics: The runs that fill tables of topics, by `work_name`, with their ids.
         pools: The pools that other runs have or wait for.
         shared: The ids of the runs that a cluster's topics share, the oldest first.
-        starting: Whether one of these hasn't begun yet.
         yielding: Whether one of these has been asked to end.
     """
 
@@ -64,11 +63,7 @@ class InFlight:
 
 
 def in_flight(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> InFlight:
-    """Return the runs in flight; ends runs that died with their process.
-
-    Args:
-        specs: The topics, all of one cluster.
-    """
+    """Return the runs in flight; ends runs that died with their process."""
     # By what a run makes, not by who asked for it: runs launched in the UI carry none of our tags.
     found = context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT))
     ours = list(_of_this_location(context, end_dead(context.instance, found)))
@@ -152,7 +147,6 @@ class Failures:
     """Failures of a topic in a row.
 
     Args:
-        count: How many, of the last runs.
         until: When the topic may be tried again, in seconds since the epoch.
     """
 
@@ -287,9 +281,6 @@ def yields_slot(instance: dg.DagsterInstance, run_id: str, clock: Callable[[], f
     It is, at once, if the sensor has asked the run to end, or a queued run fills one of the same tables. If all places
     are taken it is for the run that was launched first; five seconds later for the second as well, and so on: one is
     enough, but may not be able to go yet.
-
-    Args:
-        run_id: Of the run that stays.
     """
     try:
         return _yields_slot(instance, run_id, clock)

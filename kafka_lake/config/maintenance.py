@@ -53,11 +53,7 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
             yield ("row_retention",), why
 
     def policy(self, defaults: "MaintenanceSettings | None" = None) -> Maintenance:
-        """Return the settings as maintenance takes them.
-
-        Args:
-            defaults: What counts for the settings that aren't written here.
-        """
+        """Return the settings as maintenance takes them."""
 
         def effective(name: str) -> Any:
             own = defaults is None or name in self.model_fields_set

@@ -186,13 +186,7 @@ def _shared(spec: TopicTable) -> Iterator[Problem]:
 
 
 def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) -> Iterator[str]:
-    """Give what the maintenance of a table asks for and can't be.
-
-    Args:
-        spec: The table, with the settings of its maintenance.
-        topic: The topic's settings; others where it has several tables.
-        complete: Whether the cluster's own settings are among them.
-    """
+    """Give what the maintenance of a table asks for and can't be."""
     policy = spec.maintenance
     if policy.keep_rows is None:
         return

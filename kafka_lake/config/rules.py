@@ -39,11 +39,7 @@ _TEXT_IN_SQL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.
 
 
 def rule_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]:
-    """Give what is wrong with the rules of a table that are right one by one.
-
-    Args:
-        declared: Names of the declared columns; None without them.
-    """
+    """Give what is wrong with the rules of a table that are right one by one."""
     if spec.write != "append":
         yield from _keyed_problems(spec.rules, spec.write)
     yield from _together(spec, declared)
@@ -62,11 +58,7 @@ def _keyed_problems(entries: Sequence[RuleEntry], write: str) -> Iterator[str]:
 
 
 def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
-    """Give what is wrong with the setting of a derived table.
-
-    Args:
-        entries: As its document has them.
-    """
+    """Give what is wrong with the setting of a derived table."""
     for number, entry in enumerate(entries):
         problems = list(entry_problems(entry))
         if entry.on_failure == "dead_letter" and not problems:

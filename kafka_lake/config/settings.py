@@ -118,10 +118,10 @@ def message(error: Mapping[str, Any]) -> str:
     return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
-def said(place: Iterable[object], text: str) -> str:
+def located(place: Iterable[object], text: str) -> str:
     """Return what is wrong with a setting, behind where it is: of the entries of a list, the first is number 1.
 
-    >>> said(["tables", 0, "write"], "there is no such setting")
+    >>> located(["tables", 0, "write"], "there is no such setting")
     'tables: number 1: write: there is no such setting'
     """
     names = [str(each) for each in place]

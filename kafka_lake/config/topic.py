@@ -295,12 +295,7 @@ class Topic(Settings):
         yield from self.maintenance_problems(spec, complete=False)
 
     def maintenance_problems(self, spec: TopicTable, complete: bool) -> Iterator[Problem]:
-        """Give what the tables' maintenance asks for and can't be.
-
-        Args:
-            spec: The topic's, with the settings of maintenance.
-            complete: Whether the cluster's own settings are among them.
-        """
+        """Give what the tables' maintenance asks for and can't be."""
         places = {each.identifier: each.place for each in self._planned()}
         for each in spec.tables:
             place = places.get(each.identifier, ("table",))
@@ -352,8 +347,6 @@ class Topic(Settings):
 
         Args:
             folder: Where the document is: schema files are there. Without it they aren't looked for.
-            defaults: What the cluster's document says of maintenance.
-            topics: The topics that a pattern matches.
 
         Raises:
             ConfigurationError: If a schema file isn't there.

@@ -30,7 +30,6 @@ class TopicPattern:
 
     Args:
         topics: A topic is meant if one of them matches its name.
-        exclude: It isn't if one of these does.
 
     Raises:
         ConfigurationError: If one is no regular expression, or there is none.
@@ -101,7 +100,6 @@ def filled(template: str, topic: FoundTopic) -> str:
 
     Args:
         template: Text in which ``{topic}``, ``{name}`` and ``{1}`` stand for parts of the topic's name.
-        topic: The topic; its parts have all names, see `check_template`.
 
     >>> filled("{topic}", TopicPattern([".*"]).matching(["shop.Orders"])[0])
     'shop_orders'
@@ -114,10 +112,6 @@ def filled(template: str, topic: FoundTopic) -> str:
 
 def sentence(found: Mapping[str, Sequence[str]], tables: Mapping[str, str] = _NONE) -> str:
     """Return what to do about topics that a pattern means and that aren't known yet; empty if there are none.
-
-    Args:
-        found: Such topics by the document that has the pattern.
-        tables: The tables of documents whose topics fill one table.
 
     >>> sentence({"defs/shop/defs.yaml": ["shop.a", "shop.b"]})[:70]
     'defs/shop/defs.yaml: 2 new topics match and have no table yet: shop.a,'

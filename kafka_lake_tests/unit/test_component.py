@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.components.assets import Presentation, build_topic_assets
-from kafka_lake.components.components.kafka_topic import KafkaTopic, partitions_apart_from_the_key
+from kafka_lake.components.components.kafka_topic import KafkaTopic, partitions_without_key
 from kafka_lake.components.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
 from kafka_lake.components.materialize import IngestConfig, Mode
 from kafka_lake.components.metadata import SETTINGS, settings_of
@@ -493,10 +493,10 @@ def test_a_partition_that_does_not_follow_from_the_key_is_warned_of(settings, sa
     partitions = settings.pop("partition_by", [])
     table = {"write": {"mode": "upsert", **settings}, "partition_by": partitions}
     spec = KafkaTopic(topic="orders", table=table).topic_table()
-    told = partitions_apart_from_the_key(spec)
+    told = partitions_without_key(spec)
     assert told.startswith(said)
     assert bool(told) == bool(said)
-    assert not partitions_apart_from_the_key(replace(spec, write="append", key=()))
+    assert not partitions_without_key(replace(spec, write="append", key=()))
 
 
 def test_the_warning_is_there_when_the_document_loads(caplog):

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from pyiceberg.table import Table
 
-from kafka_lake.components.sensors.derived import Asked, asked_before, evaluate
+from kafka_lake.components.sensors.derived import LastRequest, evaluate, last_requests
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.upstream import read_of
 from kafka_lake.lake.catalog import LakeCatalog
@@ -121,9 +121,9 @@ def test_one_table_that_can_not_be_planned_keeps_no_other_from_its_run(instance:
 
 
 def test_cursor_that_is_something_else_counts_as_none() -> None:
-    assert asked_before('{"asked": 3}') == asked_before(None) == asked_before("no json") == {}
+    assert last_requests('{"asked": 3}') == last_requests(None) == last_requests("no json") == {}
 
 
 def test_a_clock_that_was_set_back_is_no_reason_to_wait_long() -> None:
-    assert Asked(1, at=9999.0, times=1).pause(10.0) == 5.0
-    assert Asked(1, at=0.0, times=99).pause(0.0) == 1800.0
+    assert LastRequest(1, at=9999.0, times=1).pause(10.0) == 5.0
+    assert LastRequest(1, at=0.0, times=99).pause(0.0) == 1800.0

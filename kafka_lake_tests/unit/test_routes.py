@@ -6,7 +6,7 @@ from itertools import chain
 import dagster as dg
 import pytest
 
-from kafka_lake.components.components.kafka_topic import refuse_shared_tables
+from kafka_lake.components.components.kafka_topic import check_shared_tables
 from kafka_lake.components.metadata import SETTINGS, settings_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.by_schema.names import schema_name
@@ -79,7 +79,7 @@ def test_a_table_of_a_topic_is_no_other_topics() -> None:
     letters, _ = load("topic: letters\ntable: web.clicks__dead_letters")
     for each in (other, letters):
         with pytest.raises(ConfigurationError, match="would be two topics'"):
-            refuse_shared_tables([routed, each])
+            check_shared_tables([routed, each])
 
 
 def test_each_table_is_an_asset_of_the_topics_run() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_lake.components.components.kafka_topic import refuse_shared_tables
+from kafka_lake.components.components.kafka_topic import check_shared_tables
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.routes.by_value import admitted, as_properties, begins_in, knowing, may_meet, may_name, place_of
 from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
@@ -110,7 +110,7 @@ tables_by: {field: source.table, name: 'shop.shop_{value}'}
 def test_no_value_can_name_the_table_of_another_document(other: str, said: str | None) -> None:
     documents = [load(ROUTED)[0], load(other)[0]]
     if said is None:
-        refuse_shared_tables(documents)
+        check_shared_tables(documents)
         return
     with pytest.raises(ConfigurationError, match=said):
-        refuse_shared_tables(documents)
+        check_shared_tables(documents)

@@ -17,7 +17,7 @@ from kafka_lake.components.assets import Presentation, build_topic_assets
 from kafka_lake.components.heartbeat import HEARTBEAT_TAG
 from kafka_lake.components.keys import TOPIC_TAG, YIELD_TAG, pool_name, table_key
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
-from kafka_lake.components.metadata import told_before
+from kafka_lake.components.metadata import last_reports
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
@@ -429,7 +429,7 @@ def test_the_page_of_a_topic_tells_how_fast_records_come_and_that_a_partition_ha
     (first,) = tick(instance, catalog).asset_events
     assert "records_per_second" not in first.metadata, "nobody knows since when it has had them"
     instance.report_runless_asset_event(first)
-    then = told_before(instance, [SPEC])[first.asset_key]
+    then = last_reports(instance, [SPEC])[first.asset_key]
     monkeypatch.setattr(sensor.time, "time", lambda: then.at + 10.0)
     consumed(catalog, {0: 5, **dict.fromkeys(range(1, 12), 4)})
     (second,) = tick(instance, catalog).asset_events

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.cli.load_definitions import explanation
-from kafka_lake.components.components.base import keep_names, kept_names
+from kafka_lake.components.components.base import cache_topics, cached_topics
 from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.components.components.kafka_topics import new_topics
 from kafka_lake_tests.unit.test_component import refusal
@@ -113,7 +113,7 @@ def test_what_a_pattern_cannot_have_is_refused_by_name(attributes: str, says: st
 
 def test_a_refresh_that_dies_leaves_the_names_as_they_were(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "state"
-    keep_names(state, ["shop.orders"])
+    cache_topics(state, ["shop.orders"])
 
     def die(self: Any, text: str) -> None:
         with self.open("w") as file:
@@ -122,6 +122,6 @@ def test_a_refresh_that_dies_leaves_the_names_as_they_were(tmp_path: Any, monkey
 
     monkeypatch.setattr(type(state), "write_text", die)
     with pytest.raises(KeyboardInterrupt):
-        keep_names(state, ["shop.orders", "shop.users"])
-    assert kept_names(state, "shop/defs.yaml") == ("shop.orders",)
+        cache_topics(state, ["shop.orders", "shop.users"])
+    assert cached_topics(state, "shop/defs.yaml") == ("shop.orders",)
     assert list(tmp_path.iterdir()) == [state]

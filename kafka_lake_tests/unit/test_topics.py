@@ -175,15 +175,15 @@ def test_a_document_of_several_topics_is_one_table_below_all_of_them() -> None:
 
 
 def test_two_documents_with_a_topic_in_common_are_refused() -> None:
-    from kafka_lake.components.components.kafka_topic import refuse_shared_tables
+    from kafka_lake.components.components.kafka_topic import check_shared_tables
 
     first, _ = load("topics: [a, b]\ntable: both")
     second, _ = load("topic: b\ntable: other")
     third, _ = load("topic: c\ntable: both")
     with pytest.raises(ConfigurationError, match="Topic b would have two tables"):
-        refuse_shared_tables([first, second])
+        check_shared_tables([first, second])
     with pytest.raises(ConfigurationError, match=r"one document with topics: \[a, c\]"):
-        refuse_shared_tables([first, third])
+        check_shared_tables([first, third])
 
 
 @given(st.sampled_from(["a", "a.b", "a...b", "a....b", "a..", "...", "A-1_x"]), st.integers(0, 10_000))

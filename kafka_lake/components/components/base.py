@@ -104,7 +104,7 @@ def shared(setting: str, given: Sequence[tuple[Path, Mapping[str, str]]]) -> dic
     return said[0][1] if said else {}
 
 
-def keep_names(state: Path, names: Sequence[str]) -> None:
+def cache_topics(state: Path, names: Sequence[str]) -> None:
     """Write the names to a file.
 
     Args:
@@ -113,12 +113,8 @@ def keep_names(state: Path, names: Sequence[str]) -> None:
     write_atomic(state, json.dumps({"topics": list(names)}))
 
 
-def kept_names(state: Path, document: str) -> tuple[str, ...]:
-    """Return the names that `keep_names` wrote.
-
-    Args:
-        state: The file, which is there.
-        document: Whose it is, as users name it.
+def cached_topics(state: Path, document: str) -> tuple[str, ...]:
+    """Return the names that `cache_topics` wrote.
 
     Raises:
         ConfigurationError: If the file has others, or is damaged.
@@ -135,18 +131,14 @@ def kept_names(state: Path, document: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def keep(state: Path, properties: Mapping[str, str]) -> None:
-    """Write to a file what a topic's own table tells of tables that values have.
-
-    Args:
-        properties: Of the table; others than those are left out.
-    """
+def cache_routes(state: Path, properties: Mapping[str, str]) -> None:
+    """Write to a file what a topic's own table tells of tables that values have."""
     told = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
     write_atomic(state, json.dumps(told, indent=1))
 
 
-def kept(state: Path) -> Mapping[str, str]:
-    """Return what `keep` wrote; nothing if it hasn't yet.
+def cached_routes(state: Path) -> Mapping[str, str]:
+    """Return what `cache_routes` wrote; nothing if it hasn't yet.
 
     Raises:
         ConfigurationError: If the file is damaged.
@@ -164,11 +156,7 @@ def kept(state: Path) -> Mapping[str, str]:
 
 
 def state_of_document(project_root: Path, document: Path, topic: str) -> Path:
-    """Return where Dagster keeps that, for the topic of a document.
-
-    Args:
-        topic: The topic's name among those of all clusters.
-    """
+    """Return where Dagster keeps that, for the topic of a document."""
     # The same on each machine.
     where = document.relative_to(project_root) if document.is_relative_to(project_root) else document
     return get_local_state_path(f"KafkaTopic[{where.as_posix()} of {topic}]", project_root)
@@ -217,11 +205,7 @@ class FromDocument(dg.Component, Settings, dg.Resolvable):
 
 
 def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) -> Any:
-    """Return a value with the templates in it rendered as text: ``"3"`` is no number, and ``"None"`` not nothing.
-
-    Args:
-        values: Gets what was rendered, with its template.
-    """
+    """Return a value with the templates in it rendered as text: ``"3"`` is no number, and ``"None"`` not nothing."""
     if isinstance(value, Mapping):
         return {key: rendered(context.at_path(key), each, values) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -238,11 +222,7 @@ def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) 
 
 
 def without_values(text: str, values: Mapping[str, str]) -> str:
-    """Return what is wrong with settings, their templates in the place of what these gave, which may be secret.
-
-    Args:
-        values: What was rendered, with its template.
-    """
+    """Return what is wrong with settings, their templates in the place of what these gave, which may be secret."""
     for value in sorted(filter(None, values), key=len, reverse=True):
         for shown in (value, repr(value)[1:-1]):
             # Not within words: a value may be a single letter.
@@ -271,7 +251,6 @@ def cluster_maintenance(context: Any, cluster: str | None) -> MaintenanceSetting
 
     Args:
         context: Of the load of a document; None where there is no project.
-        cluster: The cluster's name; None if it has none.
     """
     if context is None:
         return None

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from kafka_lake.common.text import seconds_of
 from kafka_lake.components.components.base import ClusterDocument, Place, check_names, check_topics, shared
 from kafka_lake.components.components.derived_table import DerivedTable
-from kafka_lake.components.components.kafka_topic import KafkaTopic, refuse_shared_tables
+from kafka_lake.components.components.kafka_topic import KafkaTopic, check_shared_tables
 from kafka_lake.components.components.kafka_topics import KafkaTopics
 from kafka_lake.components.jobs import build_maintenance_job, build_replay_job
 from kafka_lake.components.keys import of_cluster
@@ -109,7 +109,7 @@ class KafkaCluster(ClusterDocument):
         places = [Place(each.name, each._place) for each in clusters]
         check_names(places)
         check_topics([*(each.place for each in topics), *(each.place for each in many)], places)
-        refuse_shared_tables(topics)
+        check_shared_tables(topics)
         common = {
             setting: shared(setting, [(each._place, getattr(each, setting)) for each in clusters])
             for setting in ("catalog_properties", "spark_config")

@@ -12,10 +12,10 @@ from kafka_lake.components.assets import Presentation, build_topic_assets
 from kafka_lake.components.components.base import (
     FromDocument,
     Place,
+    cache_topics,
+    cached_routes,
+    cached_topics,
     cluster_maintenance,
-    keep_names,
-    kept,
-    kept_names,
     state_of_document,
 )
 from kafka_lake.components.keys import plain_name
@@ -92,7 +92,7 @@ class KafkaTopic(FromDocument, Topic):
         Args:
             names: Those of all topics of the cluster, as they are now.
         """
-        keep_names(self.state_path, names)
+        cache_topics(self.state_path, names)
 
     def _matching(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the topics that the pattern matches, but for those that another document names."""
@@ -114,7 +114,7 @@ class KafkaTopic(FromDocument, Topic):
         except OSError:
             # Where no folder can be made for it, nothing has been kept.
             return None
-        return kept_names(state, self.shown) if state.exists() else None
+        return cached_topics(state, self.shown) if state.exists() else None
 
     def topic_table(
         self, folder: Path | None = None, defaults: MaintenanceSettings | None = None, topics: Sequence[str] = ()
@@ -123,7 +123,6 @@ class KafkaTopic(FromDocument, Topic):
 
         Args:
             folder: Where the document is: schema files are there. Without it they aren't looked for.
-            defaults: What the cluster's document says of maintenance.
             topics: The topics that a pattern matches; by default those that are known.
 
         Raises:
@@ -144,7 +143,7 @@ class KafkaTopic(FromDocument, Topic):
             # Where no folder can be made for it, nothing has been kept.
             log.warning("Topic %s: tables_by: no tables of values are assets: %s", spec.full_topic, error)
             return spec
-        return knowing(spec, kept(state))
+        return knowing(spec, cached_routes(state))
 
     @property
     def state_path(self) -> Path:
@@ -184,17 +183,13 @@ class KafkaTopic(FromDocument, Topic):
                 "A table's maintenance: overrides that of the cluster's document, setting by setting.",
             )
         for each in spec.tables:
-            if apart := partitions_apart_from_the_key(each):
+            if apart := partitions_without_key(each):
                 log.warning("Topic %s: %s", spec.full_topic, apart)
         shown = {each.identifier: self.presentation(each) for each in spec.tables}
         return list(build_topic_assets(spec, shown[spec.identifier], continuous, shown))
 
     def presentation(self, spec: TopicTable) -> Presentation:
-        """Return how Dagster shows a table.
-
-        Args:
-            spec: One of the topic's tables.
-        """
+        """Return how Dagster shows a table."""
         shown = self.settings_of(spec.identifier) or TableSettings()
         return Presentation(shown.group or plain_name(spec.namespace), shown.owners, shown.description, shown.tags)
 
@@ -210,7 +205,7 @@ def _tags_problem(tags: Mapping[str, str]) -> str:
     return ""
 
 
-def partitions_apart_from_the_key(spec: TopicTable) -> str:
+def partitions_without_key(spec: TopicTable) -> str:
     """Return what it costs that the partition of a keyed table's row doesn't follow from its key; empty if it does.
 
     A key that the records' keys tell isn't known before they are read: nothing is said of it.
@@ -229,11 +224,8 @@ def partitions_apart_from_the_key(spec: TopicTable) -> str:
     )
 
 
-def refuse_shared_tables(components: Iterable[KafkaTopic]) -> None:
+def check_shared_tables(components: Iterable[KafkaTopic]) -> None:
     """Make sure that no two topics have a table in common, dead-letter tables among them, and that each is there once.
-
-    Args:
-        components: All topics of a deployment.
 
     Raises:
         ConfigurationError: If two do, with both documents' names.

@@ -12,9 +12,9 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs
 from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
 from pydantic import Field, PrivateAttr, ValidationError
 
-from kafka_lake.components.components.base import ClusterDocument, FromDocument, Place, keep_names, kept_names
+from kafka_lake.components.components.base import ClusterDocument, FromDocument, Place, cache_topics, cached_topics
 from kafka_lake.components.components.kafka_topic import KafkaTopic
-from kafka_lake.config.settings import Problem, ShortFor, Text, message, said
+from kafka_lake.config.settings import Problem, ShortFor, Text, located, message
 from kafka_lake.config.table import NAMESPACE
 from kafka_lake.config.topic import MatchingTopics
 from kafka_lake.config.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled, sentence
@@ -28,7 +28,6 @@ def new_topics(documents: Iterable["KafkaTopics | KafkaTopic"], names: Sequence[
 
     Args:
         documents: All documents about topics of a cluster, and those by whose patterns topics share a table.
-        names: The topics of the cluster.
     """
     documents = list(documents)
     tables = {each.shown: each.full_table for each in documents if isinstance(each, KafkaTopic)}
@@ -124,7 +123,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
             ConfigurationError: If the project has no such cluster.
             KafkaError: If the brokers don't answer. The file is as it was.
         """
-        keep_names(state_path, self.brokers().topics())
+        cache_topics(state_path, self.brokers().topics())
 
     def brokers(self) -> Brokers:
         """Return the cluster.
@@ -170,7 +169,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
         Raises:
             ConfigurationError: If the settings of one can't be.
         """
-        self._names = None if state_path is None else kept_names(state_path, self.shown)
+        self._names = None if state_path is None else cached_topics(state_path, self.shown)
         if not self._documents:
             # What can't be is told before there is any topic.
             self._document(_ANY)
@@ -255,7 +254,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
         return ".".join(filled(part, topic) for part in (namespace or NAMESPACE, table))
 
     def _refused(self, topic: FoundTopic, error: ValidationError) -> ConfigurationError:
-        told = [said(each["loc"], message(each)) for each in error.errors(include_url=False)]
+        told = [located(each["loc"], message(each)) for each in error.errors(include_url=False)]
         of = "defaults" if topic is _ANY else f"topic {topic.name}"
         return ConfigurationError(
             f"{self._place}: {of}: {'; '.join(dict.fromkeys(told))}.", "Correct defaults: or overrides:."

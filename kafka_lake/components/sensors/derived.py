@@ -25,7 +25,7 @@ _LONGEST_PAUSE = 1800.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class LastRequest:
     """When runs of a table were asked for, without one having published anything since.
 
     Args:
@@ -42,10 +42,10 @@ class Asked:
         return min(self.at, now) + pause - now
 
 
-_AS_JSON = TypeAdapter(dict[str, Asked])
+_AS_JSON = TypeAdapter(dict[str, LastRequest])
 
 
-def asked_before(cursor: str | None) -> dict[str, Asked]:
+def last_requests(cursor: str | None) -> dict[str, LastRequest]:
     """Return what the tick before has left, by table; nothing if it is something else. Nothing is lost with it."""
     try:
         return _AS_JSON.validate_json(cursor or "{}")
@@ -54,11 +54,7 @@ def asked_before(cursor: str | None) -> dict[str, Asked]:
 
 
 def build_derived_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
-    """Return the sensor.
-
-    Args:
-        running: Whether it is on by default.
-    """
+    """Return the sensor."""
 
     @dg.sensor(
         name=SENSOR,
@@ -88,8 +84,8 @@ def evaluate(
     """Return the runs that are asked for. A table that can't be looked at is told of and skipped."""
     in_flight = end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT)))
     making = {key for run in in_flight for key in run.asset_selection or ()}
-    now, before = clock(), asked_before(context.cursor)
-    requests, notes, asked = [], [], dict[str, Asked]()
+    now, before = clock(), last_requests(context.cursor)
+    requests, notes, asked = [], [], dict[str, LastRequest]()
     for spec in specs:
         last = before.get(spec.name)
         if last is not None:
@@ -115,7 +111,7 @@ def evaluate(
         if (seconds := _rest(spec, todo, now)) > 0:
             notes.append(f"{spec.name}: at most once in {spec.every}, the next run starts in {seconds:.0f} s")
             continue
-        asked[spec.name] = Asked(todo.head, now, times + 1)
+        asked[spec.name] = LastRequest(todo.head, now, times + 1)
         requests.append(_request(spec, now))
         notes.append(f"{spec.name}: a run is requested")
     if requests:

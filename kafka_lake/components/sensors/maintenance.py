@@ -52,12 +52,7 @@ _AS_JSON = TypeAdapter(Cursor)
 def build_maintenance_sensor(
     job: Any, interval_seconds: int, running: bool, cluster: str | None = None
 ) -> dg.SensorDefinition:
-    """Return the sensor of a cluster.
-
-    Args:
-        running: Whether it is on by default.
-        cluster: The cluster's name; None if it has none.
-    """
+    """Return the sensor of a cluster."""
 
     @dg.sensor(
         name=of_cluster(SENSOR, cluster),

@@ -42,7 +42,6 @@ class Sharing:
 
     Args:
         places: How many such runs there may be at once.
-        continuous: Tables whose runs continue for hours.
     """
 
     places: int
@@ -52,7 +51,6 @@ class Sharing:
         """Return why a topic has a run of its own; empty if it may share one.
 
         Args:
-            failures: How many of its last runs failed.
             pools: Those that other runs have or wait for: a run waits until it has all of its pools.
         """
         if failures:
@@ -71,7 +69,6 @@ class Due:
     """A topic, or a table of several, that has something to read.
 
     Args:
-        offsets: How many offsets are pending.
         alone: Why it has a run of its own; empty if it may share one.
     """
 
@@ -93,7 +90,6 @@ def groups(due: Iterable[Due], in_flight: int, places: int) -> list[list[str]]:
 
     Args:
         due: The topics that share runs; `Due.shares` holds for each of them.
-        in_flight: How many runs with shared topics there are.
         places: How many of them there may be, at least 1.
 
     Returns:
@@ -121,9 +117,7 @@ class Work:
     """What one topic asks for at one tick.
 
     Args:
-        partitions: Of the topic as it is now.
         new_partitions: Keys that Dagster doesn't know yet, in numeric order.
-        behind: Offsets to consume per partition.
         losses: What Kafka no longer has of what the table lacks; the run says what comes of it.
         opens: Whether the table has no position and begins at the latest offset: a run must say which that is before
             the first record comes.
@@ -161,11 +155,7 @@ class Pace:
 
 
 def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known: Iterable[str]) -> Work:
-    """Return what a topic asks for. Pure.
-
-    Args:
-        known: Partition keys that Dagster has already.
-    """
+    """Return what a topic asks for. Pure."""
     state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
     due = backlog(position, now, now.low, accept_losses=True)
     behind = {r.partition: len(r) for r in due.ranges}
@@ -226,8 +216,6 @@ def request(tables: Sequence[Table], pace: Pace, asked: str, attempt: int, share
 
     Args:
         tables: At least one. A run of one table is for a range of its partitions, a run of several for all of theirs.
-        pace: How the run goes on.
-        attempt: How many runs have been asked for the same.
         shared: Whether the run takes one of the places for topics that share runs.
     """
     specs = [each.spec for each in tables]

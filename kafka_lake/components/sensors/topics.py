@@ -14,7 +14,7 @@ from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.components.components.kafka_topics import KafkaTopics, new_topics
 from kafka_lake.components.keys import CONTINUOUS_ASSET_TAG, TABLE_TAG, YIELD_TAG, of_cluster, topic_key, work_name
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
-from kafka_lake.components.metadata import told_before, topic_materialization, topics_of
+from kafka_lake.components.metadata import last_reports, topic_materialization, topics_of
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.runs import Failures, InFlight, attempts, failed_lately, failures, in_flight
 from kafka_lake.components.sensors.requests import (
@@ -56,9 +56,7 @@ def build_sensor(
 
     Args:
         interval_seconds: Time between two polls; if it is shorter than the daemon's loop, a tick polls several times.
-        running: Whether it is on by default.
         catch_up_seconds: For how long a run polls instead of the sensor; 0 for not at all.
-        cluster: The cluster's name; None if it has none.
         many: Documents about many topics of the cluster, and those by whose patterns topics share a table; topics that
             they don't know yet are told of.
         shared_runs: How many runs at once topics share; one more than this machine has cores by default.
@@ -202,8 +200,6 @@ def evaluate(
     A topic that can't be polled is logged and skipped; the others are served.
 
     Args:
-        answers: What the brokers said of each.
-        pace: How the runs go on.
         sharing: Which topics share runs, and how many such runs there may be.
 
     Raises:
@@ -293,7 +289,7 @@ def _behind(work: Work) -> str:
 
 
 def _topics(instance: dg.DagsterInstance, told: Sequence[tuple[Work, Watermarks]]) -> list[dg.AssetMaterialization]:
-    before, now = told_before(instance, [work.spec for work, _ in told]), time.time()
+    before, now = last_reports(instance, [work.spec for work, _ in told]), time.time()
     found = []
     for work, ends in told:
         last = before.get(topic_key(work.spec))

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from kafka_lake.config.settings import message, said
+from kafka_lake.config.settings import located, message
 from kafka_lake.config.topic import Topic
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -18,4 +18,4 @@ def refusal(text: str) -> str:
     """Return what is said of a document's attributes, one error a line."""
     with pytest.raises(ValidationError) as refused:
         Topic.model_validate(yaml.safe_load(text))
-    return "\n".join(said(each["loc"], message(each)) for each in refused.value.errors(include_url=False))
+    return "\n".join(located(each["loc"], message(each)) for each in refused.value.errors(include_url=False))

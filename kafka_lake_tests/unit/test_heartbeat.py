@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from kafka_lake.common.processes import is_gone, name_of
-from kafka_lake.components.heartbeat import HEARTBEAT_TAG, alive, end_dead
+from kafka_lake.components.heartbeat import HEARTBEAT_TAG, end_dead, heartbeat
 from kafka_lake.components.keys import TOPIC_TAG
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -75,7 +75,7 @@ def test_a_run_says_that_it_lives_again_and_again(instance):
             again.set()
 
     instance.add_run_tags = added
-    with alive(instance, run.run_id, beat_seconds=0.001):
+    with heartbeat(instance, run.run_id, beat_seconds=0.001):
         assert instance.get_run_by_id(run.run_id).tags[HEARTBEAT_TAG].startswith(name_of(os.getpid()))
         assert again.wait(20)
     assert seen.pop() == "done"
@@ -92,7 +92,7 @@ def test_a_database_that_is_locked_when_a_run_begins_does_not_end_it(instance, m
         raise OSError("database is locked")
 
     monkeypatch.setattr(instance, "add_run_tags", locked)
-    with alive(instance, run.run_id):
+    with heartbeat(instance, run.run_id):
         done.append(True)
     assert done
     assert HEARTBEAT_TAG not in instance.get_run_by_id(run.run_id).tags
@@ -114,7 +114,7 @@ def test_runs_of_processes_that_are_gone_are_ended(instance, process):
 
 @dg.op
 def topic_table(context):
-    with alive(context.instance, context.run_id):
+    with heartbeat(context.instance, context.run_id):
         return 1
 
 
