@@ -209,7 +209,7 @@ _PLOTTED_PARTITIONS = 20
 
 @dataclass(frozen=True)
 class LastReport:
-    """The end offset of a topic, summed over its partitions, as Dagster last got it; and when, in seconds since 1970."""
+    """The end offset of a topic over all partitions, as Dagster last got it, and when (seconds since 1970)."""
 
     end: int
     at: float
