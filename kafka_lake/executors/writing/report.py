@@ -100,7 +100,7 @@ class Report:
         asked: How many rows were checked by rules.
         answers: What they answered, by the rule's name.
         table: The table, where a task writes several.
-        stopped: Whether the task stopped before its last record, since the table lacks columns.
+        stopped: Whether the task left records undecoded, since the table lacks columns.
     """
 
     files: tuple[Any, ...] = ()

@@ -37,7 +37,7 @@ class Work:
         reasons: Error classes and messages of these.
         tests: The table's rules of single rows.
         known: Top-level fields that get no column; None if no field gets one. After the first other new field, the task
-            reads 20,000 records more, to learn their types, and stops: everything is written again with the columns.
+            decodes 20,000 records more, to learn their types, and no others: all is written again with the columns.
     """
 
     metadata: str
@@ -68,11 +68,12 @@ def decode_and_write(work: Mapping[str, Any]) -> Batches:
         writer, schema = Writer(Work(**work)), None
         for batch in batches:
             schema = schema or returned(batch.schema)
+            if writer.has_stopped:
+                # To leave input unread would end this worker while Spark writes to it.
+                continue
             failed = writer.add(batch)
             if len(failed):
                 yield given_back(failed, schema)
-            if writer.has_stopped:
-                break
         if schema is not None:
             yield reported(writer.close(), schema)
 
