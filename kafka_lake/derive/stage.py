@@ -21,9 +21,8 @@ from kafka_lake.errors import AuditFailedError, ConfigurationError
 from kafka_lake.ingest.commit import Finding, rule_finding
 from kafka_lake.ingest.keyed.merge import run_merge
 from kafka_lake.ingest.publish import GateFailedError
-from kafka_lake.ingest.rules.asked import Asked
+from kafka_lake.ingest.rules.asked import Asked, referred
 from kafka_lake.ingest.rules.evaluate import evaluate
-from kafka_lake.ingest.rules.referred import referred
 from kafka_lake.ingest.rules.result import RuleResult
 from kafka_lake.ingest.stage.frames import append, shaped
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table

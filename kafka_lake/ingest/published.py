@@ -29,9 +29,8 @@ from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.decode.rows import DELETED, change_columns
 from kafka_lake.ingest.record_keys import metadata_column_of, state_of
 from kafka_lake.ingest.rule import Rule
-from kafka_lake.ingest.rules.asked import Asked
+from kafka_lake.ingest.rules.asked import Asked, referred
 from kafka_lake.ingest.rules.evaluate import evaluate
-from kafka_lake.ingest.rules.referred import referred
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog

@@ -26,9 +26,8 @@ from kafka_lake.ingest.rule import (
     RuleEntry,
     rules_of,
 )
-from kafka_lake.ingest.rules.asked import Asked, Verdict
+from kafka_lake.ingest.rules.asked import BROADCAST_ROWS, Asked, Referred, Verdict
 from kafka_lake.ingest.rules.evaluate import evaluate
-from kafka_lake.ingest.rules.referred import BROADCAST_ROWS, Referred
 from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
@@ -276,10 +275,10 @@ def test_rules_about_a_commit(frame: Callable[[Sequence[Row]], DataFrame]) -> No
     [
         (RuleEntry(range=Range("s", 0)), "s is string, and a range is for numbers and times"),
         (RuleEntry(expression="s RLIKE '*a'", name="like"), "rules: like: Spark can't ask that"),
-        (RuleEntry(expression="n >", name="cut"), "rules: cut: 'n >' is no condition"),
-        (RuleEntry(expression="n + 1", name="number"), "rules: number: 'n + 1' is no condition"),
-        (RuleEntry(expression="sum(n) > 1", name="total"), "rules: total: 'sum(n) > 1' is no condition"),
-        (RuleEntry(expression="no_function(n)", name="calls"), "rules: calls: 'no_function(n)' is no condition"),
+        (RuleEntry(expression="n >", name="cut"), "rules: cut: 'n >' isn't a condition"),
+        (RuleEntry(expression="n + 1", name="number"), "rules: number: 'n + 1' isn't a condition"),
+        (RuleEntry(expression="sum(n) > 1", name="total"), "rules: total: 'sum(n) > 1' isn't a condition"),
+        (RuleEntry(expression="no_function(n)", name="calls"), "rules: calls: 'no_function(n)' isn't a condition"),
     ],
 )
 def test_what_cant_be_asked_is_refused_by_name(
@@ -306,7 +305,7 @@ def test_an_expression_about_a_field_or_a_type_that_may_still_come_has_no_answer
     rows = frame(rows_by(random.Random(2), 3))
     verdict = asked(rows, rules_of([entry]))
     assert [(r.failed, r.nulls, r.unknown) for r in verdict.results] == [(0, 3, unknown)]
-    with pytest.raises(ConfigurationError, match="is no condition on the rows"):
+    with pytest.raises(ConfigurationError, match="isn't a condition on the rows"):
         asked(rows, rules_of([entry]), declared=True)
 
 

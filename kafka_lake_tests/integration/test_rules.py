@@ -243,7 +243,7 @@ def test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing(
             (CHECK,),
             "of 60 rows, 1 of 1 checks fail: amount is not negative: 3 rows, -1.0",
         ),
-        ((RuleEntry(expression="amount >= taxes"),), "'amount >= taxes' is no condition on the rows"),
+        ((RuleEntry(expression="amount >= taxes"),), "'amount >= taxes' isn't a condition on the rows"),
     ):
         with pytest.raises((GateFailedError, ConfigurationError)) as refused_too:
             ingest(topic.spec(ddl, rules=rules), connections(), "fails")

@@ -1,8 +1,8 @@
-"""Rules that are conditions of Spark's: one pass that counts, and another one that names the refused records."""
+"""Rules as Spark conditions: one pass counts, and a second one names the refused records."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import reduce
 from operator import and_, or_
@@ -11,26 +11,146 @@ from typing import TypeVar
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
+from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.common.text import seconds_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.executors.writing.rules import PLACE
+from kafka_lake.executors.writing.rules import PLACE, Path
 from kafka_lake.ingest.rule import WHOLE_TABLE, Rule
-from kafka_lake.ingest.rules.asked import Asked, Verdict, first_place, places, refused_by, where
-from kafka_lake.ingest.rules.conditions import Condition, Rows
-from kafka_lake.ingest.rules.referred import BROADCAST_ROWS
+from kafka_lake.ingest.rules.asked import (
+    BROADCAST_ROWS,
+    Asked,
+    Referred,
+    Verdict,
+    first_place,
+    places,
+    refused_by,
+    where,
+)
 from kafka_lake.ingest.rules.result import Refused, RuleResult, commit_result
+from kafka_lake.ingest.rules.row_rules import cant_be_asked, find
+from kafka_lake.lake.catalog import quoted
+
+_UNRESOLVED = re.compile(r"with name (`.+?`(?:\.`.+?`)*) cannot be resolved|No such struct field (`.+?`)")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A rule as a condition.
+
+    Args:
+        kept: Whether a row keeps the rule; null if that is unknown. Of a `foreign_key`: true if no column is null.
+        keys: Columns of a `unique`.
+        refers: Columns of a `foreign_key`.
+        unknown: Columns that the rule names and the table lacks.
+    """
+
+    rule: Rule
+    kept: Column
+    keys: tuple[Column, ...] = ()
+    refers: tuple[Column, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows on which conditions are evaluated; the fields are those of `Asked`."""
+
+    subject: str
+    frame: DataFrame
+    declared: bool
+    untold: str | None = None
+    tables: Mapping[str, Referred] = field(default_factory=dict)
+
+    def condition(self, rule: Rule) -> Condition:
+        """Return the condition of a rule; raises a ConfigurationError if it doesn't fit the columns."""
+        if rule.kind == "expression":
+            return self._expression(rule)
+        if rule.kind == "row_count":
+            return Condition(rule, F.lit(True))
+        found = [find(self.frame.schema, name) for name in rule.columns]
+        unknown = tuple(name for name, each in zip(rule.columns, found, strict=True) if each is None)
+        if unknown and self.declared:
+            raise self._refused(rule, f"the table has no column {', '.join(unknown)}")
+        columns = [F.lit(None) if each is None else column_at(each[0]) for each in found]
+        if rule.kind == "null_share":
+            there = columns[0].isNotNull()
+            if self.untold is not None and found[0] is not None:
+                there = F.when(~F.array_contains(F.col(self.untold), found[0][0][0]), there)
+            return Condition(rule, there, unknown=unknown)
+        there = F.when(reduce(and_, [column.isNotNull() for column in columns]), F.lit(True))
+        keys = () if unknown else tuple(columns)
+        if rule.kind == "unique":
+            return Condition(rule, there, keys=keys, unknown=unknown)
+        if keys:
+            self._check_types(rule, [each[1] for each in found if each is not None])
+        return Condition(rule, there, refers=keys, unknown=unknown)
+
+    def _check_types(self, rule: Rule, kinds: Sequence[T.DataType]) -> None:
+        """Refuse a foreign key whose columns have other types than those of the other table."""
+        given = rule.entry.foreign_key
+        assert given is not None, "the caller checked it"
+        others = {each.name.lower(): each.dataType for each in self.tables[given.table].rows.schema}
+        if missing := [name for name in given.target if name.lower() not in others]:
+            raise self._refused(rule, f"table {given.table} has no column {', '.join(missing)}")
+        for name, kind, target in zip(rule.columns, kinds, given.target, strict=True):
+            other = others[target.lower()]
+            numbers = isinstance(kind, T.NumericType) and isinstance(other, T.NumericType)
+            if not numbers and kind.simpleString() != other.simpleString():
+                here, there = kind.simpleString(), other.simpleString()
+                raise self._refused(rule, f"{name} is {here}, and {target} of {given.table} is {there}")
+
+    def _expression(self, rule: Rule) -> Condition:
+        """Return a custom condition; columns that the table doesn't have yet are null in it."""
+        frame, unknown = self.frame, list[str]()
+        if unsafe := unsafe_condition(str(rule.entry.expression)):
+            raise self._refused(rule, f"{rule.entry.expression!r} isn't a condition on the rows: {unsafe}")
+        while True:
+            try:
+                # Connect analyses the condition only when the schema is requested.
+                frame.filter(F.expr(str(rule.entry.expression))).schema  # noqa: B018
+            except AnalysisException as error:
+                name, field = _unresolved(error)
+                missing = [*unknown, *filter(None, [field])]
+                if missing and name is None and not self.declared:
+                    # Without the column's type there is no answer.
+                    return Condition(rule, F.lit(None).cast("boolean"), unknown=tuple(missing))
+                if self.declared or name is None or name in frame.columns:
+                    reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+                    problem = f"{rule.entry.expression!r} isn't a condition on the rows: {reason}"
+                    raise self._refused(rule, problem) from error
+                frame, unknown = frame.withColumn(name, F.lit(None)), [*unknown, name]
+            else:
+                return Condition(rule, F.expr(str(rule.entry.expression)), unknown=tuple(unknown))
+
+    def _refused(self, rule: Rule, problem: str) -> ConfigurationError:
+        names = [name for name in self.frame.columns if name != self.untold]
+        return cant_be_asked(self.subject, rule, problem, names)
+
+
+def column_at(path: Path) -> Column:
+    """Return the column or field at a path."""
+    return F.col(".".join(map(quoted, path)))
+
+
+def _unresolved(error: AnalysisException) -> tuple[str | None, str | None]:
+    """Return the missing column, or the missing field, that an error names."""
+    found = _UNRESOLVED.search(str(error))
+    if found is None:
+        return None, None
+    name, field = found.groups()
+    if field is not None or "`.`" in name:
+        return None, (field or name.replace("`.`", ".")).strip("`")
+    return name[1:-1].replace("``", "`"), None
+
 
 _KEY = "key_{}_{}"
 Found = TypeVar("Found")
 
 
 def by_spark(asked: Asked) -> Verdict:
-    """Ask rules that are conditions.
-
-    Raises:
-        ConfigurationError: If a rule doesn't go with the columns of the rows.
-    """
+    """Evaluate rules; raises a ConfigurationError if one doesn't fit the columns."""
     rows = Rows(asked.subject, asked.rows, asked.declared, untold=asked.untold, tables=asked.tables)
     conditions = [rows.condition(rule) for rule in asked.rules]
     evaluation = _Evaluation(asked, conditions)
@@ -46,14 +166,11 @@ def by_spark(asked: Asked) -> Verdict:
 
 
 class _Evaluation:
-    """Rules of which each can be asked."""
-
     def __init__(self, asked: Asked, conditions: Sequence[Condition]) -> None:
         self._asked = asked
         self._conditions = list(enumerate(conditions))
         self._unique = [(n, each) for n, each in self._conditions if each.keys]
-        # Spark would let the table count, and fails by that if a condition is null by its text. It doesn't where there
-        # is a filter that no table understands.
+        # Without a filter that no table can evaluate, Spark pushes the count down, and fails on a constant null.
         frame = asked.rows.filter(F.spark_partition_id() >= 0)
         for name in dict.fromkeys(name for _, each in self._conditions for name in _unknown_names(each)):
             frame = frame.withColumn(name, F.lit(None))
@@ -68,9 +185,9 @@ class _Evaluation:
                 self._frame = self._referring(n, each)
 
     def _referring(self, n: int, condition: Condition) -> DataFrame:
-        """Return the rows, with what a join tells of a foreign key."""
+        """Return the rows with the result of a foreign key, by a join."""
         given = condition.rule.entry.foreign_key
-        assert given is not None, "only those refer"
+        assert given is not None, "the caller checked it"
         keys, held = _keys(n, condition.refers), [f"held_{name}" for name in _keys(n, condition.refers)]
         others = self._asked.tables[given.table].keys(given.target, held).withColumn("is_held", F.lit(True))
         same = reduce(and_, [F.col(key) == F.col(other) for key, other in zip(keys, held, strict=True)])
@@ -78,7 +195,7 @@ class _Evaluation:
         return self._frame.join(others, same, "left").withColumn(_kept(n), kept).drop("is_held", *held, *keys)
 
     def counted(self) -> tuple[RuleResult, ...]:
-        """Count in one pass over the rows. A `unique` takes another one, and so do samples, if there are any."""
+        """Count in one pass over the rows; each `unique` takes another one."""
         aggregates = [F.count(F.lit(1)).alias("rows")]
         for n, _ in self._conditions:
             aggregates += [F.count(_kept(n)).alias(f"told_{n}"), F.count_if(F.col(_kept(n))).alias(f"yes_{n}")]
@@ -102,7 +219,7 @@ class _Evaluation:
         return RuleResult(rule, rows, failed, rows - told, first=first, unknown=condition.unknown, snapshot=snapshot)
 
     def _twice(self, n: int, condition: Condition) -> DataFrame:
-        """Return the rows whose key an earlier row has that the other rules don't refuse, or a row of the table."""
+        """Return the rows whose key the table has, or an earlier row of the commit that no other rule refuses."""
         keys = _keys(n, condition.keys)
         keyed = self._frame.filter(F.col(_kept(n)).isNotNull()).select(
             *PLACE,
@@ -112,13 +229,13 @@ class _Evaluation:
         )
         others = self._others(condition.rule)
         if others is None:
-            # Most keys are there once. Only rows of the others are sorted.
+            # Only the rows of repeated keys are sorted.
             several = keyed.groupBy(*keys).agg(F.count(F.lit(1)).alias("times")).filter(F.col("times") > 1)
             keyed, there = keyed.join(several.drop("times"), keys, "left_semi"), F.lit(False)
         else:
             held = others.select(*[key.alias(name) for key, name in zip(condition.keys, keys, strict=True)])
             here = keyed.select(*keys).distinct()
-            # The table may have many more rows than the commit: those with other keys are never shuffled.
+            # Rows of the table with other keys are never shuffled.
             held = held.join(F.broadcast(here) if self._count <= BROADCAST_ROWS else here, keys, "left_semi").distinct()
             keyed = keyed.join(held.withColumn("held", F.lit(True)), keys, "left")
             there = F.coalesce("held", F.lit(False))
@@ -127,7 +244,7 @@ class _Evaluation:
         return keyed.withColumn("twice", there | earlier).filter("twice").select(*PLACE, "broken")
 
     def _others(self, rule: Rule) -> DataFrame | None:
-        """Return the rows of earlier commits that a `unique` looks at; None if it looks at none."""
+        """Return the rows of earlier commits that a `unique` includes."""
         asked, within = self._asked, rule.entry.within
         if within is None or asked.earlier is None:
             return asked.others
@@ -139,12 +256,12 @@ class _Evaluation:
         return asked.earlier.filter(at >= since)
 
     def _broken_alone(self) -> Column:
-        """Return the numbers of the rules that a row breaks by itself, as text."""
+        """Return the numbers of the rules that a row breaks, without `unique`, as text."""
         alone = [n for n, each in self._conditions if each.rule.is_of_rows and not each.keys]
         return F.concat_ws(",", *[F.when(~F.col(_kept(n)), F.lit(str(n))) for n in alone])
 
     def _is_refused(self) -> Column:
-        """Return whether a row breaks a rule that makes dead letters, but for those that compare rows."""
+        """Return whether a row breaks a rule with dead letters, without `unique`."""
         broken = [
             F.coalesce(~F.col(_kept(n)), F.lit(False))
             for n, each in self._conditions
@@ -153,7 +270,7 @@ class _Evaluation:
         return reduce(or_, broken) if broken else F.lit(False)
 
     def refused(self) -> Refused:
-        """Name the records of rows that break rules which make dead letters, and all that each breaks."""
+        """Return the records that become dead letters, each with all rules that it breaks."""
         parts = [self._frame.filter(self._is_refused()).select(*PLACE, self._broken_alone().alias("broken"))]
         for n, each in self._unique:
             if each.rule.on_failure == "dead_letter":
@@ -170,11 +287,11 @@ class _Evaluation:
         return refused_by(self._collected(whole.toArrow), broken)
 
     def _collected(self, action: Callable[[], Found]) -> Found:
-        """Return what Spark computes; what it can't, because of a rule, is the settings' fault."""
+        """Run a query; raises a ConfigurationError if a rule makes it fail."""
         try:
             return action()
         except Exception as error:
-            # A regular expression that is none fails in tasks, as an error of Java's.
+            # An invalid regular expression fails in a task.
             if isinstance(error, AnalysisException) or "PatternSyntaxException" in str(error):
                 raise self._unanswered(error) from error
             raise
@@ -194,7 +311,6 @@ def _keys(n: int, columns: Sequence[Column]) -> list[str]:
 
 
 def _unknown_names(condition: Condition) -> Iterator[str]:
-    # The other kinds ask nothing of a column that isn't there.
     if condition.rule.kind == "expression":
         yield from condition.unknown
 

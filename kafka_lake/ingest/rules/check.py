@@ -1,4 +1,4 @@
-"""Checks of your own as rules: a function that gets the rows of a commit and says what it found."""
+"""Custom checks: functions that get the rows of a commit and return results."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,13 +18,12 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a check of your own found.
+    """Result of a custom check.
 
     Args:
         name: What was checked, as ``amount is positive``.
-        passed: Whether the rows meet it.
-        rows: How many rows don't; None if they weren't counted.
-        message: What else people should read. It is shown as values of records are: not at all with ``samples: false``.
+        rows: Number of failing rows; None if they weren't counted.
+        message: A message for users. It is shown as values of records are: not at all with ``samples: false``.
     """
 
     name: str
@@ -34,42 +33,38 @@ class CheckResult:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether each part is what it shall be; NumPy's numbers and truth values are."""
+        """Return whether all fields have valid types, NumPy's included."""
         is_counted = self.rows is None or (isinstance(self.rows, int | np.integer) and not isinstance(self.rows, bool))
         texts = isinstance(self.name, str) and isinstance(self.message, str)
         return texts and is_counted and isinstance(self.passed, bool | np.bool_)
 
     @property
     def found(self) -> str:
-        """Return rows and message, in words."""
+        """Return rows and message as text."""
         rows = "" if self.rows is None else f"{self.rows} row{'' if self.rows == 1 else 's'}"
         return ", ".join(filter(None, (rows, self.message))) or "is not met"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check of your own found in a commit.
-
-    Args:
-        results: All of them, in their order.
-    """
+    """All results of a custom check for one commit."""
 
     results: tuple[CheckResult, ...]
 
     @property
     def failures(self) -> tuple[CheckResult, ...]:
-        """Return those that the rows don't meet."""
+        """Return the results that failed."""
         return tuple(result for result in self.results if not result.passed)
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Return the metadata of the check: counts, and each failure."""
+        """Return the metadata of the check."""
         counts = {"checks": len(self.results), "checks_failed": len(self.failures)}
         return counts | {f"failed: {failure.name}": failure.found for failure in self.failures}
 
     @property
     def said(self) -> str:
-        """Return the first failures, in words."""
+        """Return the first failures as text."""
         shown = [f"{failure.name}: {failure.found}" for failure in self.failures[:_SHOWN]]
         if (more := len(self.failures) - _SHOWN) > 0:
             shown.append(f"and {more} more")
@@ -77,17 +72,15 @@ class Checked:
 
 
 def run_check(reference: str, rows: DataFrame, samples: bool, mask: tuple[str, ...]) -> Checked:
-    """Call a function with the rows of a commit.
+    """Call a function with the rows that a commit is about to publish.
 
     Args:
-        rows: What the commit is about to publish.
         samples: Whether messages may be shown.
-        mask: Regular expressions; ``***`` takes the place of what they find in messages.
+        mask: Regular expressions to redact in messages.
 
     Raises:
-        ConfigurationError: If there is no such function, if it raises, or if it returns something else. Nothing is
-            published.
-        Exception: What the function raises for a temporary reason, as Spark does that doesn't answer.
+        ConfigurationError: If there is no such function, or it fails or returns something else.
+        Exception: A temporary failure, as of Spark.
     """
     try:
         returned = _function(reference)(rows)

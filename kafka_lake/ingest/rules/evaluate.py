@@ -1,4 +1,4 @@
-"""Rules asked of rows: first by Arrow those of single rows, then by Spark the others of the rows that stay."""
+"""Evaluate rules: first by Arrow those of single rows, then by Spark the others on the rows that stay."""
 
 from dataclasses import replace
 from functools import reduce
@@ -10,9 +10,8 @@ from pyspark.sql import types as T
 from kafka_lake.executors.writing.rules import BROKEN, LEFT_OUT, UNANSWERED, ask
 from kafka_lake.ingest.rule import BY_ARROW, Rule
 from kafka_lake.ingest.rules.asked import Asked, Verdict, first_place, places, refused_by, where
-from kafka_lake.ingest.rules.by_spark import by_spark
+from kafka_lake.ingest.rules.by_spark import by_spark, column_at
 from kafka_lake.ingest.rules.check import run_check
-from kafka_lake.ingest.rules.conditions import column_at
 from kafka_lake.ingest.rules.result import Refused, RuleResult
 from kafka_lake.ingest.rules.row_rules import row_rules
 from kafka_lake.ingest.tasks import told
@@ -29,11 +28,7 @@ _ANSWERED = T.StructType(
 
 
 def by_arrow(asked: Asked) -> Verdict:
-    """Ask rules of single rows.
-
-    Raises:
-        ConfigurationError: As `row_rules`.
-    """
+    """Evaluate rules of single rows; raises as `row_rules`."""
     columns = T.StructType([column for column in asked.rows.schema if column.name != asked.untold])
     rules = row_rules(asked.subject, asked.rules, columns, asked.declared)
     paths = {path: f"column_{n}" for n, (*_, (_, path, _)) in enumerate(rules.tests) if path}
@@ -73,13 +68,10 @@ _BY_SPARK = ("expression", "unique", "foreign_key", "row_count", "null_share")
 
 
 def evaluate(asked: Asked) -> Verdict:
-    """Ask rules of rows.
-
-    Returns:
-        The verdict. It is found once: who asks again may get another one where an expression asks for the time.
+    """Evaluate rules, each kind by its engine.
 
     Raises:
-        ConfigurationError: If a rule can't be asked of these columns.
+        ConfigurationError: If a rule doesn't fit the columns.
     """
     results, refused = dict[Rule, RuleResult](), list[Refused]()
     for engine, kinds in ((by_arrow, BY_ARROW), (by_spark, _BY_SPARK), (_by_checks, ("check",))):
@@ -97,7 +89,7 @@ def evaluate(asked: Asked) -> Verdict:
 
 
 def _by_checks(asked: Asked) -> Verdict:
-    """Call your own checks with the rows that the other rules leave; a commit without rows isn't checked."""
+    """Call custom checks with the rows that the other rules leave, if there are any."""
     rows = asked.rows if asked.untold is None else asked.rows.drop(asked.untold)
     count = rows.count()
     if not count:

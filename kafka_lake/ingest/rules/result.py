@@ -1,4 +1,4 @@
-"""What the rows of a commit were found to be by one rule. Pure."""
+"""Results of rules, and the records that they refuse."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,23 +17,21 @@ from kafka_lake.ingest.rules.volume import VolumeFound
 from kafka_lake.ingest.topic_table import is_over, limit_of
 
 FEW = 10
-"""So many rows are never too large a share: a commit may have three rows, and one of them must not stop a topic."""
+"""So many rows are never too large a share: one bad row of three must not stop a topic."""
 
 
 @dataclass(frozen=True)
 class RuleResult:
-    """What a rule found.
+    """Result of a rule for one commit.
 
     Args:
-        evaluated: Rows that it was asked of.
-        failed: Rows that break it. Of a rule about commits: 1 if the commit breaks it.
-        nulls: Rows for which the answer is neither yes nor no, since something is null; they pass. Of a `null_share`:
-            rows whose column is null.
-        first: Partition and offset of the first row that breaks it, by partition and then by offset.
-        unknown: Columns that it names and the table doesn't have yet.
-        snapshot: Of a `foreign_key`: the snapshot of the other table that was looked at; None if it has none.
-        volume: Of a `volume`: how many rows the last period has beside the band; None if it wasn't asked.
-        checked: Of a `check`: what your function found; None if the commit has no rows.
+        failed: Rows that break the rule; 1 if the commit as a whole breaks it.
+        nulls: Rows for which the answer is null; they pass. Of a `null_share`: rows whose column is null.
+        first: The least partition and offset of a row that breaks it.
+        unknown: Columns that the rule names and the table doesn't have yet.
+        snapshot: Of a `foreign_key`: snapshot of the other table.
+        volume: Of a `volume`: the last period.
+        checked: Of a `check`: its results.
     """
 
     rule: Rule
@@ -48,35 +46,31 @@ class RuleResult:
 
     @property
     def passed(self) -> int:
-        """Return how many rows keep it."""
+        """Return the number of rows that keep the rule."""
         return self.evaluated - self.failed if self.rule.is_of_rows else self.evaluated
 
     @property
     def is_over_limit(self) -> bool:
-        """Return whether more rows break it than its settings allow."""
+        """Return whether more rows break the rule than the settings allow."""
         return self.rule.is_of_rows and exceeds(self.rule.fail_above, self.failed, self.evaluated)
 
     @property
     def fails(self) -> bool:
-        """Return whether the commit must not be published because of it."""
+        """Return whether the rule fails the commit."""
         return bool(self.failed) if self.rule.on_failure == "fail" else self.is_over_limit
 
     @property
     def refuses_rows(self) -> bool:
-        """Return whether the rows that break it are to become dead letters."""
+        """Return whether rows become dead letters."""
         return bool(self.failed) and self.rule.on_failure == "dead_letter"
 
     def with_failed(self, failed: int) -> "RuleResult":
-        """Return the result with another number of rows that break it."""
+        """Return the result with another count."""
         return replace(self, failed=failed)
 
 
 def exceeds(limit: int | str | None, failed: int, evaluated: int) -> bool:
-    """Return whether more rows break a rule than a limit allows; a few never are too large a share.
-
-    Args:
-        limit: A count, a share, or None for no limit.
-        failed: Rows that break the rule.
+    """Return whether more rows fail than a count or a share allows; a few are never too large a share.
 
     >>> exceeds("5%", 11, 200), exceeds("5%", 10, 10), exceeds(10, 11, 1_000_000), exceeds(None, 5, 5)
     (True, False, True, False)
@@ -86,13 +80,7 @@ def exceeds(limit: int | str | None, failed: int, evaluated: int) -> bool:
 
 
 def commit_result(rule: Rule, rows: int, nulls: int = 0) -> RuleResult:
-    """Return what a rule about commits finds of one.
-
-    Args:
-        rule: A `row_count` or a `null_share`.
-        rows: How many rows the commit has.
-        nulls: Of a `null_share`: in how many its column is null.
-    """
+    """Return the result of a `row_count`, or of a `null_share` with so many nulls, for a commit of so many rows."""
     count, share = rule.entry.row_count, rule.entry.null_share
     if count is not None:
         broken = rows < (count.min or 0) or (count.max is not None and rows > count.max)
@@ -104,36 +92,29 @@ def commit_result(rule: Rule, rows: int, nulls: int = 0) -> RuleResult:
 
 
 def reason_of(broken: Sequence[Rule]) -> tuple[str, str]:
-    """Return error class and message of a row's dead letter, as those have it who write rows.
-
-    Args:
-        broken: Rules, in the order of the settings; one of them at least makes dead letters.
-    """
+    """Return error class and message of a dead letter that breaks these rules."""
     return rules.reason_of([(rule.name, rule.said, rule.error_class) for rule in broken])
 
 
 REFUSED = "kafka-lake.refused-by-rules"
-"""In a snapshot's summary: how many of its records each rule made dead letters of, as JSON, if there are any."""
+"""Snapshot property: number of dead letters by rule, as JSON."""
 _PLACE = ("topic_id", "partition", "offset")
 
 
 def refused_mark(by_rule: Mapping[str, int]) -> dict[str, str]:
-    """Return what a snapshot's summary tells of the records that rules refused.
-
-    Args:
-        by_rule: How many rows break each rule that makes dead letters, by its name.
-    """
+    """Return the snapshot property for dead letters by rule."""
     some = {name: count for name, count in by_rule.items() if count}
     return {REFUSED: json.dumps(some)} if some else {}
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Records whose rows break rules that make dead letters.
+    """Records that become dead letters.
 
     Args:
-        records: Columns ``topic_id``, ``partition``, ``offset`` and ``reason``: a place in `reasons`. Each record once.
-        by_rule: How many rows break each rule that makes dead letters, by its name.
+        records: Each once, with ``topic_id``, ``partition``, ``offset`` and ``reason``, an index in ``reasons``.
+        reasons: Error classes and messages.
+        by_rule: Number of dead letters by rule.
     """
 
     records: pa.Table
@@ -141,11 +122,11 @@ class Refused:
     by_rule: Mapping[str, int]
 
     def __len__(self) -> int:
-        """Return how many records there are."""
+        """Return the number of records."""
         return len(self.records)
 
     def and_(self, other: "Refused") -> "Refused":
-        """Return these and other records together; none is among both."""
+        """Return these and other, different records together."""
         reasons = pc.add(other.records.column("reason"), pa.scalar(len(self.reasons), pa.int32()))
         others = other.records.set_column(len(_PLACE), "reason", reasons)
         return Refused(
@@ -153,7 +134,7 @@ class Refused:
         )
 
     def by_partition(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """Return offsets, ascending, and reasons for each Kafka partition; of one topic's records only."""
+        """Return ascending offsets and reasons for each partition of one topic."""
         partitions, offsets, reasons = (
             self.records.column(name).to_numpy() for name in ("partition", "offset", "reason")
         )
@@ -165,16 +146,12 @@ class Refused:
         return found
 
     def set_apart(self, decoded: DataFrame) -> DataFrame:
-        """Return decoded records, those that are refused with error class and message, as if they hadn't decoded.
-
-        Args:
-            decoded: Records with ``error_class`` and ``error_message``; their ``topic_id`` counts if there is one.
-        """
+        """Return decoded records, the refused ones with error class and message."""
         told = decoded.sparkSession.createDataFrame(self.records)
         told = told.select(*[F.col(name).alias(f"refused_{name}") for name in (*_PLACE, "reason")])
         same = (F.col("partition") == F.col("refused_partition")) & (F.col("offset") == F.col("refused_offset"))
         if "topic_id" in decoded.columns:
-            # Dead letters may be of a topic that was recreated since, which has the same offsets.
+            # A recreated topic has the same offsets.
             same &= F.nullif(F.col("topic_id"), F.lit("")).eqNullSafe(F.col("refused_topic_id"))
         joined = decoded.join(F.broadcast(told), same, "left")
         columns = {"error_class": 0, "error_message": 1}
@@ -183,7 +160,7 @@ class Refused:
         )
 
     def left(self, rows: DataFrame, column: str) -> DataFrame:
-        """Return the rows of a table that are of other records."""
+        """Return the rows of other records."""
         told = rows.sparkSession.createDataFrame(self.records)
         told = told.select(*[F.col(name).alias(f"__kafka_lake_refused_{name}") for name in _PLACE])
         place = F.col(f"`{column}`")

@@ -1,4 +1,4 @@
-"""Rules of single rows as Arrow asks them: columns found, values converted exactly to their types. Pure."""
+"""Rules of single rows as tests for Arrow, with values converted exactly to the columns' types. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ class RowRules:
     """The rules of single rows of a table.
 
     Args:
-        tests: Likewise, as tasks get them.
-        unknown: Columns that they name and the table doesn't have, by the rule's name.
+        tests: What tasks evaluate.
+        unknown: Columns that the table lacks, by rule.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -31,7 +31,7 @@ class RowRules:
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def results(self, rows: int, answers: Mapping[str, Answer]) -> tuple[RuleResult, ...]:
-        """Return what the rules find of some rows, by what these answered."""
+        """Return the results for so many rows and their answers."""
         return tuple(self._result(rule, rows, *answers.get(rule.name, (0, 0, None))) for rule in self.rules)
 
     def _result(self, rule: Rule, rows: int, failed: int, nulls: int, first: tuple[int, int] | None) -> RuleResult:
@@ -39,15 +39,14 @@ class RowRules:
 
 
 def row_rules(subject: str, rules: Iterable[Rule], columns: T.StructType, declared: bool) -> RowRules:
-    """Return those rules that a single row keeps or breaks by the values of one column.
+    """Return the rules that Arrow evaluates, of all rules of a table.
 
     Args:
-        subject: Whose rules they are, for errors.
-        rules: All rules of the table.
-        declared: Whether the settings declare all columns: then one that isn't there never comes.
+        subject: Subject of error messages.
+        declared: Whether the settings declare all columns, so that a missing one is an error.
 
     Raises:
-        ConfigurationError: If a rule names a column that can't be there, or asks of one what its type doesn't allow.
+        ConfigurationError: If a rule doesn't fit the columns.
     """
     mine = tuple(rule for rule in rules if rule.kind in BY_ARROW)
     tests, unknown = list[RuleTest](), dict[str, tuple[str, ...]]()
@@ -66,7 +65,7 @@ def row_rules(subject: str, rules: Iterable[Rule], columns: T.StructType, declar
 
 
 def find(columns: T.StructType, path: str) -> tuple[Path, T.DataType] | None:
-    """Return the column of a name, or the field of a path, as it is spelled, and its type; None if there is none."""
+    """Return the exact path and the type of a column or a field; None if it isn't there."""
     kind: T.DataType = columns
     whole = [column for column in columns if column.name.lower() == path.lower()]
     names: list[str] = []
@@ -77,12 +76,12 @@ def find(columns: T.StructType, path: str) -> tuple[Path, T.DataType] | None:
             return None
         kind = exact[0].dataType
         names.append(exact[0].name)
-    # A column of no type has nothing but nulls until records show one.
+    # A column without a type has only nulls so far.
     return None if isinstance(kind, T.NullType) else (tuple(names), kind)
 
 
 def cant_be_asked(subject: str, rule: Rule, problem: str, columns: Iterable[str]) -> ConfigurationError:
-    """Return the error for a rule that doesn't go with a table's columns."""
+    """Return the error for a rule that doesn't fit a table's columns."""
     return ConfigurationError(
         f"{subject}: rules: {rule.name}: {problem}.",
         f"Nothing was published. Correct the rule; the table's columns are {', '.join(columns)}.",
@@ -94,7 +93,7 @@ class _Wrong(Exception):
 
 
 def _asks(rule: Rule, kind: T.DataType) -> Any:
-    """Return what a rule asks for, in values of a column's type."""
+    """Return a rule's values in the column's type."""
     entry, column, said = rule.entry, rule.columns[0], kind.simpleString()
     if entry.pattern is not None:
         if not isinstance(kind, T.StringType):
@@ -111,7 +110,7 @@ def _asks(rule: Rule, kind: T.DataType) -> Any:
 
 
 def _values(column: str, values: Iterable[Any], kind: T.DataType) -> Iterator[Any]:
-    """Give the values as a column of a type has them, without numbers that it can't have exactly."""
+    """Yield values in a column's type, without numbers that the type can't hold exactly."""
     for each in values:
         value = _value(column, each, kind, ROUND_FLOOR)
         is_rounded = isinstance(each, float) and isinstance(value, int | Decimal) and value != Decimal(repr(each))
@@ -120,7 +119,7 @@ def _values(column: str, values: Iterable[Any], kind: T.DataType) -> Iterator[An
 
 
 def _value(column: str, value: Any, kind: T.DataType, rounding: str) -> Any:
-    """Return a value of the settings as one of a column's type."""
+    """Return a value of the settings in a column's type."""
     found: Any = None
     if isinstance(kind, T.BooleanType):
         found = value if isinstance(value, bool) else None
@@ -130,7 +129,7 @@ def _value(column: str, value: Any, kind: T.DataType, rounding: str) -> Any:
     elif isinstance(value, str) and isinstance(kind, (T.StringType, *_TIMES)):
         found = _text(value) if isinstance(kind, T.StringType) else _time(value, kind)
     if found is None:
-        raise _Wrong(f"{column} is {kind.simpleString()}, and {value!r} is no such value")
+        raise _Wrong(f"{column} is {kind.simpleString()}, and {value!r} isn't such a value")
     return found
 
 
@@ -150,12 +149,12 @@ def _number(value: float, kind: T.NumericType, rounding: str) -> int | float | D
 
 
 def _text(value: str) -> str | None:
-    # YAML can write half of a character of two.
+    # YAML can contain half of a surrogate pair.
     return None if any("\ud800" <= each <= "\udfff" for each in value) else value
 
 
 def _time(text: str, kind: T.DataType) -> date | datetime | None:
-    """Return a date or a time; None if the text is none that a column of a type can have."""
+    """Return a date or a time; None if the column's type can't hold the text."""
     try:
         time = datetime.fromisoformat(text)
         if isinstance(kind, T.TimestampType):

@@ -1,7 +1,7 @@
-"""Volume: did the last hour or day bring as many rows as those before it? By the median and what is around it. Pure.
+"""Volume: compares the rows of the last hour or day with the median of those before it. Pure.
 
-https://en.wikipedia.org/wiki/Median_absolute_deviation: half of the values lie within it, and a few that are far off
-don't move it. Times 1.4826 it is the standard deviation of values that are normally distributed.
+The band is a multiple of the median absolute deviation, which outliers don't move; times 1.4826 it is the standard
+deviation of normally distributed values. https://en.wikipedia.org/wiki/Median_absolute_deviation
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,23 +10,18 @@ from datetime import UTC, datetime
 from statistics import median
 
 SECONDS = {"hour": 3600, "day": 86_400}
-"""How long a period is."""
 LEAST_HISTORY = 5
-"""With fewer periods there is no band."""
+"""The least number of periods for a band."""
 LEAST_SHARE = 0.1
-"""So much of the median the band reaches to either side at least: equal counts have no deviation."""
+"""The band reaches at least this share of the median to either side: equal counts have no deviation."""
 LEAST_ROWS = 10
-"""Likewise, in rows."""
+"""The band reaches at least so many rows to either side."""
 _NORMAL = 1.4826
 
 
 @dataclass(frozen=True)
 class Band:
-    """Between how many rows a period is expected to have, both allowed.
-
-    Args:
-        median: Of the periods before it.
-    """
+    """The expected number of rows, inclusive, and the median of the periods before."""
 
     low: float
     high: float
@@ -34,19 +29,19 @@ class Band:
     periods: int
 
     def __contains__(self, rows: int) -> bool:
-        """Return whether a count is in it."""
+        """Return whether a count is in the band."""
         return self.low <= rows <= self.high
 
 
 @dataclass(frozen=True)
 class VolumeFound:
-    """What a volume rule found.
+    """Result of a volume rule.
 
     Args:
-        start: Where the period begins, in seconds since the epoch.
-        rows: How many rows it has.
-        band: What was expected; None if there is too little history.
-        periods: How many periods of history there are.
+        start: Start of the period, in seconds since the epoch.
+        rows: Rows of the period.
+        band: None if there is too little history.
+        periods: Number of periods before it.
     """
 
     start: int
@@ -69,7 +64,7 @@ class VolumeFound:
 
     @property
     def said(self) -> str:
-        """Return how many rows there are beside the band, in words."""
+        """Return the number of rows and the band as text."""
         assert self.band is not None, "without one nothing is broken"
         return (
             f"{self.rows} rows in the period from {_time(self.start)}, and {self.band.low:.0f} to {self.band.high:.0f} "
@@ -78,10 +73,9 @@ class VolumeFound:
 
 
 def starts_before(now: float, per: str, days: int) -> list[int]:
-    """Return where the last period that is over begins, and then those that it is compared with, newest first.
+    """Return the start of the last complete period in UTC, and those of the periods it is compared with.
 
-    Args:
-        per: `hour`: the same hours of the days before; `day`: the days before. In UTC.
+    The hours of other days are the same hour; the newest period comes first.
 
     >>> [datetime.fromtimestamp(each, UTC).strftime("%d %H:%M") for each in starts_before(1_700_000_000, "hour", 2)]
     ['14 21:00', '13 21:00', '12 21:00']
@@ -91,12 +85,11 @@ def starts_before(now: float, per: str, days: int) -> list[int]:
 
 
 def volume_of(counts: Mapping[int, int], starts: Sequence[int], deviations: float) -> VolumeFound:
-    """Return what counts of rows say of the last period.
+    """Return the result for row counts by start of the period.
 
     Args:
-        counts: Rows by where their period begins; those without rows may be missing.
-        starts: As `starts_before` gives them. Before the first period that has rows there was no topic yet.
-        deviations: How many standard deviations the band reaches to either side.
+        starts: As `starts_before` returns them. The history begins with the first period that has rows.
+        deviations: Standard deviations that the band reaches to either side.
     """
     last, *before = [counts.get(start, 0) for start in starts]
     while before and not before[-1]:

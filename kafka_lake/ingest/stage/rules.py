@@ -15,8 +15,7 @@ from kafka_lake.ingest.keyed.keys import DOES, KEPT, OURS, quoted
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.rule import BY_ARROW, Rule
-from kafka_lake.ingest.rules.asked import Asked, Verdict
-from kafka_lake.ingest.rules.referred import Referred, referred
+from kafka_lake.ingest.rules.asked import Asked, Referred, Verdict, referred
 from kafka_lake.ingest.rules.result import RuleResult, commit_result
 from kafka_lake.ingest.rules.volume import SECONDS, VolumeFound, starts_before, volume_of
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
