@@ -1,4 +1,4 @@
-"""The rows that a query reads, as Spark's frames: of pinned snapshots, whole, new, or of some offsets."""
+"""Spark frames of a commit: the rows that its query reads, and the rows that come and go."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,26 +33,26 @@ _NOT_STORED = re.compile(r"(?:^|[<,:])((?:void|variant|interval|time\()[^,:<>]*)
 
 
 def of_topic(identity: TopicIdentity) -> str:
-    """Return the condition that a row is of a topic as it is now, as SQL."""
+    """Return the SQL condition that a row is from today's topic."""
     if identity.topic_id:
         return f"{quoted(ORIGIN)}.`topic_id` = {literal(identity.topic_id)}"
     return f"{quoted(ORIGIN)}.`topic_id` IS NULL AND {quoted(ORIGIN)}.`topic` = {literal(identity.topic)}"
 
 
 def within(identity: TopicIdentity, ranges: Iterable[OffsetRange]) -> str:
-    """Return the condition that a row is of some offsets of a topic, as SQL. Spark parses many ORs as a flat tree."""
+    """Return the SQL condition that a row is from some offsets of a topic. Spark parses many ORs as a flat tree."""
     partition, offset = (f"{quoted(ORIGIN)}.`{each}`" for each in ("partition", "offset"))
     found = [f"({partition} = {r.partition} AND {offset} >= {r.start} AND {offset} < {r.end})" for r in ranges]
     return f"({of_topic(identity)} AND ({' OR '.join(found) or 'false'}))"
 
 
 def place(field: str) -> Column:
-    """Return a field of the column that names the record of a row."""
+    """Return a field of the metadata column."""
     return F.col(f"{quoted(ORIGIN)}.{quoted(field)}")
 
 
 class Frames:
-    """What a commit reads and computes; views and cached frames are removed when ``held`` is closed."""
+    """Frames of a commit; views and cached frames are dropped when ``held`` is closed."""
 
     def __init__(self, engine: Engine, spec: DerivedTable, plan: DerivePlan, held: ExitStack) -> None:
         self._engine = engine
@@ -66,11 +66,11 @@ class Frames:
         return fact
 
     def whole(self, snapshot: int | None = None) -> DataFrame:
-        """Return the rows of the table of ``from``, of the pinned snapshot unless another one is given."""
+        """Return the rows of the table of ``from``, by default those of the pinned snapshot."""
         return self._rows(self._fact, self._fact.read.snapshot if snapshot is None else snapshot)
 
     def new(self, ranges: Sequence[OffsetRange] = ()) -> DataFrame:
-        """Return the rows of the table of ``from`` that are new, and those of some offsets."""
+        """Return the new rows of the table of ``from``, and those of some offsets."""
         fact = self._fact
         since = fact.changes.new_since if fact.changes else {}
         found = F.lit(True)
@@ -82,15 +82,15 @@ class Frames:
         return self.whole().filter(found | F.expr(within(fact.identity, ranges)) if ranges else found)
 
     def before(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return the rows of some offsets as they were when the table was read last."""
+        """Return the rows of some offsets as they were last read."""
         fact = self._fact
         if fact.before is None or fact.before.snapshot is None:
             return self.whole().limit(0)
-        # Columns that have come since are null there.
+        # Newer columns are null there.
         return shaped(self.whole(fact.before.snapshot).filter(within(fact.identity, ranges)), self.whole().schema)
 
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """Return the offsets before the position whose rows may have changed; asks Spark where snapshots don't say."""
+        """Return earlier offsets whose rows may have changed; queries Spark where snapshots don't show them."""
         fact = self._fact
         found = list(fact.changes.ranges) if fact.changes else []
         for before, after in fact.changes.added if fact.changes else ():
@@ -107,17 +107,17 @@ class Frames:
         return exact if len(exact) <= _MOST_RANGES else tuple(joined_ranges(exact, None))
 
     def made(self, snapshot: int | None = None) -> DataFrame:
-        """Return the rows of the derived table, of a snapshot or of the head that the commit starts at."""
+        """Return the rows of the derived table, by default those of the head."""
         version = self._plan.head if snapshot is None else snapshot
         assert version is not None, "the table has a first snapshot"
         return at_version(self._engine.spark(), self._engine.catalog.spark_name(self._spec.identifier), version)
 
     def made_of(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return the rows that the derived table has of some offsets."""
+        """Return the derived table's rows of some offsets."""
         return self.made().filter(within(self._fact.identity, ranges))
 
     def query(self, rows: DataFrame | None = None) -> DataFrame:
-        """Return the result of the query over these rows of the table of ``from``; over everything by default."""
+        """Return the query's result for these rows of the table of ``from``, by default for all."""
         spec = self._spec
         read = {name: self._rows(each, each.read.snapshot) for name, each in self._plan.upstream.items()}
         if rows is not None:
@@ -149,7 +149,7 @@ class Frames:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn Spark's errors about the query in the block into one that names the table."""
+        """Translate Spark's errors about the query."""
         try:
             yield
         except AnalysisException as error:
@@ -160,7 +160,7 @@ class Frames:
             ) from error
 
     def kept(self, frame: DataFrame) -> DataFrame:
-        """Let Spark cache a frame that is read several times, until the commit ends."""
+        """Cache a frame until the commit ends."""
         return kept(frame, self._held)
 
     def _computed(self, read: Mapping[str, DataFrame]) -> DataFrame:
@@ -191,7 +191,7 @@ class Frames:
 
 
 def places_of(rows: DataFrame, identity: TopicIdentity) -> list[OffsetRange] | None:
-    """Return exactly the offsets of rows; None if some are no records of the topic."""
+    """Return exactly the offsets of rows; None if some aren't from the topic."""
     if not rows.filter(f"NOT coalesce({of_topic(identity)}, false)").isEmpty():
         return None
     places = rows.select(place("partition"), place("offset")).distinct()
@@ -217,9 +217,9 @@ class Computed:
     """The rows of one commit.
 
     Args:
-        keys: The keys whose rows go; None if rows aren't replaced by key, or those of ``rows`` are meant.
-        again: Offsets before the position that are derived again.
-        candidates: Whether a row comes only if the table has no newer one of its key.
+        keys: Keys whose rows go; None for those of ``rows``, or if rows aren't replaced by key.
+        again: Earlier offsets whose rows are recomputed.
+        candidates: Whether a row comes only if the table has no newer one with its key.
     """
 
     rows: DataFrame
@@ -230,7 +230,7 @@ class Computed:
 
 
 def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
-    """Return what a commit does to the rows."""
+    """Return the rows of a commit, by the table's write mode."""
     if plan.full:
         rows = frames.query()
         kind = APPEND if plan.is_first else REBUILD
@@ -244,14 +244,14 @@ def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
         return Computed(rows, REWRITE if again else APPEND, again=again)
     if not again:
         return Computed(newest(rows, spec), MERGE, candidates=True)
-    # The table itself has the keys of rows that are gone by now.
+    # The table has the keys of rows that are gone by now.
     touched = frames.kept(keys_of(rows, spec).union(keys_of(frames.made_of(again), spec)).distinct())
     rows = newest(having(frames.query(), touched, spec), spec)
     return Computed(rows, MERGE, keys=touched, again=again)
 
 
 def _touched(frames: Frames, spec: DerivedTable, again: Sequence[OffsetRange]) -> DataFrame:
-    """Return the keys of rows that are new, have changed, or have gone."""
+    """Return the keys of new, changed and removed rows."""
     names = key_names(spec)
     keys = [F.expr(text).alias(names[name]) for name, text in spec.key.items()]
     with frames.explained():
@@ -260,7 +260,7 @@ def _touched(frames: Frames, spec: DerivedTable, again: Sequence[OffsetRange]) -
 
 
 def keys_of(rows: DataFrame, spec: DerivedTable) -> DataFrame:
-    """Return the keys that rows of the derived table have, once each, by `key_names`."""
+    """Return the distinct keys of rows of the derived table, named as in `key_names`."""
     # A key's column may be newer than the rows.
     there = {column.lower() for column in rows.columns}
     known = {key: F.col(quoted(n)) if n.lower() in there else F.lit(None) for n, key in key_names(spec).items()}
@@ -268,28 +268,25 @@ def keys_of(rows: DataFrame, spec: DerivedTable) -> DataFrame:
 
 
 def of_keys(frames: Frames, spec: DerivedTable, keys: DataFrame) -> DataFrame:
-    """Return what the query gives for the upstream rows of some keys alone."""
+    """Return the query's result for the upstream rows of some keys."""
     own = {name: f"{_OWN}{number}" for number, name in enumerate(spec.key)}
     same = _all([F.col(own[name]).eqNullSafe(F.col(key)) for name, key in key_names(spec).items()])
     with frames.explained():
         bounds = [_bounds(keys, key, own[name], spec.key[name]) for name, key in key_names(spec).items()]
         of_source, of_key = (" AND ".join(each) for each in zip(*bounds, strict=True))
         rows = frames.whole()
-        # As columns, since Spark knows window(…) in a projection alone.
+        # Spark allows window(…) only in a projection.
         found = rows.filter(of_source).select("*", *[F.expr(text).alias(own[name]) for name, text in spec.key.items()])
         found = found.filter(of_key).join(keys, same, "left_semi").select(*map(F.col, map(quoted, rows.columns)))
     return frames.query(found)
 
 
 def _bounds(keys: DataFrame, key: str, own: str, text: str) -> tuple[str, str]:
-    """Return SQL conditions on the upstream columns, and on the key, that the rows of some keys meet.
-
-    By them, Iceberg leaves files out.
-    """
+    """Return SQL conditions on upstream columns, and on the key, that let Iceberg skip files."""
     kind = keys.schema[key].dataType
     if not isinstance(kind, (*_NUMBERS, T.StringType, T.DateType, T.TimestampType)):
         return "true", "true"
-    # Python knows no days before the year 1 or after 9999.
+    # As numbers, since Python's dates end with the year 9999.
     as_number = {T.DateType: F.unix_date, T.TimestampType: F.unix_micros}.get(type(kind), lambda value: value)
     figures = as_number(F.min(key)), as_number(F.max(key)), F.max(F.col(key).isNull())
     ((low, high, nulls),) = keys.agg(*figures).collect()
@@ -301,7 +298,7 @@ def _bounds(keys: DataFrame, key: str, own: str, text: str) -> tuple[str, str]:
     tree = parsed_key(key, text)
     if not isinstance(tree, exp.TimestampTrunc) or not isinstance(tree.this, exp.Column) or tree.this.table:
         return "true", of_key
-    # A truncated time isn't later than the time, but for changes of the clock.
+    # A truncated time is later than the time only by a change of the clock.
     source = quoted(tree.this.name)
     return f"({source} >= {least} - INTERVAL 3 HOURS{or_null.format(source)})", of_key
 
@@ -314,7 +311,7 @@ def _literal(value: int | str, kind: T.DataType) -> str:
 
 
 def key_names(spec: DerivedTable) -> dict[str, str]:
-    """Return the names that the key's columns have in frames of keys, by the columns."""
+    """Return the names of the key's columns in frames of keys."""
     return {name: f"{_KEY}{number}" for number, name in enumerate(spec.key)}
 
 
@@ -323,7 +320,7 @@ def _same_key(spec: DerivedTable) -> Column:
 
 
 def having(rows: DataFrame, keys: DataFrame, spec: DerivedTable, how: str = "left_semi") -> DataFrame:
-    """Return the rows of the table that have one of some keys, or with ``left_anti`` none."""
+    """Return the rows with one of some keys, or with ``left_anti`` the others."""
     return rows.join(keys, _same_key(spec), how)
 
 
@@ -338,7 +335,7 @@ def newest(rows: DataFrame, spec: DerivedTable) -> DataFrame:
 
 
 def not_older(rows: DataFrame, table: DataFrame, spec: DerivedTable) -> DataFrame:
-    """Return those of the newest rows of keys that aren't older than the row that a table has of their key."""
+    """Return the rows that aren't older than the table's row with their key."""
     keys = [F.col(quoted(name)).alias(key) for name, key in key_names(spec).items()]
     joined = rows.join(table.select(*keys, _order(spec).alias(_ORDER)), _same_key(spec), "left")
     found = joined.filter(F.col(_ORDER).isNull() | (_order(spec) >= F.col(_ORDER)))
@@ -346,6 +343,6 @@ def not_older(rows: DataFrame, table: DataFrame, spec: DerivedTable) -> DataFram
 
 
 def _order(spec: DerivedTable) -> Column:
-    # Nulls are least in a struct's order.
+    # In a struct, nulls come first.
     columns = [*[F.col(quoted(name)) for name in spec.order_by], place("offset"), place("partition")]
     return F.struct(*[each.alias(f"o{number}") for number, each in enumerate(columns)])

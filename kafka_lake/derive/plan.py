@@ -1,4 +1,4 @@
-"""What one commit of a derived table does: decided from metadata alone, before Spark is asked for anything."""
+"""Plan one commit of a derived table from metadata alone. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,11 +17,11 @@ from kafka_lake.lake.positions import has_origin, head_of, read_state, row_count
 
 @dataclass(frozen=True)
 class Pinned:
-    """A table that a query reads, at the snapshot at which it is read.
+    """A table that a query reads, at a pinned snapshot.
 
     Args:
-        before: The table as it was read last; None if everything is computed, as ``changes`` since then.
-        origin: The column that names the records of its rows; None if it has none.
+        before: The table as it was read last; None if everything is computed, like ``changes``.
+        origin: Its metadata column.
     """
 
     identifier: Identifier
@@ -32,22 +32,22 @@ class Pinned:
 
     @property
     def identity(self) -> TopicIdentity:
-        """Return the topic that its offsets are of."""
+        """Return the topic of its offsets."""
         assert self.read.position is not None, "only a table with a position is read by offsets"
         return self.read.position.identity
 
 
 @dataclass(frozen=True)
 class DerivePlan:
-    """One commit to be.
+    """One commit.
 
     Args:
-        table: The derived table as it was loaded, with ``head`` as its ``main``; None if there is none yet.
-        record: What its next snapshot names as its origin.
-        upstream: The tables of ``from``, by their names in the query; ``joined`` those of ``join``.
-        full: Why everything is computed; empty if what is new is enough.
-        is_first: Whether the table has no commit of this kind yet.
-        window: The only rows that are computed, and replace those that are there; None for all.
+        table: The derived table as loaded, with ``head`` as its ``main``; None if it doesn't exist.
+        record: What the snapshot will record.
+        upstream: The tables of ``from`` by their names in the query; ``joined`` those of ``join``.
+        full: The reason to compute everything; empty if new rows are enough.
+        is_first: Whether the table has no such commit yet.
+        window: Partitions to replace; None for all rows.
     """
 
     table: Table | None
@@ -62,14 +62,14 @@ class DerivePlan:
 
 @dataclass(frozen=True)
 class State:
-    """The tables as they were loaded: the derived one (None if there is none yet), and those that the query reads."""
+    """The derived table, if it exists, and the tables that the query reads, as they were loaded."""
 
     table: Table | None
     read: Mapping[str, Table]
 
 
 def load(spec: DerivedTable, catalog: LakeCatalog) -> State:
-    """Return the tables as they are now; the derived one is looked at first, so that it is never ahead.
+    """Load the tables, the derived one first, so that it is never ahead.
 
     Raises:
         TableError: If a table that the query reads isn't there.
@@ -89,17 +89,16 @@ def load(spec: DerivedTable, catalog: LakeCatalog) -> State:
 
 
 def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = "") -> DerivePlan | None:
-    """Return the next commit; None if the table is up to date. Pure.
+    """Return the next commit; None if the table is up to date.
 
     Args:
-        rebuild: Whether to compute everything again, whatever there is.
-        zone: Spark's session time zone; empty if Spark hasn't been asked.
+        rebuild: Whether to compute everything.
+        zone: Spark's session time zone; empty if Spark isn't running.
 
     Raises:
-        ConfigurationError: If the query, or the time zone, has changed and ``on_change`` is ``fail``, or an upstream
-            table's rows can change, and the query would miss that.
-        TableError: If rows of an upstream table have changed and its snapshots don't show which, or the table is
-            another program's.
+        ConfigurationError: If the query or the time zone has changed and ``on_change`` is ``fail``, or the rows of an
+            upstream table can change unseen.
+        TableError: If the changed rows of an upstream table can't be determined, or the table isn't a derived one.
     """
     known = record_of(state.table) if state.table is not None else None
     if known is None and state.table is not None and row_count(state.table):
@@ -153,9 +152,9 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
 
 
 def plan_window(spec: DerivedTable, state: State, window: Window, zone: str) -> DerivePlan | None:
-    """Return the commit that computes some partitions again; None if the table must be brought up to date first. Pure.
+    """Return the commit that recomputes partitions; None if the table must be brought up to date first.
 
-    It reads the upstream rows that the table is made of. So the next run goes on from there, and no row comes twice.
+    It reads the upstream rows that the table was made of, so that the next run continues from there.
     """
     if plan(spec, state, zone=zone) is not None:
         return None
@@ -185,7 +184,7 @@ def _why_full(spec: DerivedTable, known: Record | None, record: Record, rebuild:
 
 
 def _why_unknown(spec: DerivedTable, changes: list[Changes]) -> str:
-    """Return why everything is to be computed although the query is the same; empty if it needn't be."""
+    """Return the reason to compute everything although the query is the same."""
     unknown = next((each.unknown for each in changes if each.unknown), "")
     if not unknown or spec.on_change == "rebuild":
         return unknown
@@ -197,7 +196,7 @@ def _why_unknown(spec: DerivedTable, changes: list[Changes]) -> str:
 
 
 def _check_is_log(spec: DerivedTable, identifier: Identifier, table: Table) -> None:
-    """Raise an error unless rows are only added to a table, and name their records."""
+    """Raise an error unless rows are only added to a table and have their records' place."""
     state, name = read_state(table), ".".join(identifier)
     if KEYED in table.properties or origin_of(table) is None or state.others:
         raise ConfigurationError(
@@ -214,5 +213,5 @@ def _check_is_log(spec: DerivedTable, identifier: Identifier, table: Table) -> N
 
 
 def origin_of(table: Table) -> str | None:
-    """Return the column of a table that names the records of its rows; None if it has none."""
+    """Return the metadata column of a table."""
     return next((field.name for field in table.schema().fields if has_origin(field.field_type)), None)

@@ -1,4 +1,4 @@
-"""The text of a query: what it reads, its fingerprint, and the column that names the record of a row. Pure."""
+"""The text of a query: its tables, its fingerprint, and the metadata column. Pure."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.errors import ConfigurationError
 
 ORIGIN = "_kafka"
-"""The metadata column, which names the record of a row. Queries know it by this name, whatever the topic calls it."""
+"""The metadata column's name in queries, whatever the topic calls it."""
 _DIALECT = "spark"
 
 
@@ -85,7 +85,7 @@ def result_columns(query: exp.Query) -> set[str] | None:
 
 
 def fingerprint(spec: DerivedTable) -> str:
-    """Return a text that changes when the rows of the table may change, but not with spaces and comments.
+    """Return a fingerprint that changes when the rows of the table may change, but not with spaces and comments.
 
     Raises:
         ConfigurationError: If the query can't be read.
@@ -103,7 +103,7 @@ def fingerprint(spec: DerivedTable) -> str:
 
 
 def _normal(sql: str) -> str:
-    # sqlglot's own rendering would change with its version.
+    # Rendering by sqlglot would change with its version.
     return " ".join(sql[each.start : each.end + 1] for each in _tokens(sql) if each.token_type != TokenType.SEMICOLON)
 
 
@@ -115,11 +115,7 @@ def _tokens(sql: str) -> list[Token]:
 
 
 def with_origin(sql: str, upstream: str) -> str:
-    """Return a query whose result has the metadata column.
-
-    A SELECT from the upstream table gets it added; the rest of the text stays as it is. Queries of other shapes must
-    select it themselves: Spark's columns show whether they do.
-    """
+    """Add the metadata column to a plain SELECT from the upstream table; other queries must select it themselves."""
     query = parsed(sql)
     if not isinstance(query, exp.Select) or any(query.args.get(each) for each in ("distinct", "hint")):
         return sql
@@ -140,7 +136,7 @@ def with_origin(sql: str, upstream: str) -> str:
 
 
 def over_views(sql: str, views: Mapping[str, str]) -> str:
-    """Return the query over views in the place of tables; its text stays as it is."""
+    """Return the query over views instead of tables, its text unchanged."""
     named = ", ".join(f"`{table}` AS (SELECT * FROM `{view}`)" for table, view in views.items())
-    # The line's end closes a comment.
+    # The line break closes a comment.
     return f"WITH {named}\nSELECT * FROM (\n{sql.strip().rstrip(';')}\n)"

@@ -1,4 +1,4 @@
-"""A run of a derived table: plan, compute, stage, audit, publish; again if another commit was faster."""
+"""A run of a derived table: plan, compute, stage, audit, publish, and retry; with its lineage."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -43,21 +43,18 @@ _MERGED = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update",
 
 
 def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Window | None = None) -> DeriveReport:
-    """Bring a derived table up to the upstream tables as they are now, in one commit.
+    """Bring a derived table up to date in one commit. If it fails, ``main`` is as it was.
 
     Args:
-        engine: Catalog and Spark; Spark isn't touched if there is nothing to do.
-        rebuild: Compute everything again, whatever there is.
-        window: Partitions that are computed again, in a commit of their own, once the table is up to date. A table
-            with ``write: replace`` is computed as a whole, as in each of its runs.
+        rebuild: Compute everything.
+        window: Partitions to recompute in a second commit. A table with ``write: replace`` is computed as a whole.
 
     Raises:
-        ConfigurationError: If the settings don't go with the tables, or the query has changed and ``on_change`` is
-            ``fail``. ``main`` is as it was.
-        TableError: If an upstream table isn't there, or its rows have changed and nobody can tell which. Likewise.
-        AuditFailedError: If the rows aren't what they must be, or break a rule. Likewise.
-        PublishRefusedError: If others kept moving ``main`` ahead of this run.
-        KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
+        ConfigurationError: If the settings don't fit the tables, or the query has changed and ``on_change`` is
+            ``fail``.
+        TableError: If an upstream table isn't there, or its changed rows can't be determined.
+        AuditFailedError: If the rows are wrong or break a rule.
+        PublishRefusedError: If other commits kept moving ``main`` ahead of this run.
     """
     run_log = RunLog(spec.name, engine.run_id)
     try:
@@ -101,7 +98,7 @@ def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | 
 
 
 def _joined(made: Sequence[DeriveReport]) -> DeriveReport:
-    """Return the report of the last commit, with findings and partitions of all."""
+    """Return the report of the last commit, with the findings and partitions of all."""
     done = [each for each in made if each.snapshot is not None]
     if len(done) < 2:
         return (done or made)[-1]
@@ -116,7 +113,7 @@ def _joined(made: Sequence[DeriveReport]) -> DeriveReport:
 
 def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | None, *, began: float) -> DeriveReport:
     state = load(spec, engine.catalog)
-    # Spark isn't asked for its time zone if there is nothing to do.
+    # Spark isn't started for its time zone if there is nothing to do.
     todo = plan_window(spec, state, window, _zone(engine)) if window else plan(spec, state, rebuild)
     engine.observer.step_done("planned")
     if todo is None and window:
@@ -133,7 +130,7 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window |
             _created(spec, engine, Frames(engine, spec, todo, held))
             held.callback(_drop_unused, spec, engine)
             engine.observer.step_done("table created")
-            # Others may have committed to it meanwhile.
+            # Another run may have committed to it meanwhile.
             todo = plan(spec, load(spec, engine.catalog), rebuild, _zone(engine))
             assert todo is not None, "no snapshot says yet what the table was made of"
         return _committed(spec, engine, todo, held, began=began)
@@ -144,13 +141,13 @@ def _zone(engine: Engine) -> str:
 
 
 def _partitions(todo: DerivePlan) -> int:
-    """Return how many Spark partitions suit the rows that a commit may read or write."""
+    """Return the number of shuffle partitions for the rows that a commit may read or write."""
     tables = [each.read.rows for each in (*todo.upstream.values(), *todo.joined.values())]
     return min(_MOST_PARTITIONS, 2 + (sum(tables) + row_count(todo.table)) // _ROWS_WORTH_A_PARTITION)
 
 
 def _created(spec: DerivedTable, engine: Engine, frames: Frames) -> None:
-    """Create the table with the columns that the query gives; leaves one that is there as it is."""
+    """Create the table with the columns of the query, unless it exists."""
     version = spec.table_properties.get("format-version")
     table = ensure_table(
         engine.catalog,
@@ -158,14 +155,14 @@ def _created(spec: DerivedTable, engine: Engine, frames: Frames) -> None:
         schema=_schema(frames),
         partition_by=spec.partition_by,
         sort_by=spec.sort_by,
-        # Format version 1 has no deletes beside the data.
+        # Format version 1 has no delete files.
         properties={**(_MERGED if spec.key and version != "1" else {}), **spec.table_properties},
     )
     require_assertions(engine.catalog, table)
 
 
 def _evolved(spec: DerivedTable, frames: Frames, todo: DerivePlan) -> None:
-    """Give the table the columns that the query gives and it lacks; ``main`` stays where it is."""
+    """Add the columns of the query that the table lacks."""
     assert todo.table is not None, "it has been created"
     schema = _schema(frames)
     changes = needed_changes(todo.table.schema(), schema)
@@ -185,11 +182,11 @@ def _schema(frames: Frames) -> Schema:
 
 
 def _drop_unused(spec: DerivedTable, engine: Engine) -> None:
-    """Drop a table that was made for a commit which failed."""
+    """Drop a table that was created for a failed commit."""
     try:
         drop_if_unused(engine.catalog, spec.identifier)
     except Exception as error:
-        # The error that led here must not be hidden; the next run can use an empty table.
+        # Don't hide the error that led here; the next run can use an empty table.
         engine.observer.warn(f"Table {spec.name}, which is empty, is left behind: {error}")
 
 
@@ -239,7 +236,7 @@ def _read(each: Pinned) -> UpstreamRead:
 
 
 def cleaned(spec: DerivedTable, engine: Engine, committed: bool) -> None:
-    """Drop the branches of dead runs, and maintain the table where that is due; the next run retries what fails."""
+    """Drop the branches of dead runs and maintain the table if due; failures are only warnings."""
     try:
         table = engine.catalog.table(spec.identifier)
         if table is not None and staging_branches(table):
@@ -252,7 +249,7 @@ def cleaned(spec: DerivedTable, engine: Engine, committed: bool) -> None:
 
 
 class DeriveLineage(RunLineage):
-    """OpenLineage's events of one run of a derived table, during a block."""
+    """OpenLineage's events of one run of a derived table."""
 
     def __init__(self, spec: DerivedTable, catalog: LakeCatalog, run_id: str) -> None:
         asset = "/".join(spec.identifier)
@@ -262,11 +259,11 @@ class DeriveLineage(RunLineage):
         self._report: DeriveReport | None = None
 
     def derived(self, report: DeriveReport) -> None:
-        """Keep the run's report for the last event."""
+        """Keep the report for the last event."""
         self._report = report
 
     def inputs(self) -> Iterator[Any]:
-        """Give the tables of ``from`` and ``join`` that are there."""
+        """Yield the existing tables of ``from`` and ``join``."""
         from openlineage.client.event_v2 import InputDataset
 
         for identifier in (*self._spec.upstream.values(), *self._spec.joined.values()):
@@ -274,7 +271,7 @@ class DeriveLineage(RunLineage):
                 yield InputDataset(*place_of(table), facets=table_facets(self._catalog.name, identifier, table))
 
     def outputs(self) -> Iterator[Any]:
-        """Give the derived table if it is there, and what the run has written to it."""
+        """Yield the derived table and what the run wrote to it."""
         from openlineage.client.event_v2 import OutputDataset
 
         table, report = self._catalog.table(self._spec.identifier), self._report

@@ -1,4 +1,4 @@
-"""Stage: the rows of a commit come and go on a branch of the derived table, audited before publication."""
+"""Stage a commit of a derived table on a branch, and audit it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,9 +56,9 @@ class StagedRows:
 
 
 def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, branch: StagingBranch) -> StagedRows:
-    """Compute the rows of a commit, write them to a branch at the table's head, and audit what is there then.
+    """Compute the rows of a commit, write them to a branch at the table's head, and audit them.
 
-    The caller discards the branch if an error is raised.
+    The caller discards the branch after an error.
     """
     columns: T.StructType = engine.spark().table(engine.catalog.spark_name(spec.identifier)).schema
     kind = time_type(spec, columns)
@@ -80,7 +80,7 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
 
 @dataclass(frozen=True)
 class _Stage:
-    """Writes the rows of one commit to its branch."""
+    """Writes the rows of a commit."""
 
     engine: Engine
     spec: DerivedTable
@@ -89,7 +89,7 @@ class _Stage:
     branch: StagingBranch
 
     def written(self, computed: Computed, cut: str) -> StagedRows:
-        """Write what was computed; of a table's partitions those that ``cut`` is the condition of."""
+        """Write computed rows, or only those that meet the condition ``cut``."""
         summary = self._summary(computed)
         if cut:
             rows = self.frames.kept(computed.rows.filter(cut))
@@ -111,7 +111,7 @@ class _Stage:
         summary = {DERIVED: self.todo.record.to_json()}
         if self.spec.write != "append":
             return summary | author_summary(self.engine.run_id, computed.kind, ())
-        # Tables that are made of this one read it by the offsets of the same topic, and derive these again.
+        # Tables that are derived from this one read it by the same topic's offsets.
         (upstream,) = self.todo.record.upstream.values()
         if upstream.position is not None:
             summary[POSITION] = upstream.position.to_json()
@@ -132,7 +132,7 @@ class _Stage:
         return StagedRows(table, computed.kind, table.rows)
 
     def _replaced(self, computed: Computed, summary: Mapping[str, str], goes: str) -> StagedRows:
-        """Add rows, and take those away for which a condition holds, if there is one."""
+        """Append rows, and delete those that meet a condition."""
         rows = computed.rows
         expected = rows.count()
         if goes:
@@ -142,7 +142,7 @@ class _Stage:
         return StagedRows(table, computed.kind, table.rows, came=rows)
 
     def _merged(self, computed: Computed, summary: Mapping[str, str]) -> StagedRows:
-        """Take the rows of keys away and add others, as one snapshot."""
+        """Replace the rows of keys in one snapshot."""
         spec, names, rows = self.spec, key_names(self.spec), computed.rows
         if computed.candidates:
             rows = not_older(rows, shaped(self.frames.made(), rows.schema), spec)
@@ -163,7 +163,7 @@ class _Stage:
             write, columns = self.branch.write_name, rows.columns
             run_merge(self.engine.spark(), both, summary, lambda view: _statement(write, view, columns, names))
         if self.branch.staged_snapshot() == self.branch.head:
-            # Nothing was there that goes, and nothing comes: only the position is new.
+            # No row goes or comes: only the position is new.
             return StagedRows(
                 append(self.branch, self._state, rows.limit(0), summary), computed.kind, 0, count, came=rows
             )
@@ -180,7 +180,7 @@ class _Stage:
 
 
 def _statement(table: str, view: str, columns: Sequence[str], names: Mapping[str, str]) -> str:
-    """Return the MERGE: rows of each key that goes are deleted, rows that come meet none and are inserted. Pure."""
+    """Return the MERGE that deletes the rows of keys and inserts new rows. Pure."""
     same = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(key)}" for name, key in names.items())
     listed = ", ".join(map(quoted, columns))
     values = ", ".join(f"s.{quoted(name)}" for name in columns)
@@ -196,11 +196,11 @@ def _statement(table: str, view: str, columns: Sequence[str], names: Mapping[str
 def _check_rules(
     engine: Engine, spec: DerivedTable, rows: DataFrame, count: int, *, whole: bool
 ) -> tuple[Finding, ...]:
-    """Check a table's rules on the rows that a commit adds; ``whole`` says whether they are all rows of the table."""
+    """Evaluate the rules on the rows that a commit adds; ``whole`` says whether these are all rows of the table."""
     rules = spec.named_rules
     if not rules:
         return ()
-    # A commit that takes rows away, or holds a position alone, is not the one that somebody counts.
+    # A commit without new rows passes all rules.
     results: Sequence[RuleResult] = [RuleResult(rule, 0, 0) for rule in rules]
     if count or whole:
         column = ORIGIN if spec.is_row_wise else None
@@ -221,10 +221,10 @@ _TIME, _OWNER = "kafka_lake_time", "kafka_lake_owner_"
 
 
 def time_type(spec: DerivedTable, columns: T.StructType) -> str:
-    """Return the type of the partitions' column; empty if the asset has no partitions.
+    """Return the type of the partitions' column; empty without partitions.
 
     Raises:
-        ConfigurationError: If a row's partition doesn't follow from the column.
+        ConfigurationError: If the column doesn't determine the partition.
     """
     cut = spec.time_partitions
     if cut is None:
@@ -241,7 +241,7 @@ def time_type(spec: DerivedTable, columns: T.StructType) -> str:
 
 
 def partitions_of(spec: DerivedTable, rows: DataFrame, kind: str, *, now: float) -> tuple[str, ...]:
-    """Return the keys of the partitions that rows are of, the newest thousand, without those of a distant future."""
+    """Return Dagster's keys of the rows' partitions, the newest thousand, without those of a distant future."""
     cut = spec.time_partitions
     if cut is None:
         return ()
@@ -254,12 +254,9 @@ def partitions_of(spec: DerivedTable, rows: DataFrame, kind: str, *, now: float)
 
 
 def audit_window(frames: Frames, spec: DerivedTable, whole: DataFrame, *, cut: str) -> None:
-    """Make sure that no row of a record, or of a key, has changed its partition: it would be there twice, or be lost.
+    """Raise an AuditFailedError if a row of a record, or of a key, has moved to another partition.
 
-    That happens where the time comes from a table under ``join``, or from a query that has changed.
-
-    Raises:
-        AuditFailedError: If one has.
+    It would be there twice, or be lost. The time may come from a table under ``join``, or from a changed query.
     """
     assert spec.time_partitions is not None, "only tables with partitions are computed by them"
     at, time = F.col(quoted(ORIGIN)), F.col(quoted(spec.time_partitions.column)).alias(_TIME)
@@ -272,8 +269,7 @@ def audit_window(frames: Frames, spec: DerivedTable, whole: DataFrame, *, cut: s
     goes, stays = (frames.made().filter(each).select(*owners, time) for each in (within, ~within))
     comes, others = (whole.filter(each).select(*owners, time) for each in (within, ~within))
     moved = 0
-    # A row comes here and goes from another partition, or the other way round. Most often nothing of the kind is there,
-    # and then the other partitions needn't be computed.
+    # Mostly no row has moved, and then the other partitions needn't be computed.
     came, gone = comes.exceptAll(goes), goes.exceptAll(comes)
     if not (inward := _of_owners(came, stays)).isEmpty():
         moved += _of_owners(stays, inward).exceptAll(_of_owners(others, inward)).count()
@@ -290,7 +286,7 @@ def audit_window(frames: Frames, spec: DerivedTable, whole: DataFrame, *, cut: s
 
 
 def _of_owners(rows: DataFrame, of: DataFrame) -> DataFrame:
-    """Return those rows whose record, or key, has rows among others, too."""
+    """Return the rows whose record, or key, other rows have too."""
     names = [name for name in rows.columns if name != _TIME]
     known = of.select(*[F.col(name).alias(f"{name}_") for name in names]).distinct()
     same = [F.col(name).eqNullSafe(F.col(f"{name}_")) for name in names]
@@ -300,7 +296,7 @@ def _of_owners(rows: DataFrame, of: DataFrame) -> DataFrame:
 def window_summary(
     engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, rows: DataFrame, cut: str
 ) -> dict[str, str]:
-    """Return snapshot properties of partitions that are computed again; warns if upstream rows are missing."""
+    """Return snapshot properties for recomputed partitions; warns if upstream rows may be missing."""
     there = frames.made().filter(cut)
     after, before = rows.count(), there.count()
     if after < before or (spec.write == "aggregate" and any(each.read.expired for each in todo.upstream.values())):
@@ -310,7 +306,7 @@ def window_summary(
         )
     if spec.write != "append":
         return {}
-    # Tables that are made of this one derive these offsets again. Without them they refuse to go on.
+    # Tables that are derived from this one recompute these offsets.
     (fact,) = todo.upstream.values()
     ranges = places_of(rows.select(ORIGIN).unionByName(there.select(ORIGIN)), fact.identity)
     return author_summary(engine.run_id, REWRITE, joined_ranges(ranges, None)) if ranges is not None else {}

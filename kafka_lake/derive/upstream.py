@@ -1,7 +1,7 @@
-"""What a derived table was made of, and what has happened to its upstream tables since then. Pure.
+"""What a derived table was made of, and how its upstream tables have changed since. Pure.
 
-A derived table is what its query gives for the upstream snapshots that its own snapshot names. Later ones show what has
-changed. Where they have expired, the table's totals show whether rows were only added.
+Its snapshot names the upstream snapshots that were read. Later upstream snapshots show what changed; where they have
+expired, the table's totals show whether rows were only added.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,13 +20,13 @@ from kafka_lake.lake.positions import DERIVED, POSITION, ancestors, head_of, rea
 from kafka_lake.lake.totals import Totals, totals_of
 
 REBUILD = "rebuild"
-"""The kind of a commit that replaces all rows."""
+"""Kind of a commit that replaces all rows."""
 REWRITE = "replace"
-"""The kind of a commit that replaces rows of offsets, as `Plan.kind` has it."""
+"""Kind of a commit that replaces rows of offsets, as `Plan.kind` has it."""
 APPEND = "append"
-"""The kind of a commit that adds rows of offsets behind the position."""
+"""Kind of a commit that adds rows after the position."""
 MERGE = "derive"
-"""The kind of a commit that replaces rows of keys."""
+"""Kind of a commit that replaces rows of keys."""
 _COUNTS = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
 _Position = Annotated[Position, PlainSerializer(Position.to_json), PlainValidator(Position.from_json)]
 
@@ -36,14 +36,13 @@ class Read:
     """An upstream table as it was read.
 
     Args:
-        uuid: Its id: a table that is dropped and made again has another one.
-        snapshot: None if there was none.
-        rows: Rows of the snapshot, those that are deleted and still in files included.
-        deleted: Deletes in files of their own, that the snapshot has.
-        added: Rows that all commits up to then have added.
-        rewrites: Commits up to then that did something else than to add rows behind the position.
-        expired: Rows that had expired by then.
-        schema: Id of the schema by which its columns are known.
+        uuid: Changes if the table is created again.
+        rows: Rows in data files, deleted ones included.
+        deleted: Rows in delete files.
+        added: Rows that all commits have added.
+        rewrites: Commits that did more than add rows after the position.
+        expired: Rows that have expired.
+        schema: Schema id of the snapshot.
     """
 
     table: str
@@ -59,16 +58,16 @@ class Read:
 
     @property
     def offsets(self) -> dict[int, int]:
-        """Return from which offset on rows are new, by partition."""
+        """Return the next offset by partition."""
         return dict(self.position.offsets) if self.position else {}
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a derived table was made of: the query's fingerprint, and tables by the names that the query knows them by.
+    """What a derived table was made of: the query's fingerprint, and tables by their names in the query.
 
     Args:
-        zone: Spark's session time zone, which decides the day of a timestamp; empty if Spark wasn't asked.
+        zone: Spark's session time zone; empty if Spark wasn't started.
     """
 
     query: str
@@ -85,7 +84,7 @@ _AS_JSON = TypeAdapter(Record)
 
 
 def read_of(table: Table) -> Read:
-    """Return what a derived table would record of an upstream table as it was loaded."""
+    """Return an upstream table as it is loaded."""
     state = read_state(table)
     head = table.metadata.snapshot_by_id(state.head) if state.head is not None else None
     summary, totals = summary_of(head) if head else {}, totals_of(table) or Totals()
@@ -104,10 +103,10 @@ def read_of(table: Table) -> Read:
 
 
 def record_of(table: Table) -> Record | None:
-    """Return what a derived table was made of, by the newest ancestor of ``main`` that has it; None without one.
+    """Return what a derived table was made of, by the newest snapshot of ``main`` that has it.
 
     Raises:
-        TableError: If it is there but can't be read.
+        TableError: If it can't be parsed.
     """
     for snapshot in ancestors(table, head_of(table)):
         if text := summary_of(snapshot).get(DERIVED):
@@ -124,14 +123,14 @@ def record_of(table: Table) -> Record | None:
 
 @dataclass(frozen=True)
 class Changes:
-    """What has happened to an upstream table between two snapshots.
+    """Changes of an upstream table between two snapshots.
 
     Args:
-        news: Whether rows have come, gone or changed.
-        since: By partition, from which offset on rows are new.
-        ranges: Offsets before that whose rows may have changed.
-        added: Pairs of snapshots between which rows of other offsets were added: these rows have the offsets.
-        unknown: Why the snapshots don't show which rows have changed; empty if they do.
+        news: Whether any rows have changed.
+        since: First new offset by partition.
+        ranges: Earlier offsets whose rows may have changed.
+        added: Pairs of snapshots between which rows of earlier offsets were added.
+        unknown: The reason if the snapshots don't show which rows have changed.
     """
 
     news: bool
@@ -142,10 +141,7 @@ class Changes:
 
     @property
     def new_since(self) -> dict[int, int]:
-        """Return from which offset on rows are new, for all partitions up to the greatest that had some.
-
-        Statistics of files can tell that no row has a greater partition, but not that none has another one.
-        """
+        """Return the first new offset of all partitions up to the greatest, so that file statistics can be used."""
         return {partition: self.since.get(partition, 0) for partition in range(max(self.since, default=-1) + 1)}
 
 
@@ -188,7 +184,7 @@ def _between(table: Table, before: int, now: int) -> list[Snapshot] | None:
 
 
 def _by_totals(before: Read, now: Read) -> Changes:
-    """Compare the numbers of rows: what was added by commits that add alone is all that there is more."""
+    """Compare totals: without rewrites, the table has grown by the rows that were added."""
     since = before.offsets
     if now.rewrites != before.rewrites:
         return _unknown(before, "rows of it were replaced, moved or reset, and the snapshots that tell which are gone")
@@ -203,7 +199,7 @@ def _by_totals(before: Read, now: Read) -> Changes:
 
 
 def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
-    """Return what snapshots tell that lead from one to another, newest first."""
+    """Return the changes that snapshots show, newest first."""
     since, ranges, added = before.offsets, list[OffsetRange](), list[tuple[int, int]]()
     news, removes_for_it, expiries = False, set[str](), set[int | None]()
     for snapshot in between:
@@ -211,11 +207,11 @@ def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
         operation, kind = snapshot.summary.operation if snapshot.summary else None, summary.get(KIND)
         adds, *deletes = (_count(summary, each) for each in _COUNTS)
         if operation == Operation.REPLACE or (not adds and not any(deletes) and kind not in ("reset", REWRITE)):
-            # Compaction; or a commit that holds a position, as the one behind rows that have expired.
+            # Compaction, or a commit with a position alone, as after an expiry of rows.
             expiries |= {snapshot.parent_snapshot_id} if kind == EXPIRE_ROWS else set()
             continue
         if kind == EXPIRE_ROWS or snapshot.snapshot_id in expiries:
-            # What was made of them stays.
+            # Derived rows of expired rows stay.
             continue
         news = True
         if kind == APPEND and operation == Operation.APPEND:
@@ -224,7 +220,7 @@ def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
             ranges += _set_back(since, summary) if kind == "reset" else offsets_of(summary[OFFSETS])
             removes_for_it.add(summary.get(REMOVES, ""))
         elif operation == Operation.APPEND and snapshot.parent_snapshot_id is not None:
-            # Rows of dead letters, rows that a replay keeps, and rows of others: they tell their offsets.
+            # Rows of replayed dead letters, and rows that a replay keeps, have their offsets.
             added.append((snapshot.parent_snapshot_id, snapshot.snapshot_id))
         elif str(snapshot.snapshot_id) not in removes_for_it:
             what = "replaced as a whole" if adds else "deleted"
@@ -233,7 +229,7 @@ def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
 
 
 def _set_back(since: Mapping[int, int], summary: Mapping[str, str]) -> list[OffsetRange]:
-    """Return the offsets before the position that a reset has taken the rows of."""
+    """Return the offsets before the position whose rows a reset has removed."""
     offsets = Position.from_json(summary[POSITION]).offsets if POSITION in summary else {}
     return [
         OffsetRange(partition, offsets.get(partition, offset), offset)

@@ -1,10 +1,7 @@
-"""The audit on data: a sample of what a commit writes is computed from all upstream rows too, and must be the same.
+"""The audit of the query: a sample of keys or records is also computed from all upstream rows, and must be the same.
 
-An incremental run computes keys from their own rows, or records from new rows. That is right only if rows of a key, or
-of a record, depend on no others. So a sample is computed from all rows:
-
-- of keys or records that the commit brings, it is compared with what is staged;
-- of others, with what their own rows alone give. So a query is also refused where new rows change the rows of old keys.
+An incremental run is right only if the rows of a key, or of a record, depend on no other rows. A sample of the commit's
+keys or records is compared with the staged rows; a sample of others with what their own rows alone give.
 """
 
 import json
@@ -35,7 +32,7 @@ _LONGEST = 400
 _TIMES = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _AS_JSON = {"ignoreNullFields": "false", "timestampFormat": f"{_TIMES}XXX", "timestampNTZFormat": _TIMES}
 _TOLERANCE = 1e-6
-"""Of floats, whose sums depend on the order of rows: as a share, or absolutely."""
+"""Relative or absolute tolerance of floats, whose sums depend on the order of rows."""
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -43,7 +40,7 @@ Rows = Sequence[Row]
 
 @dataclass(frozen=True)
 class _Sample:
-    """Frames of the same keys or records, computed in two ways."""
+    """So many keys or records, computed in two ways."""
 
     number: int
     identity: Sequence[str]
@@ -54,10 +51,10 @@ class _Sample:
 def verify(
     engine: Engine, spec: DerivedTable, plan: DerivePlan, frames: Frames, *, computed: Computed, staged: DataFrame
 ) -> int:
-    """Compute a sample of a commit from all upstream rows, and compare it.
+    """Compute a sample of a commit from all upstream rows, compare it, and return the number of keys or records.
 
-    Returns:
-        How many keys or records were compared; an AuditFailedError is raised if a row differs.
+    Raises:
+        AuditFailedError: If a row differs.
     """
     if not spec.verify or not spec.is_incremental or plan.window is not None:
         return 0
@@ -101,7 +98,7 @@ def _records(
         own, came = _places(frames.whole(), _half(size, fact.read.rows), plan), []
     else:
         since = {p: start for p, start in (fact.changes.since if fact.changes else {}).items() if start}
-        # The records just before the new ones: these are changed most easily, and no scan is needed to find them.
+        # Records just before the new ones are the likeliest to change, and are found without a scan.
         count = -(-(size // 2) // max(1, len(since)))
         own = [OffsetRange(p, max(0, start - count), start) for p, start in since.items()]
         rows = frames.new(computed.again).select(ORIGIN)
@@ -119,19 +116,19 @@ def _records(
     if spec.write == "append":
         yield _Sample(len(came), [ORIGIN], [staged.filter(condition)], expected)
         return
-    # The row of a key may be that of another record, if that is newer.
+    # The row of a key may be from another, newer record.
     expected = not_older(newest(expected, spec), staged, spec)
     others = having(staged, keys_of(expected, spec), spec).filter(f"NOT coalesce({condition}, false)")
     yield _Sample(len(came), list(spec.key), [staged.filter(condition), others], expected)
 
 
 def _half(size: int, available: int) -> int:
-    # All of them together depend on no others.
+    # Half of them: all together never depend on others.
     return min(size, max(1, available // 2))
 
 
 def _some(keys: DataFrame, number: int, plan: DerivePlan) -> DataFrame:
-    """Return some rows: others for each head of the table, and the same ones whenever they are asked for."""
+    """Return some rows, reproducibly, and different ones for each head of the table."""
     columns = [F.col(name) for name in keys.columns]
     return keys.orderBy(F.xxhash64(*columns, F.lit(plan.head or 0)), *columns).limit(number)
 
@@ -142,7 +139,7 @@ def _places(rows: DataFrame, number: int, plan: DerivePlan) -> list[OffsetRange]
 
 
 def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int | None:
-    """Return how many keys or records were compared; None if they have too many rows."""
+    """Compare a sample; None if it has too many rows."""
     whole = F.to_json(F.struct(*[F.col(quoted(name)) for name in schema.names]), _AS_JSON)
     frames = [(True, sample.expected), *((False, each) for each in sample.actual)]
     texts = [each.select(F.lit(is_expected).alias("expected"), whole.alias("row")) for is_expected, each in frames]
@@ -188,10 +185,7 @@ def _names(one: Row | None, other: Row | None) -> str:
 def differing(
     actual: Rows, expected: Rows, identity: Sequence[str], schema: T.StructType
 ) -> Iterator[tuple[str, Row | None, Row | None]]:
-    """Yield keys whose rows differ, each with one row of either side; None where a side has no more rows. Pure.
-
-    Floats are the same within a tolerance; all other values must be equal.
-    """
+    """Yield keys whose rows differ, each with one row of either side or None. Floats have a tolerance. Pure."""
     sides: dict[str, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
     for number, rows in enumerate((actual, expected)):
         for row in rows:
@@ -209,7 +203,7 @@ def _key(name: str, value: Any) -> str:
 
 
 def _unmatched(mine: Iterable[Row], theirs: Iterable[Row], schema: T.StructType) -> tuple[list[Row], list[Row]]:
-    """Return the rows of either side that the other one lacks."""
+    """Return the rows of each side that the other one lacks."""
     there: dict[Any, list[tuple[list[float], Row]]] = defaultdict(list)
     for row in theirs:
         there[_exact(row, schema, floats := list[float]())].append((floats, row))
@@ -225,7 +219,7 @@ def _unmatched(mine: Iterable[Row], theirs: Iterable[Row], schema: T.StructType)
 
 
 def _exact(value: Any, kind: T.DataType, floats: list[float]) -> Any:
-    """Return what must be equal of a value, and append its floats to a list."""
+    """Return the part of a value that must be equal, and append its floats to a list."""
     # JSON has NaN and infinities as text.
     if value is None or isinstance(value, str):
         return value
