@@ -13,7 +13,7 @@ from kafka_lake.errors import ConfigurationError
 FORMATS = ("text", "json")
 _FIELDS = "kafka_lake_fields"
 RUNS = "kafka_lake.run"
-"""The logger of runs. What other loggers tell, a command has in its own log."""
+"""The logger of runs; a command writes other loggers to its own log."""
 
 
 def with_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def log_to(stream: TextIO, name: str) -> None:
     handler.setFormatter(formatter(name))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    # What else listens, as Dagster or a command's own log, has its own way to be told.
+    # Dagster and a command's own log get these lines in another way.
     logger.propagate = False
 
 

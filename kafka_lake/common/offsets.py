@@ -52,7 +52,7 @@ class Loss:
 
     def __str__(self) -> str:
         last = "?" if self.end is None else self.end - 1
-        told = {
+        reasons = {
             "retention": f"lost offsets {self.start} to {last} to retention",
             "truncated": f"was cut off at {self.start}, before the table's position {self.end}",
             "replaced": f"was replaced: its record at offset {self.start} is not the one that the table has read, so "
@@ -61,7 +61,7 @@ class Loss:
             "topic recreated": f"lost all that came at offset {self.start} and later when the topic was deleted",
             "skipped": f"skipped offsets {self.start} to {last} by a reset",
         }
-        return f"{place(self.topic, self.partition)} {told[self.reason]}"
+        return f"{place(self.topic, self.partition)} {reasons[self.reason]}"
 
 
 def place(topic: str, partition: int) -> str:
@@ -156,15 +156,15 @@ Positions = Mapping[str, Position]
 def positions_to_json(positions: Iterable[Position]) -> str:
     """Return the canonical JSON of snapshot summaries: ``{topic: {…, "offsets": {partition: offset}}}``."""
     doc: dict[str, dict[str, object]] = {}
-    for each in sorted(positions, key=lambda position: position.identity.topic):
-        identity = each.identity
-        told: dict[str, object] = {"cluster_id": identity.cluster_id, "topic_id": identity.topic_id}
-        told["offsets"] = {str(p): each.offsets[p] for p in sorted(each.offsets)}
-        if each.epochs:
-            told["epochs"] = {str(p): each.epochs[p] for p in sorted(each.epochs)}
-        if last := to_text(each.offsets, each.last):
-            told["last"] = last
-        doc[identity.topic] = told
+    for position in sorted(positions, key=lambda position: position.identity.topic):
+        identity = position.identity
+        entry: dict[str, object] = {"cluster_id": identity.cluster_id, "topic_id": identity.topic_id}
+        entry["offsets"] = {str(p): position.offsets[p] for p in sorted(position.offsets)}
+        if position.epochs:
+            entry["epochs"] = {str(p): position.epochs[p] for p in sorted(position.epochs)}
+        if last := to_text(position.offsets, position.last):
+            entry["last"] = last
+        doc[identity.topic] = entry
     return json.dumps(doc, separators=(",", ":"))
 
 
@@ -187,11 +187,7 @@ def _position(topic: str, doc: Mapping[str, Any]) -> Position:
 
 
 def least(positions: Collection[Position]) -> Position | None:
-    """Return how far all of some positions in a topic are; None if there is none.
-
-    Args:
-        positions: Of tables of the same topic; one in another topic of the name counts as one at the beginning.
-    """
+    """Return the least position of several tables of a topic; None without any, or if one is in an older topic."""
     first = next(iter(positions), None)
     if first is None:
         return None

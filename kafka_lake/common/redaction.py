@@ -57,9 +57,9 @@ def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> 
 
 def error_without_secrets(error: BaseException) -> BaseException:
     """Return an error whose text, causes and traces have no value of a secret variable: mostly the error itself."""
-    told = "".join(traceback.format_exception(error))
-    redacted = without_secret_values(told)
-    return error if redacted == told else RedactedError(redacted)
+    shown = "".join(traceback.format_exception(error))
+    redacted = without_secret_values(shown)
+    return error if redacted == shown else RedactedError(redacted)
 
 
 def without_secret_values(text: str, environment: Mapping[str, str] | None = None) -> str:

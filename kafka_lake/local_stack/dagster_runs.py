@@ -1,4 +1,4 @@
-"""What Dagster's runs did and what it has loaded, by its GraphQL endpoint as a browser. Knows no Kafka, no Iceberg."""
+"""Dagster's runs and definitions, by the GraphQL endpoint of its web server."""
 
 import json
 from dataclasses import dataclass, replace
@@ -100,7 +100,7 @@ class Materialization:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run's events tell.
+    """The events of a run.
 
     Args:
         materializations: In the order of the events.
@@ -139,7 +139,7 @@ class DagsterRuns:
         return [_run(each) for each in answer["results"]]
 
     def report(self, run_id: str) -> RunReport:
-        """Return what the run's events tell.
+        """Return the run's events.
 
         Raises:
             KafkaLakeError: If the webserver doesn't answer as it should.

@@ -75,7 +75,7 @@ class Supervision:
             part.deaths.popleft()
         if len(part.deaths) >= part.max_deaths:
             often = f" It has ended {len(part.deaths)} times within a minute." if part.max_deaths > 1 else ""
-            raise KafkaLakeError(f"{part.name} {how}.{often}", f"Its log tells why: {part.server.log}")
+            raise KafkaLakeError(f"{part.name} {how}.{often}", f"See its log: {part.server.log}")
         self._tell_user(f"{part.name} {how}; it is started again. Its log: {part.server.log}")
         part.restart = self._pool.submit(part.server.restart)
 

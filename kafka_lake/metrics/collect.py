@@ -40,7 +40,7 @@ Job = Callable[[], object]
 
 
 class Workers:
-    """A few threads that do jobs; they end with the process, whatever they wait for.
+    """A few threads that do jobs; they end with the process, even if a job hangs.
 
     Args:
         count: How many. Jobs that hang keep one each.
@@ -135,7 +135,7 @@ def _seconds(snapshot: Snapshot) -> float:
 log = logging.getLogger(__name__)
 
 TABLE_SECONDS = 20.0
-"""How long to wait while no topic's tables are told; those that are missing by then have failed, this time."""
+"""How long to wait while no job finishes; tables whose jobs are unfinished by then have failed this time."""
 UNREAD_SECONDS = 10.0
 _SLOW_SECONDS = 120.0
 _WORKERS = 8
@@ -207,9 +207,9 @@ class ClusterCollector:
                 found[key_of(spec)] = tables
                 # A table of a route that gets no records has no commit, though all is well.
                 of_routes = (table_samples(key, replace(each, committed_at=None)) for key, each in others)
-                # What is true of a table that several topics fill is told once, so that sums are right.
-                told = table_samples if spec.topic in (spec.topics[:1] or (spec.topic,)) else topic_samples
-                samples = chain(told(key_of(spec), tables), *of_routes)
+                # A table that several topics fill is reported once, so that sums are right.
+                is_first = spec.topic in (spec.topics[:1] or (spec.topic,))
+                samples = chain((table_samples if is_first else topic_samples)(key_of(spec), tables), *of_routes)
                 self.board.succeeded(key_of(spec), "table", samples, time.time())
 
             return load
@@ -242,19 +242,19 @@ class ClusterCollector:
                 self._fail(spec, failure, "unread")
 
     def _fail(self, spec: TopicTable, error: Exception | None, *parts: str) -> None:
-        """Take a part's values down; without an error, because another part failed, of which has been told."""
-        told = "" if error is None else sentence(error) or type(error).__name__
-        new = [self.board.failed(key_of(spec), part, told) for part in parts]
-        if new[0] and told:
-            log.warning("Metrics of topic %s, %s: %s", spec.full_topic, parts[0], told, exc_info=error)
-            self.tell_user(f"{spec.full_topic}, {parts[0]}: {told}")
+        """Remove the values of parts; without an error if another part has failed, which was reported there."""
+        reason = "" if error is None else sentence(error) or type(error).__name__
+        is_new = [self.board.failed(key_of(spec), part, reason) for part in parts]
+        if is_new[0] and reason:
+            log.warning("Metrics of topic %s, %s: %s", spec.full_topic, parts[0], reason, exc_info=error)
+            self.tell_user(f"{spec.full_topic}, {parts[0]}: {reason}")
 
 
 def keep_collecting(collectors: Mapping[str, ClusterCollector], board: Board, interval: float) -> None:
     """Begin to collect, a thread for each cluster, until the process ends.
 
     Args:
-        board: Is told of each collection.
+        board: Gets the time of each collection.
         interval: Seconds between the end of a collection and the beginning of the next.
     """
 
@@ -265,7 +265,7 @@ def keep_collecting(collectors: Mapping[str, ClusterCollector], board: Board, in
                 collector.collect()
                 board.collected(name, time.time(), time.monotonic() - began)
             except Exception:
-                # The time of the last success tells, and values grow old.
+                # The time of the last success stays, and values grow old.
                 log.exception("Metrics could not be collected")
             time.sleep(interval)
 

@@ -47,7 +47,7 @@ class TableFacts:
 
     Args:
         committed_at: When anybody last committed, in seconds since the epoch; None for a table without a snapshot.
-        compacted_at: When it was last compacted; None if no snapshot tells.
+        compacted_at: When it was last compacted; None if no snapshot has it.
     """
 
     name: str
@@ -63,7 +63,7 @@ class TopicTables:
 
     Args:
         position: Of the topic's table; None if it has none.
-        committed_at: When a run last committed to it, in seconds since the epoch; None if no snapshot tells.
+        committed_at: When a run last committed to it, in seconds since the epoch; None if no snapshot has it.
         dead_letters: Rows of its dead-letter table.
         totals: What runs have done to it; None if that isn't recorded.
         losses: What was given up for lost.
@@ -101,8 +101,8 @@ def _losses(key: Key, losses: Iterable[Loss]) -> Iterator[Sample]:
         counts[loss.reason] += 1
         if loss.end is not None:
             records[loss.reason] += max(0, loss.end - loss.start)
-    # Of other losses nobody can tell how many records they are: see `Loss`. Series that are there before the first loss
-    # show it as a change.
+    # The records of other losses can't be counted: see `Loss`. A series that exists before the first loss shows it as a
+    # change.
     for reason in ("retention", "skipped"):
         yield Sample(m.LOST, (*key, reason), records[reason])
     for reason in sorted({*get_args(LossReason)} | counts.keys()):

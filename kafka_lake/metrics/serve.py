@@ -46,23 +46,19 @@ class Board:
             self._parts[key, part] = _Part(made, now, failed=False)
 
     def failed(self, key: Key, part: str, error: str) -> bool:
-        """Show no values of a part any more.
-
-        Returns:
-            Whether nobody has been told of this error yet: it is another one than before.
-        """
+        """Show no values of a part any more; return whether the error differs from the last one."""
         with self._lock:
             before = self._parts[key, part]
             self._parts[key, part] = replace(before, failed=True, error=error)
         return before.error != error
 
     def collected(self, cluster: str, now: float, seconds: float) -> None:
-        """Take down that all topics of a cluster have been asked for."""
+        """Record that all topics of a cluster were collected."""
         with self._lock:
             self._collection[cluster] = (now, seconds)
 
     def samples(self, now: float, clusters: int) -> Iterator[Sample]:
-        """Yield what holds at a time.
+        """Yield the samples of a moment.
 
         Args:
             clusters: How many clusters there are: the time of the last collection is that of the slowest.
@@ -111,7 +107,7 @@ class Exposed(Collector):
                 yield family
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing: a registry that isn't told asks for all values when this is registered."""
+        """Yield nothing; without this method, a registry collects all values when this is registered."""
         return iter(())
 
 

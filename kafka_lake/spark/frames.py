@@ -24,7 +24,7 @@ from kafka_lake.common.records import LAST_MS
 OFFSET = ("topic_id", "partition", "offset")
 """What names a record, as long as its log isn't cut off and written again."""
 RECORD = (*OFFSET, "timestamp")
-"""What names the very record of a row: after a cut that a run was told to go on at, offsets mean other records."""
+"""What names a record even after its log was cut off and written again."""
 
 _KEPT = "kafka_lake_kept_"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -63,7 +63,7 @@ class Frames:
         return keys.select(*[F.col(name).alias(f"their_{name}") for name in names])
 
     def within(self, rows: DataFrame, ranges: Sequence[OffsetRange], column: str | None = None) -> DataFrame:
-        """Return the rows or dead letters of some offsets, of whatever topic."""
+        """Return the rows or dead letters of some offsets, of any topic."""
         partition, offset = _origin("partition", column), _origin("offset", column)
         return rows.filter(any_of([(partition == r.partition) & offset.between(r.start, r.end - 1) for r in ranges]))
 
@@ -77,7 +77,7 @@ class Frames:
         return rows.filter(same_topic & any_of(there))
 
     def of_topic(self, rows: DataFrame, topic: str, column: str | None = None) -> DataFrame:
-        """Return the rows or dead letters of topics of this name, whatever their ids."""
+        """Return the rows or dead letters of topics of this name, with any id."""
         return rows.filter(_origin("topic", column) == topic)
 
     def without(self, rows: DataFrame, others: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:

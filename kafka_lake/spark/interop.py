@@ -55,5 +55,5 @@ def java_trace(error: BaseException) -> str:
     Errors of Spark Connect have a public ``getStackTrace``. The text of an error lacks the trace if
     ``spark.sql.pyspark.jvmStacktrace.enabled`` is false.
     """
-    told = getattr(error, "getStackTrace", None)
-    return str((told() if callable(told) else getattr(error, "_stackTrace", None)) or "")
+    trace = getattr(error, "getStackTrace", None)
+    return str((trace() if callable(trace) else getattr(error, "_stackTrace", None)) or "")

@@ -112,7 +112,7 @@ def jars_with(classes: Mapping[str, str], there: Iterable[str]) -> list[Path]:
 
 
 def lacks(class_name: str, jars: Iterable[str]) -> bool:
-    """Return whether a class is in none of some jars, nor in those of PySpark; false where that can't be told.
+    """Return whether a class is missing in some jars and in those of PySpark; false if that is unknown.
 
     Args:
         jars: Paths. What is no file here, as an address or a folder, may have the class.

@@ -36,7 +36,7 @@ from kafka_lake.spark.settings import (
 # Of a session whose client asks nothing; a client that ends well releases it itself.
 _FORGOTTEN_SESSION_TIMEOUT = "30m"
 
-# What Spark keeps for a UI, which there is none of, would fill a server that lives for weeks.
+# There is no UI, and what Spark keeps for one would fill a server that lives for weeks.
 _FEW_MEMORIES = {
     "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.retainedJobs": "50",

@@ -72,7 +72,7 @@ _DEFAULTS = {
     # Spark would put variables of its environment in the place of ${env:…}, even in a column's name from a record.
     "spark.sql.variable.substitute": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Which of our lines built a column, told to Spark by some four calls for each: more than half of all calls.
+    # Otherwise PySpark sends the line that built each column, with some four calls: more than half of all calls.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Spark puts these before the user's own extraJavaOptions.
     _DRIVER_OPTIONS: OUT_OF_MEMORY,
@@ -149,7 +149,7 @@ def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str
     for key in ("spark.driver.bindAddress", "spark.driver.host"):
         if key not in extra:
             del conf[key]
-    # Those that a user gives replace ours, but not what the catalog can't be reached without.
+    # A user's jars replace ours, but the catalog's are always needed.
     return {**conf, "spark.jars": ",".join([extra["spark.jars"], *needed]) if extra.get("spark.jars") else jars}
 
 
@@ -167,7 +167,7 @@ def on_driver(conf: Mapping[str, str], jars: str) -> dict[str, str]:
     """Return the settings of a Spark whose driver does all the work, with jars to load.
 
     They are on the JVM's own class path, and not in ``spark.jars``, which Spark copies and loads at each start for 2 to
-    4 CPU-seconds. Python workers come from a daemon of ours, unless they are of another Python than this process.
+    4 CPU-seconds. Python workers come from `daemon`, unless they use another Python than this process.
     """
     if not jars:
         return dict(conf)
