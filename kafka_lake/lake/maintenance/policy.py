@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice, takewhile
-from typing import Annotated
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass as settings
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -31,40 +29,14 @@ _SMALL_FILE_BYTES = 8 << 20
 
 @settings(frozen=True)
 class Maintenance:
-    """How a topic's tables are kept fast, and how long their past is kept."""
+    """How tables are kept fast, and how long their past is kept; `config.maintenance` says what the settings mean."""
 
-    enabled: bool | None = Field(
-        default=None,
-        description="Whether the sensor asks for it. By default for tables that kafka_lake has created, and not for "
-        "tables that were taken over.",
-    )
-    # The bound is of the number alone: what Dagster makes of the field would ask null for it, too.
-    compact_every: Annotated[int, Field(ge=2)] | None = Field(
-        default=100,
-        description="Small files, and files with many deleted rows, are rewritten after this many commits, or when a "
-        "fifth of the rows are deleted ones; null for never.",
-    )
-    expire_after: str | None = Field(
-        default="5d",
-        description="Snapshots older than this expire: as 36h or 5d; null for never. The newest one with a position "
-        "never expires.",
-    )
-    keep_snapshots: int = Field(
-        default=100, ge=1, description="So many of the newest snapshots stay, however old they are."
-    )
-    keep_rows: str | None = Field(
-        default=None,
-        description="Rows and dead letters older than this are deleted: as 90d or 36h; null for never. For tables with "
-        "write: append. A row may stay for a tenth of this longer, at most for a day.",
-        examples=["90d"],
-    )
-    by: str | None = Field(
-        default=None,
-        description="With keep_rows: the column that tells how old a row is, of type timestamp or date, a "
-        "field of a struct as `struct.field`. By default Kafka's timestamp, `_kafka.timestamp`. Without a time zone it "
-        "is UTC. A row stays if it has no time there. Of dead letters Kafka's timestamp counts.",
-        examples=["created_at"],
-    )
+    enabled: bool | None = None
+    compact_every: int | None = 100
+    expire_after: str | None = "5d"
+    keep_snapshots: int = 100
+    keep_rows: str | None = None
+    by: str | None = None
 
     @property
     def expire_after_seconds(self) -> float | None:
