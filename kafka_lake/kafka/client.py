@@ -146,7 +146,9 @@ class KafkaClient:
             try:
                 answer = future.result(timeout=min(POLL_SECONDS, self.timeout))
             except KafkaException as error:
-                raise self.explained(what, error, right) from error
+                # The future keeps the error, and its traceback would keep this client: such a cycle may be collected in
+                # a thread of librdkafka, which then aborts the process.
+                raise self.explained(what, error, right) from error.with_traceback(None)
             except TimeoutError as error:
                 self._admin().poll(0)
                 if time.monotonic() - asked >= self._patience():
