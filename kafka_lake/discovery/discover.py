@@ -231,7 +231,7 @@ def document(found: Discovered) -> str:
     parts = [
         _comment(_explanation(found)) + _dumped({"type": "kafka_lake.KafkaTopic"}),
         _dumped({"attributes": attributes}),
-        *(_maps(found.value) or _times(found.value)),
+        *_times(found.value),
         *(_comment([what], "  ") + _dumped(settings, "  # ") for what, settings in _suggestions(found)),
     ]
     return "\n".join(parts)
@@ -261,15 +261,6 @@ def _times(value: Guess) -> Iterator[str]:
         yield _comment([why], "  ") + _dumped({"format": {"type": "json", "infer_timestamps": True}}, "  ")
 
 
-def _maps(value: Guess) -> list[str]:
-    """Return the declaration of columns some of which are maps that no inference makes."""
-    maps = [path for column in value.columns for path in column.maps]
-    if value.format != "json" or not maps or not (declaration := _declaration(value.columns)):
-        return []
-    why = f"Names of fields look like data: {', '.join(maps)}. Without columns: each name would be a column."
-    return [_comment([why], "  ") + _dumped({"table": {"columns": declaration}}, "  ")]
-
-
 def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
     """Give what else may be set: in words, and as settings."""
     value, key = found.value, found.key
@@ -277,7 +268,7 @@ def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
         why = f"For the current rows of the source's table instead of their changes, as {value.envelope} writes them:"
         yield why, {"format": {"type": value.format, "envelope": value.envelope}, "table": {"write": "upsert"}}
         return
-    if value.format == "json" and not _maps(value) and (declaration := _declaration(value.columns)):
+    if value.format == "json" and (declaration := _declaration(value.columns)):
         instead = ", infer_timestamps among them" if times_of(value) else ""
         yield (
             f"For columns as declared, instead of inferred from the records{instead}:",

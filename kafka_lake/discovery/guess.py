@@ -8,10 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any, Literal
-
-from pyspark.sql import types as T
 
 from kafka_lake.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse, refuse_twice
@@ -24,10 +21,6 @@ from kafka_lake.ingest.topic_table import Envelope, Format
 from kafka_lake.kafka.registry import SchemaRegistry, SchemaType, WriterSchema
 from kafka_lake.spark.interop import ddl, ddl_name
 
-_DIGITS, _IDENTITY = re.compile("[0-9]+"), re.compile("(?=.*[0-9])[0-9A-Fa-f-]{16,}")
-_SOME, _MANY = 8, 50
-_OF_FEW, _OF_VERY_FEW = 0.5, 0.1
-
 
 @dataclass(frozen=True)
 class Column:
@@ -36,13 +29,11 @@ class Column:
     Args:
         type: Its type in Spark's DDL.
         time: ``date``, ``timestamp`` or ``timestamp_ntz`` for text that is one in every object; else empty.
-        maps: Paths of maps whose keys were names of fields, in it or the column itself.
     """
 
     name: str
     type: str
     time: str = ""
-    maps: tuple[str, ...] = ()
 
     @property
     def ddl(self) -> str:
@@ -65,48 +56,14 @@ def columns_of(objects: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
 
     Fields that are always null or empty have none. Fields of mixed types keep their JSON as text.
     """
-    given = list(objects)
     seen: Any = ["struct", {}]
-    for value in given:
+    for value in objects:
         seen = merged(seen, kind_of(value))
-    columns = []
-    for name, kind in seen[1].items():
-        if (known := settled(kind, False)) is not None:
-            maps: list[str] = []
-            made = _with_maps(spark_type(known), [value.get(name) for value in given], name, maps)
-            columns.append(Column(name, ddl(made), kind if kind in TIMES else "", tuple(maps)))
-    return tuple(columns)
-
-
-def _with_maps(kind: T.DataType, values: Sequence[Any], path: str, maps: list[str]) -> T.DataType:
-    """Return a type with maps where the names of fields look like data, whose paths are added to a list."""
-    if isinstance(kind, T.ArrayType):
-        elements = [element for value in values if isinstance(value, list) for element in value]
-        return T.ArrayType(_with_maps(kind.elementType, elements, f"{path}.element", maps))
-    if not isinstance(kind, T.StructType):
-        return kind
-    objects = [value for value in values if isinstance(value, dict) and value]
-    if len({type(field.dataType) for field in kind}) == 1 and _are_data(kind.names, objects):
-        maps.append(path)
-        inner = [value for found in objects for value in found.values()]
-        held = spark_type(settled(reduce(merged, map(kind_of, inner)), False))
-        return T.MapType(T.StringType(), _with_maps(held, inner, f"{path}.value", maps))
-    fields = [
-        T.StructField(
-            f.name, _with_maps(f.dataType, [found.get(f.name) for found in objects], f"{path}.{f.name}", maps)
-        )
-        for f in kind
-    ]
-    return T.StructType(fields)
-
-
-def _are_data(names: Sequence[str], objects: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether names look like data: an object has few of them, and they are alike, or very many."""
-    share = sum(map(len, objects)) / len(objects) / len(names)
-    alike = len({_DIGITS.sub("0", name) for name in names}) == 1 and any(map(str.isdigit, names[0]))
-    if alike or all(map(_IDENTITY.fullmatch, names)):
-        return len(names) >= _SOME and share <= _OF_FEW
-    return len(names) >= _MANY and share <= _OF_VERY_FEW
+    return tuple(
+        Column(name, ddl(spark_type(known)), kind if kind in TIMES else "")
+        for name, kind in seen[1].items()
+        if (known := settled(kind, False)) is not None
+    )
 
 
 # One in so many may be a stray, which becomes a dead letter; with more of them another format is more likely.
@@ -287,7 +244,7 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
         columns = columns_of(objects)
         envelopes = {_envelope(value) for value in objects} if part == "value" else set()
         envelope = envelopes.pop() if len(envelopes) == 1 else ""
-        return Guess("json", evidence, columns, (*_strays(others, part), *_data(columns)), envelope=envelope)
+        return Guess("json", evidence, columns, _strays(others, part), envelope=envelope)
     if nouns[_ARRAYS] == len(contents) and part == "value":
         return Guess("string", evidence)
     if _few(nouns[_BINARY], contents):
@@ -295,12 +252,6 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
     sizes = {len(content) for content in contents}
     alike = len(nouns) == 1 and len(contents) > 1 and len(sizes) == 1
     return Guess("bytes", f"{evidence}, {sizes.pop()} bytes each" if alike else evidence)
-
-
-def _data(columns: Sequence[Column]) -> tuple[str, ...]:
-    """Return the remark on fields whose names look like data."""
-    maps = [path for column in columns for path in column.maps]
-    return (f"Names of fields look like data, so that one map holds them: {', '.join(maps)}.",) if maps else ()
 
 
 def _envelope(value: Mapping[str, Any]) -> Envelope | Literal[""]:

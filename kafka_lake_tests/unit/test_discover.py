@@ -414,26 +414,6 @@ def test_debeziums_avro_suggests_upserts() -> None:
     assert (suggested.format, suggested.write, suggested.envelope) == ("avro", "upsert", "debezium")
 
 
-def test_names_that_are_data_are_declared_as_maps() -> None:
-    def record(n: int) -> bytes:
-        by_user = {f"user_{n}": {"score": n}, f"user_{n + 1}": {"score": 0}}
-        days = {f"2026-01-{day:02}": {f"{n:032x}": True} for day in (n, n + 1)}
-        address = {"line1": "a", "line2": "b"}
-        return json.dumps({"id": n, "at": "2026-01-02T03:04:05Z", "s": {"by user": by_user}, "days": days,
-                           "address": address}).encode()  # fmt: skip
-
-    found = Discovered("t", value=guess([record(n) for n in range(1, 11)], "value", ALONE))
-    text = document(found)
-    declared = loads(text).topic_table()
-    assert declared.schema == (
-        "id bigint, at timestamp, s struct<`by user`:map<string,struct<score:bigint>>>, "
-        "days map<string,map<string,boolean>>, address struct<line1:string,line2:string>"
-    )
-    assert not declared.infer_timestamps
-    assert "# Names of fields look like data: s.by user, days, days.value. Without columns:" in text
-    assert "Names of fields look like data, so that one map holds them" in shown(found)
-
-
 def test_times_are_proposed_only_where_text_is_one_in_every_record() -> None:
     for texts, proposed in ((["2026-01-02T03:04:05Z", "2026-01-03 00:00:00Z"], True), (["2026-01-02", "soon"], False)):
         found = Discovered("t", value=guess([json.dumps({"at": text}).encode() for text in texts], "value", ALONE))
