@@ -15,8 +15,7 @@ from kafka_lake.components.metadata import readable
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.losses import recorded_losses
-from kafka_lake.lake.snapshot_log import Consumed, LoggedCommit, oldest_are_gone, snapshot_log
+from kafka_lake.lake.history import Consumed, LoggedCommit, oldest_are_gone, recorded_losses, snapshot_log
 
 _PARTITIONS = 6
 # As much of it as Dagster shows; --json has all of it.

@@ -22,9 +22,8 @@ from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Place, arrival_times, unread
-from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import position_in, row_count
+from kafka_lake.lake.positions import all_positions, position_in, row_count
 
 
 def rule_check_spec(rule: Rule, table: dg.AssetKey) -> dg.AssetCheckSpec:

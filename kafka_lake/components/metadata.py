@@ -28,9 +28,8 @@ from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
 from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.history import schema_history
+from kafka_lake.lake.history import recorded_losses, schema_history
 from kafka_lake.lake.how_to_read import how_to_read_page
-from kafka_lake.lake.losses import recorded_losses
 from kafka_lake.lake.positions import ancestors, has_origin, head_of, live_row_count, summary_of
 from kafka_lake.lake.tables import sources_of
 

@@ -26,10 +26,9 @@ from kafka_lake.ingest.rules.evaluate import evaluate
 from kafka_lake.ingest.rules.result import RuleResult
 from kafka_lake.ingest.stage.frames import append, shaped
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
-from kafka_lake.lake.author import author_summary, removes_mark
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.catalog import quoted
-from kafka_lake.lake.positions import DERIVED, POSITION, TableState, summary_of
+from kafka_lake.lake.positions import DERIVED, POSITION, TableState, author_summary, removes_mark, summary_of
 
 _OP = "kafka_lake_op"
 _GOES, _COMES = "goes", "comes"

@@ -15,8 +15,19 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.errors import TableError
-from kafka_lake.lake.author import EXPIRE_ROWS, KIND, OFFSETS, REMOVES, offsets_of
-from kafka_lake.lake.positions import DERIVED, POSITION, ancestors, head_of, read_state, summary_of
+from kafka_lake.lake.positions import (
+    DERIVED,
+    EXPIRE_ROWS,
+    KIND,
+    OFFSETS,
+    POSITION,
+    REMOVES,
+    ancestors,
+    head_of,
+    offsets_of,
+    read_state,
+    summary_of,
+)
 from kafka_lake.lake.totals import Totals, totals_of
 
 REBUILD = "rebuild"

@@ -34,8 +34,7 @@ from kafka_lake.ingest.rules.evaluate import evaluate
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.history import SchemaVersion, schema_history
-from kafka_lake.lake.losses import recorded_losses
+from kafka_lake.lake.history import SchemaVersion, recorded_losses, schema_history
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, positions_in, row_count, summary_of
 
 _ROWS_AT_ONCE = 5_000_000

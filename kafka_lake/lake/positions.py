@@ -1,49 +1,71 @@
-"""How far a table has consumed its topic: read from the table's own snapshots, and from nowhere else.
+"""How far a table has consumed its topics, and who made its snapshots: read from the table's own snapshots alone.
 
 A snapshot has the positions of all topics of the table. A commit is of one topic, and carries on the positions of the
 others: its branch starts at the head that those were read from, and it is published only if that is still the head.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import getpass
+import os
+import socket
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import IcebergType, StructType
 
-from kafka_lake.common.offsets import Position, Positions, positions_from_json, positions_to_json
+from kafka_lake.common.offsets import OffsetRange, Position, Positions, positions_from_json, positions_to_json
 from kafka_lake.errors import TableError
+from kafka_lake.lake.catalog import LakeCatalog
 
 POSITION = "kafka-lake.position"
 """In a snapshot's summary: how far the table has consumed each of its topics."""
 TOPIC = "kafka-lake.topic"
 """In a snapshot's summary: the topic whose commit it is."""
 DERIVED = "kafka-lake.derived"
-"""What a table of tables was made of, as `derive.upstream` has it."""
+"""In the summary of a derived table's snapshot: the upstream snapshots, as `derive.upstream` has them."""
 RUN_ID = "kafka-lake.run-id"
 LOSSES = "kafka-lake.data-loss"
 RESET = "kafka-lake.reset"
 ADOPTED = "kafka-lake.adopted-rows"
 ADOPTED_FROM = "kafka-lake.adopted-from"
 ADOPTED_AT = "kafka-lake.adopted-position"
-"""A property of a table: the position at which it was taken over. Rows before it don't name their records."""
+"""A table property: the position at which it was taken over. Rows before it don't name their records."""
+KIND = "kafka-lake.kind"
+"""What a commit is for, as `Plan.kind` has it."""
+OFFSETS = "kafka-lake.offsets"
+"""The offsets of a commit that leaves the position where it is: ``0:5-9,1:0-3``, both ends inclusive."""
+REMOVES = "kafka-lake.removes"
+"""The snapshot that deletes the rows that this one replaces."""
+KEEPS = "kafka-lake.keeps"
+"""The snapshot after which this one restores deleted rows that Kafka no longer has."""
+HOST = "kafka-lake.host"
+USER = "kafka-lake.user"
+AUTHOR = (RUN_ID, KIND, HOST, USER)
+RECONCILE = "reconcile"
+"""The kind of a commit that makes a dead-letter table fit its topic's table."""
+EXPIRE_ROWS = "expire_rows"
+"""The kind of a commit that deletes old rows."""
 RESUMED_FROM = frozenset({POSITION, DERIVED})
-"""A run resumes from the newest snapshot that tells one of these."""
+"""A run resumes from the newest snapshot that has one of these."""
 _ORIGIN = {"topic", "topic_id", "partition", "offset"}
+# Requests to a server wait side by side; a database answers faster than threads take turns.
+_AT_ONCE = {"rest": 8, "glue": 8}
 
 
 @dataclass(frozen=True)
 class TableState:
-    """A table as the planning of one commit saw it.
+    """A table when a commit was planned.
 
     Args:
-        table: The PyIceberg table, as loaded at that moment.
         head: Snapshot id of ``main``; None for a table without a snapshot.
         position: Position in the run's topic, of the newest ancestor of ``main`` that has one.
-        rebuilt: Whether the position comes from the rows, since no snapshot has it any more.
-        adopted: Rows of others that the table had before the topic's first commit.
+        rebuilt: Whether the position was recovered from rows, as no snapshot has it any more.
+        adopted: Rows that the table had before it was taken over.
         others: Positions in the table's other topics, from the same snapshot.
     """
 
@@ -62,7 +84,7 @@ class TableState:
 
 def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:
     """Yield a snapshot and its ancestors, newest first, as far as they have not expired."""
-    # PyIceberg looks each one up by going through all: thousands of ancestors would take a second and more.
+    # PyIceberg searches all snapshots for each one: thousands of ancestors would take seconds.
     known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     while snapshot_id is not None:
         snapshot = known.get(snapshot_id)
@@ -73,10 +95,9 @@ def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:
 
 
 def follows_another(snapshot: Snapshot) -> bool:
-    """Return whether a snapshot was committed to a table that had one before, which may have expired since.
+    """Return whether the table had an earlier snapshot, which may have expired.
 
-    The parent alone doesn't show it: PyIceberg takes a parent that expires out of its child. Snapshots of format
-    version 1 have no sequence number, and show nothing after that.
+    PyIceberg removes an expired parent from its child, so the sequence number counts too; format version 1 has none.
     """
     return snapshot.parent_snapshot_id is not None or (snapshot.sequence_number or 0) > 1
 
@@ -109,16 +130,14 @@ def adopted_position(table: Table) -> Position | None:
 
 
 def has_origin(kind: IcebergType) -> bool:
-    """Return whether a column of this type says which record a row was, as metadata columns do."""
+    """Return whether a column of this type has a record's topic, partition and offset, as metadata columns do."""
     return isinstance(kind, StructType) and {inner.name for inner in kind.fields} >= _ORIGIN
 
 
 def row_count(table: Table | None) -> int:
-    """Return the rows of the table's current snapshot; 0 if there is no table.
+    """Return the rows of the table's current snapshot, deleted ones in its files included; 0 if there is no table.
 
-    They are what the snapshot's summary tells, which counts deleted rows as long as they are in the files. Where it
-    tells nothing, which the specification allows, they are counted: from the manifests, or from the files themselves
-    where some of their rows are deleted.
+    If the summary lacks the number, which the specification allows, rows are counted by manifests or files.
     """
     snapshot = table.current_snapshot() if table else None
     if table is None or snapshot is None:
@@ -128,14 +147,10 @@ def row_count(table: Table | None) -> int:
 
 
 def live_row_count(table: Table | None) -> int:
-    """Return how many rows a reader finds in the table's current snapshot, as its summary tells; 0 if there is none.
-
-    Rows that are deleted by their position are left out. How many are deleted by their values no summary tells: of a
-    table with such deletes, it is how many there are at most.
-    """
+    """Return how many rows a reader finds, by the snapshot's summary; an upper bound with equality deletes."""
     snapshot = table.current_snapshot() if table else None
     told = summary_of(snapshot) if snapshot else {}
-    # Rows that are counted one by one are none of the deleted ones.
+    # Without the total, rows were counted one by one, without deleted ones.
     deleted = told.get("total-position-deletes", "0") if "total-records" in told else "0"
     return max(row_count(table) - int(deleted), 0)
 
@@ -144,7 +159,7 @@ def _counted(table: Table, snapshot: Snapshot) -> int:
     manifests = snapshot.manifests(table.io)
     data = [each for each in manifests if each.content is ManifestContent.DATA]
     if len(data) < len(manifests):
-        # PyIceberg can't read what is deleted by its values; rows that may be deleted count then, as in summaries.
+        # PyIceberg can't read equality deletes; deleted rows count then, as in summaries.
         with suppress(ValueError):
             return table.scan().count()
     return sum(
@@ -178,8 +193,8 @@ def position_in(found: Positions, topic: str, topics: Collection[str]) -> Positi
     """Return a topic's position among those of a table.
 
     Args:
-        topics: The topics that the table is meant for. If it has positions of none of them, the position is one of
-            another topic, which a plan refuses: the table must not be taken for an empty one.
+        topics: The table's topics. If it has positions of other topics only, one of those is returned, which a plan
+            refuses: the table must not be taken for an empty one.
     """
     is_foreign = bool(found) and not found.keys() & {topic, *topics}
     return next(iter(found.values())) if is_foreign else found.get(topic)
@@ -223,3 +238,76 @@ def read_state(table: Table, topic: str | None = None, topics: Collection[str] =
     return TableState(
         table, head_of(table), own, others={name: each for name, each in found.items() if each is not own}
     )
+
+
+def all_positions(
+    catalog: LakeCatalog, identifiers: Iterable[tuple[str, str]]
+) -> Mapping[tuple[str, str], Positions | Exception]:
+    """Return the positions of tables by topic, or the error; a missing table has none.
+
+    A server is asked for up to eight tables at a time.
+    """
+    asked = list(dict.fromkeys(identifiers))
+
+    def positions(identifier: tuple[str, str]) -> Positions | Exception:
+        try:
+            table = catalog.table(identifier)
+            return read_positions(table) if table else {}
+        except Exception as error:
+            return error
+
+    at_once = min(_AT_ONCE.get(catalog.type, 1), len(asked))
+    if at_once <= 1:
+        return {each: positions(each) for each in asked}
+    # The first request connects.
+    first, *others = asked
+    found = {first: positions(first)}
+    with ThreadPoolExecutor(at_once) as pool:
+        return found | dict(zip(others, pool.map(positions, others), strict=True))
+
+
+def removes_mark(snapshot: int | None) -> dict[str, str]:
+    """Return the snapshot property that names the snapshot deleting the replaced rows; None for none."""
+    return {} if snapshot is None else {REMOVES: str(snapshot)}
+
+
+def author_summary(run_id: str, kind: str, ranges: Iterable[OffsetRange] = ()) -> dict[str, str]:
+    """Return the snapshot properties of its author: run, host, user, and the commit's kind.
+
+    Args:
+        kind: As `Plan.kind` has it.
+        ranges: The offsets that it replaces; none for new ones.
+    """
+    told = ",".join(f"{each.partition}:{each.start}-{each.end - 1}" for each in ranges if len(each))
+    return {RUN_ID: run_id, KIND: kind, HOST: _host(), USER: _user()} | ({OFFSETS: told} if told else {})
+
+
+def offsets_of(text: str) -> list[OffsetRange]:
+    """Parse the offsets of `author_summary`.
+
+    Raises:
+        ValueError: If the text has another form.
+
+    >>> offsets_of("0:5-9,1:0-3")
+    [OffsetRange(partition=0, start=5, end=10), OffsetRange(partition=1, start=0, end=4)]
+    """
+    found = []
+    for each in filter(None, text.split(",")):
+        partition, _, extent = each.partition(":")
+        first, _, last = extent.partition("-")
+        found.append(OffsetRange(int(partition), int(first), int(last) + 1))
+    return found
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+@cache
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        # A container's user needn't be in any list of users.
+        return str(os.getuid()) if hasattr(os, "getuid") else ""

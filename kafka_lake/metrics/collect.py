@@ -19,7 +19,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Place, arrival_times, unread
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.losses import recorded_losses
+from kafka_lake.lake.history import recorded_losses
 from kafka_lake.lake.maintenance.policy import compacts, needs_of
 from kafka_lake.lake.positions import TOPIC, ancestors, head_of, row_count, summary_of
 from kafka_lake.lake.totals import totals_of

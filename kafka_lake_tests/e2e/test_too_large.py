@@ -13,7 +13,7 @@ from kafka_lake.errors import RecordTooLargeError
 from kafka_lake.ingest.context import Connections, RetryPolicy
 from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.losses import recorded_losses
+from kafka_lake.lake.history import recorded_losses
 from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.server import ConnectMemory, ConnectServer

@@ -22,7 +22,7 @@ from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.maintenance.maintain import due, maintain
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.losses import recorded_losses
+from kafka_lake.lake.history import recorded_losses
 from kafka_lake.lake.maintenance.policy import Maintenance, commits_since_compaction, table_health
 from kafka_lake.lake.maintenance.procedures import compact
 from kafka_lake.lake.positions import read_state

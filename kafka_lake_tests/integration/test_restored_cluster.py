@@ -18,7 +18,7 @@ from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.losses import recorded_losses
+from kafka_lake.lake.history import recorded_losses
 from kafka_lake.lake.positions import read_state
 from kafka_lake.local_stack.servers import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic, View

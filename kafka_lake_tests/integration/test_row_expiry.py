@@ -17,11 +17,11 @@ from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.history import snapshot_log
 from kafka_lake.lake.maintenance import expire_rows as expiry
 from kafka_lake.lake.maintenance.old_rows import expired_of
 from kafka_lake.lake.maintenance.policy import Maintenance
 from kafka_lake.lake.positions import head_of
-from kafka_lake.lake.snapshot_log import snapshot_log
 from kafka_lake.lake.totals import totals_of
 from kafka_lake_tests.conftest import Sent, Topic, View
 from kafka_lake_tests.integration.test_exactly_once import at

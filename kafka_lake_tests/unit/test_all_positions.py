@@ -11,9 +11,8 @@ import pytest
 
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import CatalogError
-from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION
+from kafka_lake.lake.positions import POSITION, all_positions
 
 AT = Position(TopicIdentity("c", "t", "pizzas"), {0: 7})
 

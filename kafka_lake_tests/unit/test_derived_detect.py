@@ -21,8 +21,7 @@ from kafka_lake.derive.plan import DerivePlan, State, plan
 from kafka_lake.derive.query import fingerprint
 from kafka_lake.derive.upstream import Changes, Read, Record, changes_since, read_of, record_of
 from kafka_lake.errors import ConfigurationError, TableError
-from kafka_lake.lake.author import EXPIRE_ROWS, REMOVES, author_summary
-from kafka_lake.lake.positions import DERIVED, POSITION, summary_of
+from kafka_lake.lake.positions import DERIVED, EXPIRE_ROWS, POSITION, REMOVES, author_summary, summary_of
 from kafka_lake.lake.totals import TOTALS, Totals
 
 ME = TopicIdentity("c", "t", "orders")

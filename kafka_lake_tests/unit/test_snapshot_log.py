@@ -16,10 +16,21 @@ from kafka_lake.cli.history import commit_table, history_json, history_of, ident
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, losses_to_json
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.author import HOST, KEEPS, RECONCILE, USER, author_summary, offsets_of, removes_mark
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import LOSSES, POSITION, RESET, RUN_ID
-from kafka_lake.lake.snapshot_log import Consumed, oldest_are_gone, snapshot_log
+from kafka_lake.lake.history import Consumed, oldest_are_gone, snapshot_log
+from kafka_lake.lake.positions import (
+    HOST,
+    KEEPS,
+    LOSSES,
+    POSITION,
+    RECONCILE,
+    RESET,
+    RUN_ID,
+    USER,
+    author_summary,
+    offsets_of,
+    removes_mark,
+)
 
 ME = TopicIdentity("c", "t", "pizzas")
 SPARK = {"app-id": "local-1", "engine-name": "spark", "engine-version": "4.1.3"}

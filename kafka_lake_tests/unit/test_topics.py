@@ -33,6 +33,7 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.ingest.topic_table import TopicTable, once_each
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.history import snapshot_log
 from kafka_lake.lake.positions import (
     POSITION,
     TOPIC,
@@ -42,7 +43,6 @@ from kafka_lake.lake.positions import (
     positions_summary,
     read_state,
 )
-from kafka_lake.lake.snapshot_log import snapshot_log
 from kafka_lake_tests.unit.test_component import load, refusal
 
 NAMES = ("a", "b", "c")

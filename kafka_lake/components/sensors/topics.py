@@ -34,9 +34,8 @@ from kafka_lake.components.steps import as_failed_tick
 from kafka_lake.errors import CatalogError, KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import position_in
+from kafka_lake.lake.positions import all_positions, position_in
 
 TOPICS_SENSOR = "kafka_offsets"
 

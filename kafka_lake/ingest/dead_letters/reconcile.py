@@ -25,9 +25,8 @@ from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.context import Connections, Context
 from kafka_lake.ingest.dead_letters.unreconciled import RECONCILED, RECONCILED_FROM, Unreconciled, unreconciled
 from kafka_lake.ingest.record_keys import added_between, at_version
-from kafka_lake.lake.author import RECONCILE, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.positions import POSITION, TableState, read_state, summary_of
+from kafka_lake.lake.positions import POSITION, RECONCILE, TableState, author_summary, read_state, summary_of
 from kafka_lake.spark.frames import RECORD, Frames, kept
 
 # Offsets that are far apart are looked for apart from each other, in so many places at the most.

@@ -16,9 +16,8 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import added_between, at_version, state_of
 from kafka_lake.ingest.stage.frames import append, shaped, tasks_of
 from kafka_lake.ingest.stage.staged import StagedTable
-from kafka_lake.lake.author import author_summary
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import TableState, positions_summary, row_count
+from kafka_lake.lake.positions import TableState, author_summary, positions_summary, row_count
 from kafka_lake.lake.tables import ensure_table, schema_of
 from kafka_lake.spark.frames import OFFSET
 from kafka_lake.spark.interop import to_arrow_schema

@@ -13,11 +13,10 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.stage.frames import append
 from kafka_lake.ingest.stage.staged import StagedTable, Vanished
-from kafka_lake.lake.author import KEEPS, author_summary, removes_mark
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.maintenance.old_rows import row_limit
 from kafka_lake.lake.maintenance.policy import applies_to
-from kafka_lake.lake.positions import positions_summary
+from kafka_lake.lake.positions import KEEPS, author_summary, positions_summary, removes_mark
 from kafka_lake.spark.frames import OFFSET
 
 

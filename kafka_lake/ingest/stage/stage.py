@@ -46,7 +46,6 @@ from kafka_lake.ingest.stage.rules import check_rows
 from kafka_lake.ingest.stage.schema import may_bring_columns, plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import Staged, StagedTable, Vanished, staged_table
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.author import author_summary, removes_mark
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import (
     ADOPTED,
@@ -54,7 +53,9 @@ from kafka_lake.lake.positions import (
     LOSSES,
     RESET,
     TableState,
+    author_summary,
     positions_summary,
+    removes_mark,
 )
 from kafka_lake.lake.schema import Change
 

@@ -12,10 +12,9 @@ from kafka_lake.ingest.decoding import Written
 from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.keyed.history.check import HistoryBatch
 from kafka_lake.ingest.rules.result import RuleResult
-from kafka_lake.lake.author import AUTHOR
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.evolution.model import Conflict
-from kafka_lake.lake.positions import POSITION, TableState, summary_of
+from kafka_lake.lake.positions import AUTHOR, POSITION, TableState, summary_of
 from kafka_lake.lake.schema import Change
 
 

@@ -16,7 +16,6 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import positions_to_json
 from kafka_lake.errors import AuditFailedError, PublishRefusedError, TableError
-from kafka_lake.lake.author import EXPIRE_ROWS, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.old_rows import (
@@ -29,7 +28,16 @@ from kafka_lake.lake.maintenance.old_rows import (
     expired_of,
     old_files,
 )
-from kafka_lake.lake.positions import POSITION, TableState, ancestors, head_of, read_state, summary_of
+from kafka_lake.lake.positions import (
+    EXPIRE_ROWS,
+    POSITION,
+    TableState,
+    ancestors,
+    author_summary,
+    head_of,
+    read_state,
+    summary_of,
+)
 from kafka_lake.lake.totals import TOTALS, Totals, totals_of
 
 _ATTEMPTS = 6

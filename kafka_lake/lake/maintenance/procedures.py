@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.losses import keep_losses
+from kafka_lake.lake.history import keep_losses
 from kafka_lake.lake.maintenance.policy import COMPACTED, Limits, expirable
 from kafka_lake.lake.positions import summary_of
 

@@ -16,8 +16,7 @@ from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
 from kafka_lake.ingest.topic_table import Route, TopicTable, Unmatched, When
-from kafka_lake.lake.author import OFFSETS, offsets_of
-from kafka_lake.lake.positions import LOSSES, POSITION, RUN_ID, ancestors, head_of, read_state
+from kafka_lake.lake.positions import LOSSES, OFFSETS, POSITION, RUN_ID, ancestors, head_of, offsets_of, read_state
 from kafka_lake_tests.unit.simulated.catalog import View
 from kafka_lake_tests.unit.simulated.history import TABLE, UNROUTABLE, Attempt, Record
 from kafka_lake_tests.unit.simulated.history import Unmatched as UnmatchedRecord
