@@ -10,7 +10,7 @@ from kafka_lake.common.markdown import block, plain
 from kafka_lake.components.assets import Presentation
 from kafka_lake.components.checks import check_result, rule_check_spec, with_all_rules
 from kafka_lake.components.heartbeat import heartbeat
-from kafka_lake.components.keys import key_of, op_name_of, pool_name_of
+from kafka_lake.components.keys import key_of, op_name, pool_name
 from kafka_lake.components.metadata import about_table, settings_in, settings_table
 from kafka_lake.components.partitions import is_for_partitions
 from kafka_lake.components.steps import as_failures, run_choices
@@ -97,12 +97,12 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
     ]
 
     @dg.multi_asset(
-        name=op_name_of(spec.identifier),
+        name=op_name(spec),
         specs=[asset],
         check_specs=checks,
         partitions_def=time_partitions_of(spec),
         backfill_policy=dg.BackfillPolicy.single_run() if spec.partitions else None,
-        pool=pool_name_of(spec.identifier),
+        pool=pool_name(spec),
         required_resource_keys={"catalog", "spark"},
         config_schema=run_choices(DeriveConfig),
     )

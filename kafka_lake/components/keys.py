@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterable
+from typing import Protocol
 
 import dagster as dg
 
@@ -28,6 +29,14 @@ TABLE_TAG = "kafka_lake/table"
 
 MAINTENANCE_TAG = "kafka_lake/maintenance"
 """Tag of a run that maintains tables: which, if the sensor asked for it."""
+
+
+class HasIdentifier(Protocol):
+    """A topic's table or a derived table."""
+
+    @property
+    def identifier(self) -> tuple[str, str]:
+        """Return namespace and name."""
 
 
 def of_cluster(name: str, cluster: str | None) -> str:
@@ -78,14 +87,14 @@ def partitions_in(spec: TopicTable, keys: Iterable[str]) -> frozenset[int]:
     return frozenset(int(each) for each in numbers if re.fullmatch("0|[1-9][0-9]*", each))
 
 
-def table_key(spec: TopicTable) -> dg.AssetKey:
+def table_key(spec: HasIdentifier) -> dg.AssetKey:
     """Return the asset key of the table."""
     return key_of(spec.identifier)
 
 
-def op_name(spec: TopicTable) -> str:
+def op_name(spec: HasIdentifier) -> str:
     """Return the name of the op that fills the table, by which a run's config names it."""
-    return _joined(spec, "__")
+    return _joined_name(spec.identifier, "__")
 
 
 def dead_letter_check_op_name(spec: TopicTable) -> str:
@@ -108,23 +117,9 @@ def maintenance_pool(spec: TopicTable, topic: TopicTable) -> str:
     return pool_name(topic) if spec.is_keyed else f"maintenance_{pool_name(spec)}"
 
 
-def pool_name(spec: TopicTable) -> str:
+def pool_name(spec: HasIdentifier) -> str:
     """Return the pool that one run at a time has for the table."""
-    return f"table_{_joined(spec, '_')}"
-
-
-def op_name_of(table: tuple[str, str]) -> str:
-    """Return the name of the op that fills a table, by which a run's config names it."""
-    return _joined_name(table, "__")
-
-
-def pool_name_of(table: tuple[str, str]) -> str:
-    """Return the pool that one run at a time has for a table."""
-    return f"table_{_joined_name(table, '_')}"
-
-
-def _joined(spec: TopicTable, separator: str) -> str:
-    return _joined_name(spec.identifier, separator)
+    return f"table_{_joined_name(spec.identifier, '_')}"
 
 
 def _joined_name(table: tuple[str, str], separator: str) -> str:

@@ -13,7 +13,7 @@ from dagster import ResourceDefinition
 
 from kafka_lake.components.assets import Presentation
 from kafka_lake.components.derived_assets import build_derived_asset
-from kafka_lake.components.keys import op_name_of
+from kafka_lake.components.keys import op_name
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
@@ -398,7 +398,7 @@ def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
 
     def materialized(spec: DerivedTable, **config: Any) -> dg.ExecuteInProcessResult:
         asset = build_derived_asset(spec, Presentation("it"))
-        run_config = {"ops": {op_name_of(spec.identifier): {"config": config}}}
+        run_config = {"ops": {op_name(spec): {"config": config}}}
         return dg.materialize([asset], resources=resources, run_config=run_config, raise_on_error=False)
 
     first = materialized(spec)

@@ -16,7 +16,7 @@ from kafka_lake.components.components.base import FromDocument
 from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.components.components.kafka_topics import KafkaTopics
 from kafka_lake.components.derived_assets import build_derived_asset
-from kafka_lake.components.keys import key_of, op_name_of, plain_name
+from kafka_lake.components.keys import key_of, op_name, plain_name
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.rules import RuleSettings, derived_rule_problems
 from kafka_lake.config.settings import OptionalText, Properties, Settings, Text, TextList, TextMap, TextOrList
@@ -319,7 +319,7 @@ class DerivedTable(FromDocument, DerivedSettings):
 def _schedule(spec: DerivedSpec) -> dg.ScheduleDefinition:
     try:
         return dg.ScheduleDefinition(
-            name=f"{op_name_of(spec.identifier)}__schedule",
+            name=f"{op_name(spec)}__schedule",
             cron_schedule=spec.every,
             target=dg.AssetSelection.assets(key_of(spec.identifier)),
             default_status=dg.DefaultScheduleStatus.RUNNING,
