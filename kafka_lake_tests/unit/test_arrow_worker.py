@@ -4,6 +4,8 @@ import subprocess
 import sys
 from ast import literal_eval
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,13 @@ from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.executors.writing.files import _repetitive
 from kafka_lake.executors.writing.report import Failure, Report, Span, Spans, dumped_report, failures_of, loaded, merged
 from kafka_lake.executors.writing.shapes import shaped
-from kafka_lake.executors.writing.task import Work, bytes_of, decode, decode_and_write
+from kafka_lake.executors.writing.task import Work, bytes_of, decode, decode_and_write, write_rows
 from kafka_lake.ingest.audit import partitions_of
+from kafka_lake.ingest.stage.arrow import table_of_work
 from kafka_lake.ingest.tasks import told
+from kafka_lake.lake.append import append_files
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.tables import ensure_table, schema_of
 
 
 def work(**settings: Any) -> Work:
@@ -189,6 +195,24 @@ def test_a_task_decodes_few_records_if_the_table_gets_a_column(
     report = loaded(made.column("report")[0].as_py())
     assert (report.records, report.stopped) == (read, read < 60_000)
     assert sum(file.record_count for file in report.files) == read
+
+
+def test_rows_of_a_transform_become_data_files(catalog: LakeCatalog) -> None:
+    inner = pa.map_(pa.string(), pa.struct([("x", pa.int32())]))
+    columns = [("at", pa.timestamp("us", "UTC")), ("price", pa.decimal128(10, 2)), ("pairs", inner)]
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), *columns])
+    table = ensure_table(catalog, ("it", "rows"), schema_of(schema), partition_by=("bucket(2, id)",))
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    given = [{"id": n, "at": at, "price": Decimal("1.50"), "pairs": [("a", {"x": n})]} for n in range(5)]
+    # Spark gives every column as nullable.
+    rows = pa.RecordBatch.from_pylist(given, pa.schema([field.with_nullable(True) for field in schema]))
+    (made,) = told(write_rows, table_of_work(table))([rows.slice(0, 3), rows.slice(3, 0), rows.slice(3)])
+    report = loaded(made.column("report")[0].as_py())
+    assert (report.records, len(report.files)) == (5, 2)
+    for file in report.files:
+        file.spec_id = table.spec().spec_id
+    append_files(table, "main", report.files, {})
+    assert sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == given
 
 
 @pytest.mark.processes
