@@ -1,4 +1,4 @@
-"""What an error of librdkafka means to the user: which of our errors it is, who was refused what, and what to do."""
+"""Errors of librdkafka for users: the class, who was refused what, and what to do next."""
 
 import datetime as dt
 import socket
@@ -42,11 +42,7 @@ UNREACHABLE = (
 
 @dataclass(frozen=True)
 class Right:
-    """What a principal must be allowed.
-
-    Args:
-        name: Of the topic or group.
-    """
+    """An access right of a principal on a topic, a group or the cluster."""
 
     operation: str
     kind: str
@@ -62,12 +58,13 @@ _RIGHTS = {
 
 @dataclass(frozen=True)
 class Failure:
-    """A question to a cluster that failed.
+    """A failed request.
 
     Args:
-        what: What was asked for, as a sentence begins.
+        what: The request, as a sentence begins.
         code: librdkafka's code; None if there was no answer and no report.
-        right: What the principal needs for the question.
+        waited: Seconds.
+        right: What the principal needs for the request.
     """
 
     what: str
@@ -78,16 +75,12 @@ class Failure:
 
 
 def is_refusal(error: ClientError) -> bool:
-    """Return whether a report of librdkafka says that the brokers, or this client, refuse the other side."""
+    """Return whether librdkafka reports that one side refuses the other."""
     return error.code() in _REFUSED_CLIENT or _is_certificate_alert(error.str())
 
 
 def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError:
-    """Return the error for the user.
-
-    Args:
-        properties: The client's. A broker is looked at once more where librdkafka doesn't tell the reason.
-    """
+    """Return the error to show; a broker is connected to once more if librdkafka doesn't name the reason."""
     where = f"{failure.what}: the cluster at {properties['bootstrap.servers']}"
     code, text = failure.code, failure.text
     if code is None:
@@ -114,11 +107,11 @@ def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError
 
 
 def missing_right(where: str, right: Right, properties: Mapping[str, str], text: str = "") -> AuthorizationError:
-    """Return the error for a right that is missing, with the command that grants it.
+    """Return the error for a missing right, with the command that grants it.
 
     Args:
-        where: What was asked for and of whom, as a sentence begins.
-        text: What the brokers said, if anything.
+        where: The request and the cluster, as a sentence begins.
+        text: The brokers' message.
     """
     named = f"{right.kind} {right.name}".strip()
     resource = "--cluster" if right.kind == "cluster" else f"--{right.kind} {right.name or 'NAME'}"
@@ -212,7 +205,7 @@ def _no_token(where: str, text: str, properties: Mapping[str, str]) -> KafkaErro
 
 
 def identity(properties: Mapping[str, str]) -> str:
-    """Return who a client is, as the brokers see it.
+    """Return a client's identity for messages.
 
     >>> identity({"security.protocol": "SASL_SSL", "sasl.username": "bob"})
     'user bob'
@@ -233,7 +226,7 @@ def identity(properties: Mapping[str, str]) -> str:
 
 
 def principal(properties: Mapping[str, str]) -> str:
-    """Return a principal as an access rule names it; ``User:NAME`` where the brokers alone know it."""
+    """Return a principal as an access rule names it; ``User:NAME`` if only the brokers know it."""
     kind, _, name = identity(properties).partition(" ")
     return f"User:{name}" if kind in ("user", "client") and name else "User:NAME"
 
@@ -257,12 +250,12 @@ def validity(certificate: x509.Certificate) -> str:
 
 
 def speaks_tls(properties: Mapping[str, str]) -> bool:
-    """Return whether what listens at the first of the brokers' addresses answers as a TLS server."""
+    """Return whether the first broker answers as a TLS server."""
     return _certificate(properties) is not None
 
 
 def distrust(properties: Mapping[str, str]) -> str:
-    """Return why the broker's certificate is not trusted, as a sentence; empty if that can't be told."""
+    """Return why the broker's certificate isn't trusted, as a sentence; empty if unknown."""
     found = _certificate(properties)
     if found is None:
         return ""

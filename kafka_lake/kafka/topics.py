@@ -1,4 +1,4 @@
-"""Topics made and filled from here: for the demo, for tests, and for a person who tries a topic of his own."""
+"""Topics created and filled from Python: for the demo, for tests, and for trying a topic."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -25,17 +25,14 @@ _REFUSED = {
 
 
 def create_topic(cluster: KafkaCluster, topic: str, partitions: int) -> bool:
-    """Create a topic, with the brokers' default replication, and wait until it is there; one that exists is left alone.
-
-    Args:
-        partitions: How many partitions it gets.
+    """Create a topic with the brokers' default replication, and wait until all brokers know it.
 
     Returns:
-        Whether it was created.
+        Whether it was created; an existing topic is left alone.
 
     Raises:
-        ConfigurationError: If Kafka has no such names.
-        KafkaError: If the brokers refuse, or don't answer. Asking again is safe.
+        ConfigurationError: If the name isn't allowed.
+        KafkaError: If the brokers refuse, or don't answer. Trying again is safe.
     """
     if not _NAME.fullmatch(topic) or topic in (".", ".."):
         raise ConfigurationError(
@@ -61,7 +58,7 @@ def create_topic(cluster: KafkaCluster, topic: str, partitions: int) -> bool:
 
 
 def _await_partitions(cluster: KafkaCluster, topic: str) -> None:
-    """Return once every broker asked knows the topic; just after its creation one may still deny that there is any."""
+    """Wait until the brokers know the topic: just after its creation one may still deny it."""
     await_answer = Retrying(
         retry=retry_if_exception_type(KafkaError),
         stop=stop_after_delay(cluster.timeout),
@@ -72,13 +69,12 @@ def _await_partitions(cluster: KafkaCluster, topic: str) -> None:
 
 
 class RecordProducer:
-    """An idempotent producer for one topic that remembers the first failed delivery.
+    """An idempotent producer for one topic; ``check`` and ``flush`` raise the first failed delivery.
 
-    A record whose delivery failed is reported by ``check`` or ``flush``; records before and after it may be in the
-    topic.
+    Records before and after a failed one may be in the topic.
 
     Args:
-        seconds: How long a record may take until the brokers have it.
+        seconds: Most that a delivery may take.
     """
 
     def __init__(self, cluster: KafkaCluster, topic: str, seconds: float = 30.0) -> None:
@@ -136,7 +132,7 @@ class RecordProducer:
 
     @contextmanager
     def _fatal_explained(self) -> Iterator[None]:
-        """Explain a fatal error, which the client raises from whatever it is asked next, its callbacks included."""
+        """Translate a fatal error, which any later call of the client raises, callbacks included."""
         try:
             yield
         except (KafkaException, SystemError) as error:
@@ -146,7 +142,7 @@ class RecordProducer:
             raise self._explained(f"Producing to topic {self._topic}", fatal.args[0]) from error
 
     def _explained(self, what: str, error: ClientError) -> KafkaLakeError:
-        # An idempotent producer who may write to no topic at all is refused by the cluster.
+        # Without the right to write to any topic, the cluster refuses an idempotent producer.
         right = Right("WRITE", "topic", self._topic)
         return self._cluster.explained(what, KafkaException(error), right)
 
@@ -158,13 +154,7 @@ class RecordProducer:
 
 
 def produce(cluster: KafkaCluster, topic: str, records: Iterable[tuple[bytes | None, bytes]]) -> int:
-    """Produce records, in their order within each partition, and wait until all are in the topic.
-
-    Args:
-        records: Keys, None for none, and values.
-
-    Returns:
-        How many there were.
+    """Produce records, given as keys and values, and return how many once all are in the topic.
 
     Raises:
         UnknownTopicError: If there is no such topic.

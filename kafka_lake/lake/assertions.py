@@ -1,4 +1,4 @@
-"""Whether a catalog refuses a commit that is overtaken, on which exactly once rests.
+"""Tests whether a catalog refuses outdated commits, which exactly-once needs.
 
 Iceberg's REST specification asks it of every server (``assert-ref-snapshot-id`` of ``updateTable``,
 https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml).
@@ -23,9 +23,9 @@ _NO_SNAPSHOT = 1
 
 
 def keeps_assertions(table: Table) -> bool:
-    """Return whether the table's catalog refuses to set a property if a branch is asserted to be that isn't.
+    """Return whether the catalog refuses a commit that asserts a missing branch.
 
-    One that doesn't refuse has set ``kafka-lake.assertions``, and nothing else has changed.
+    A catalog that accepts it has set the property ``kafka-lake.assertions``, and nothing else.
 
     Raises:
         Exception: What PyIceberg raises if the catalog doesn't answer.
@@ -43,9 +43,7 @@ def keeps_assertions(table: Table) -> bool:
 
 
 def require_assertions(catalog: LakeCatalog, table: Table) -> None:
-    """Try whether a REST catalog or a Hive Metastore refuses commits that are overtaken.
-
-    With databases and Glue, PyIceberg asks for the comparison in a way that no server ignores.
+    """Test whether a REST catalog or a Hive Metastore refuses outdated commits; databases and Glue always do.
 
     Raises:
         CatalogRefusedError: If it doesn't.
@@ -67,11 +65,11 @@ def require_assertions(catalog: LakeCatalog, table: Table) -> None:
 
 @contextmanager
 def probe_table(catalog: LakeCatalog) -> Iterator[Table]:
-    """Yield a new table in a namespace of its own; both are dropped when the block ends.
+    """Yield a new table in a new namespace; both are dropped when the block ends.
 
     Raises:
         CatalogRefusedError: If they can't be dropped; the message names them.
-        RESTError: If they can't be made.
+        RESTError: If they can't be created.
         OSError: If the table's metadata can't be written.
     """
     own, namespace = catalog.pyiceberg, f"kafka_lake_doctor_{uuid4().hex[:12]}"

@@ -57,31 +57,23 @@ def _again(change: Callable[[], object], retry: tenacity.retry_base) -> None:
 
 
 def _patiently(change: Callable[[], object]) -> None:
-    """Change a table's refs, again if it fails: who changes another ref at that moment makes a catalog refuse it."""
+    """Change a table's refs, and retry: a catalog refuses it if another ref changes at that moment."""
     _again(change, tenacity.retry_if_not_exception_type(PublishRefusedError))
 
 
 def _in_sequence(append: Callable[[], object]) -> None:
-    """Append a snapshot, again if one of another branch has got its sequence number at that moment.
-
-    Nothing has happened then. PyIceberg retries automatically where catalogs tell of a conflict, but takes this for the
-    caller's mistake.
-    """
+    """Append a snapshot, and retry if one of another branch took its sequence number: PyIceberg doesn't."""
     _again(append, tenacity.retry_if_exception_message(match=SEQUENCE_TAKEN))
 
 
 def branch_name(run_id: str, head: int, purpose: str = "stage") -> str:
-    """Return a name that no other attempt has: it tells when the branch was made, from which head, and by which run.
-
-    Args:
-        head: The snapshot of ``main`` that the branch starts at.
-    """
+    """Return a unique branch name with the time, the head of ``main`` where it starts, and the run."""
     run = re.sub(r"\W", "_", run_id)[:40]
     return f"{PREFIX}{int(time.time())}_{head}_{run}_{uuid4().hex[:8]}_{purpose}"
 
 
 def staging_branches(table: Table) -> dict[str, tuple[float, int]]:
-    """Return the table's staging branches: when each was made (seconds since the epoch) and from which head."""
+    """Return name → creation time (seconds since the epoch) and head, for the table's staging branches."""
     found = {name: _NAME.fullmatch(name) for name in table.metadata.refs}
     return {name: (float(match["created"]), int(match["head"])) for name, match in found.items() if match}
 
@@ -91,10 +83,9 @@ class StagingBranch:
 
     Args:
         spark: Runs Iceberg's SQL extensions and procedures.
-        identifier: Namespace and name of the table.
-        name: The branch's name, unique to this run and commit.
+        name: Unique to this run and commit, see `branch_name`.
         head: The snapshot of ``main`` that the position was read from.
-        table: The table as it was seen then, so that it needn't be loaded to make the branch.
+        table: The table at that head, if it is loaded already.
     """
 
     def __init__(
@@ -112,10 +103,9 @@ class StagingBranch:
         self.name = name
         self.head = head
         self.staged: Table | None = None
-        """The table as it was when what was written last was found in it; None before, and after a publication."""
+        """The table with the last write; None before it, and after a publication."""
         self.published: Table | None = None
-        """The table as the publication left it; None before, and where the catalog's answer was lost."""
-        # What others changed since, the next commit finds.
+        """The table after the publication; None before it, and if the catalog's answer was lost."""
         self._planned = copy(table)
         self._appended: Table | None = None
 
@@ -125,11 +115,7 @@ class StagingBranch:
         return self._catalog.spark_name(self.identifier, self.name)
 
     def create(self) -> None:
-        """Create the branch at the head. A branch of that name must not exist.
-
-        Raises:
-            PublishRefusedError: If the table is gone.
-        """
+        """Create the branch at the head; raises `PublishRefusedError` if the table was dropped."""
         _patiently(self._create)
 
     def _create(self) -> None:
@@ -143,25 +129,22 @@ class StagingBranch:
         table.manage_snapshots().create_branch(self.head, self.name).commit()
 
     def staged_snapshot(self) -> int | None:
-        """Return the snapshot that the branch points to, None if the branch or the table is gone."""
+        """Return the snapshot of the branch; None if the branch or the table was dropped."""
         table = self._catalog.table(self.identifier)
         return head_of(table, self.name) if table else None
 
     def delete(self, condition: str) -> int | None:
-        """Delete rows from the branch by Spark.
-
-        Args:
-            condition: Of the rows, as SQL.
+        """Delete the rows that match an SQL condition, by Spark.
 
         Returns:
-            The snapshot that deletes them; None if there are none, and so no snapshot.
+            The new snapshot; None if no row matches.
 
         Raises:
-            PublishRefusedError: If the table or the branch is gone.
+            PublishRefusedError: If the table or the branch was dropped.
         """
         before = self.staged_snapshot()
         self._spark.sql(f"DELETE FROM {self.write_name} WHERE {condition}").collect()
-        # The snapshot before isn't of this commit: what others have deleted by it is nothing of this one's.
+        # If nothing was deleted, the snapshot before belongs to another commit.
         return None if self.staged_snapshot() == before else self.written(before).snapshot_id
 
     def append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
@@ -171,8 +154,8 @@ class StagingBranch:
             files: Written for this table's current schema and partition spec; none makes a snapshot without rows.
 
         Raises:
-            PublishRefusedError: If the table or the branch is gone.
-            TableError: If PyIceberg can't write the manifests: that is no record's fault, and the next would fail too.
+            PublishRefusedError: If the table or the branch was dropped.
+            TableError: If PyIceberg can't write the manifests.
         """
         try:
             _in_sequence(lambda: self._append(files, summary))
@@ -188,15 +171,15 @@ class StagingBranch:
         self._appended = table
 
     def replace_files(self, gone: Sequence[DataFile], new: Sequence[DataFile], summary: Mapping[str, str]) -> None:
-        """Drop data files from the branch, and add others, by one snapshot; `written` tells where that went.
+        """Drop data files from the branch, and add others, by one snapshot.
 
         Args:
-            gone: Of the branch's tip; they aren't read. There must be no delete files: they would stay.
-            new: Of the table's current partition spec.
+            gone: Files of the branch's tip, which must have no delete files: those would stay.
+            new: Files of the table's current partition spec.
 
         Raises:
-            PublishRefusedError: If the table or the branch is gone.
-            ValidationException: If one of the files isn't there.
+            PublishRefusedError: If the table or the branch was dropped.
+            ValidationException: If a file isn't there.
         """
         _in_sequence(lambda: self._replace_files(gone, new, summary))
 
@@ -212,7 +195,7 @@ class StagingBranch:
         self._appended = table
 
     def _writable(self) -> Table:
-        """Return the table as it is now: sequence numbers have gone on since the plan."""
+        """Return the current table: sequence numbers have advanced since the plan."""
         table = self._catalog.table(self.identifier)
         if table is None or self.name not in table.metadata.refs:
             raise PublishRefusedError(
@@ -223,13 +206,12 @@ class StagingBranch:
     def written(self, after: int | None) -> Snapshot:
         """Return the snapshot that a write has just added to the branch.
 
-        A write to a branch that is gone makes a new one, at whatever ``main`` is by then: that is found here.
-
         Args:
-            after: What the branch pointed to before the write.
+            after: The branch's snapshot before the write.
 
         Raises:
-            PublishRefusedError: If the branch doesn't go on from there: it was taken away during the write.
+            PublishRefusedError: If the snapshot has another parent: the branch was dropped, and the write made a new
+                one at ``main``.
         """
         seen, self._appended = self._appended, None
         table = seen or self._catalog.table(self.identifier)
@@ -245,20 +227,17 @@ class StagingBranch:
     def publish(self, staged: int, properties: Properties = nothing, schema: tuple[int, int] | None = None) -> None:
         """Move ``main`` to the staged snapshot and drop the branch, in one commit.
 
-        The commit asserts what both refs point to (``assert-ref-snapshot-id`` of Iceberg's REST specification, which
-        PyIceberg holds itself to with all catalogs): ``main`` at the head that the branch began from, neither ahead of
-        it nor rolled back, and the branch at what was audited. If the catalog's answer is lost, the table itself tells
+        The commit asserts both refs (``assert-ref-snapshot-id`` of Iceberg's REST specification): ``main`` at the head
+        where the branch began, and the branch at the audited snapshot. If the catalog's answer is lost, the table shows
         whether the commit happened.
 
         Args:
-            staged: The audited snapshot; another one on the branch is never published.
-            properties: Gives properties of the table that the same commit sets, by the table as it is before.
-            schema: The id of the table's current schema, and of the one that the same commit makes current; None if it
-                stays.
+            staged: The audited snapshot.
+            properties: Returns table properties that the same commit sets, given the table before it.
+            schema: Ids of the current schema and of the one that the same commit makes current; None if it stays.
 
         Raises:
-            PublishRefusedError: If ``main`` moved meanwhile, or the branch isn't what was audited, or the table has
-                another schema.
+            PublishRefusedError: If ``main``, the branch or the schema changed meanwhile.
         """
         _patiently(lambda: self._publish(staged, properties, schema))
 
@@ -266,7 +245,7 @@ class StagingBranch:
         try:
             self._move_main(staged, properties, schema)
         except Exception:
-            # Refused, or unknown: the table tells. Another attempt asserts the same as this one.
+            # Refused, or unknown: the table shows which. Another attempt asserts the same.
             if not self._is_published(staged):
                 raise
             log.warning("The catalog's answer was lost, but snapshot %s is published.", staged)
@@ -286,7 +265,7 @@ class StagingBranch:
             self._move_main_and_schema(table, main, staged, properties(table), schema=schema)
             return
         retention = (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep)
-        # What was looked at is what PyIceberg asserts.
+        # PyIceberg asserts the refs of this loaded table.
         with table.transaction() as transaction:
             if told := properties(table):
                 transaction.set_properties(dict(told))
@@ -299,7 +278,7 @@ class StagingBranch:
         before, after = schema
         if table.metadata.current_schema_id != before:
             raise PublishRefusedError(f"Table {'.'.join(self.identifier)}: its columns have changed meanwhile.")
-        # A transaction of PyIceberg's has no public way to make one of the table's schemas current.
+        # PyIceberg's transactions have no public way to make an existing schema current.
         requirements: tuple[TableRequirement, ...] = (
             AssertTableUUID(uuid=table.metadata.table_uuid),
             AssertCurrentSchemaId.model_validate({"current-schema-id": before}),
@@ -321,20 +300,20 @@ class StagingBranch:
         return table is not None and any(s.snapshot_id == staged for s in ancestors(table, head_of(table)))
 
     def drop(self) -> None:
-        """Drop the branch, if it is there. What ``main`` has of what it pointed to stays."""
+        """Drop the branch, if it exists."""
         table = self._catalog.table(self.identifier)
         if table is not None and self.name in table.metadata.refs:
             table.manage_snapshots().remove_branch(self.name).commit()
 
     def discard(self) -> None:
-        """Drop the branch and expire what was staged on it, files included, unless that is part of ``main``.
+        """Drop the branch and expire its snapshots and files that aren't part of ``main``.
 
-        Never raises: what can't be removed is logged and left behind, invisible to readers.
+        Never raises: what can't be removed is logged, and stays invisible to readers.
         """
         try:
             _patiently(self._discard)
         except Exception as error:
-            # The cause that led here must not be hidden by a clean-up that fails too; the branch can't publish itself.
+            # A failing clean-up must not hide the original error.
             reason = (str(error) or repr(error)).splitlines()[0]
             log.warning("Branch %s of table %s is left behind: %s", self.name, ".".join(self.identifier), reason)
 
@@ -351,6 +330,6 @@ class StagingBranch:
         self.drop()
         if staged:
             ids = f"ARRAY({', '.join(staged)})"
-            # Without a time, all that are older than the table's maximum age (five days by default) would go too.
+            # Without a time, snapshots older than the table's maximum age would expire too.
             call = self._catalog.call("expire_snapshots", self.identifier, snapshot_ids=ids, older_than=_NEVER)
             self._spark.sql(call).collect()

@@ -35,20 +35,13 @@ _TYPES = ("sql", "rest", "glue", "hive")
 
 
 def configured_catalog() -> "LakeCatalog":
-    """Return the catalog that the environment names; nothing is asked of it yet.
-
-    Raises:
-        ConfigurationError: If its type is unknown or a property is missing.
-    """
+    """Return the catalog of the environment, not connected yet; raises `ConfigurationError` as `LakeCatalog` does."""
     name = catalog_name()
     return LakeCatalog(name, properties_from_environment(name))
 
 
 def quoted_path(column: str, names: Collection[str]) -> str:
-    """Return a column in Spark SQL: by its name, or by its path if it is a field of a struct.
-
-    Args:
-        column: A name, or names with dots between them.
+    """Return a column in Spark SQL, or the path of a struct's field if no column has that name.
 
     >>> quoted_path("who.id", ["who"]), quoted_path("who.id", ["who.id"])
     ('`who`.`id`', '`who.id`')
@@ -57,7 +50,7 @@ def quoted_path(column: str, names: Collection[str]) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name, whatever is in it, as one part of an identifier in Spark SQL.
+    """Return a name as one part of an identifier in Spark SQL.
 
     >>> quoted("shop"), quoted("a`b.c")
     ('`shop`', '`a``b.c`')
@@ -66,7 +59,7 @@ def quoted(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    r"""Return a text as Spark SQL writes it.
+    r"""Return a text as a literal of Spark SQL.
 
     >>> print(literal(r"it's 1\2"))
     'it\'s 1\\2'
@@ -76,13 +69,13 @@ def literal(text: str) -> str:
 
 
 def _type(name: str, properties: Mapping[str, str]) -> str:
-    """Return a catalog's type, by its address if it isn't given, as PyIceberg does; empty for none."""
+    """Return a catalog's type, which PyIceberg infers from its address if it isn't given; empty for none."""
     if (given := properties.get("type", "").lower()) or "uri" not in properties:
         return given
     try:
         found = infer_catalog_type(name, dict(properties))
     except ValueError:
-        # Its message has the address with the password.
+        # PyIceberg's message has the address with the password.
         found = None
     if found is None:
         raise ConfigurationError(
@@ -122,7 +115,7 @@ class LakeCatalog:
 
     @cached_property
     def pyiceberg(self) -> Catalog:
-        """Return the PyIceberg catalog, connected; folders of a local catalog are made.
+        """Return the connected PyIceberg catalog; folders of a local catalog are created.
 
         Raises:
             CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
@@ -133,7 +126,7 @@ class LakeCatalog:
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
-        """Run the block, which asks the catalog; its errors become those for the user where they mean something."""
+        """Translate errors of the catalog's client in the block."""
         try:
             yield
         except KafkaLakeError:
@@ -183,7 +176,7 @@ class LakeCatalog:
             return None
 
     def tables(self) -> Iterator[Table]:
-        """Yield all tables of the catalog, those in nested namespaces too; what is no Iceberg table is left out.
+        """Yield all Iceberg tables of the catalog, those in nested namespaces too.
 
         Raises:
             CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
@@ -199,20 +192,20 @@ class LakeCatalog:
                 with suppress(NoSuchNamespaceError):
                     waiting += [tuple(each) for each in self.pyiceberg.list_namespaces(namespace)]
                 for identifier in self.pyiceberg.list_tables(namespace):
-                    # Or it is gone by now.
+                    # It may have been dropped by now.
                     with suppress(NoSuchTableError):
                         yield self.pyiceberg.load_table(identifier)
 
     def new_location(self, identifier: tuple[str, str]) -> str | None:
-        """Return a location that no other table has had; None where the catalog's server chooses one.
+        """Return a location that no other table has had; None if the catalog's server chooses one.
 
-        A table that was renamed keeps its files where they are: a new one by the old name must not come to lie there.
+        A renamed table keeps its location, which a new table of the old name must not share.
         """
         if not isinstance(self.pyiceberg, MetastoreCatalog):
             return None
         with self._asking(f"Table {'.'.join(identifier)}"):
             place = self._place_of(identifier[0])
-        # Names of folders have 255 bytes at most; there is one for each table, so what tells them apart is at the end.
+        # A folder's name has at most 255 bytes.
         folder = identifier[1].encode()[:_FOLDER_BYTES].decode(errors="ignore")
         return f"{place}/{folder}-{uuid4().hex[:12]}"
 
@@ -243,11 +236,11 @@ class LakeCatalog:
             with self._asking(f"Namespace {namespace}"):
                 self.pyiceberg.create_namespace_if_not_exists(namespace)
         except (NamespaceAlreadyExistsError, sql.IntegrityError):
-            # Somebody else was faster; which is what was wanted. SqlCatalog looks first and inserts then.
+            # Another process created it meanwhile: SqlCatalog looks first and inserts then.
             return
 
     def purge(self, identifier: tuple[str, str]) -> None:
-        """Drop a table with its files; in a Hive Metastore too, for which PyIceberg has drop alone.
+        """Drop a table with its files; PyIceberg's Hive catalog alone can't.
 
         Raises:
             NoSuchTableError: If there is none.
@@ -267,40 +260,34 @@ class LakeCatalog:
     def call(self, procedure: str, identifier: tuple[str, str], **arguments: str) -> str:
         """Return the statement that calls one of Iceberg's procedures for a table.
 
-        The table's name has all three parts: of two, Iceberg takes a namespace that is called as the catalog is for
-        the catalog (https://iceberg.apache.org/docs/latest/spark-procedures/).
+        The table's name has all three parts: with two, Iceberg takes a namespace of the catalog's name for the catalog.
 
         Args:
-            identifier: Namespace and name of the table.
-            arguments: Its other arguments, as SQL: `literal` makes one of a text.
+            arguments: Further arguments as SQL; `literal` makes one from a text.
         """
         named = {"table": literal(self.spark_name(identifier)), **arguments}
-        told = ", ".join(f"{name} => {value}" for name, value in named.items())
-        return f"CALL {quoted(self.name)}.system.{procedure}({told})"
+        listed = ", ".join(f"{name} => {value}" for name, value in named.items())
+        return f"CALL {quoted(self.name)}.system.{procedure}({listed})"
 
     def sqlite_address(self) -> str:
-        """Return the address of its SQLite database there, empty if it has none; raises `ConfigurationError`."""
+        """Return the JDBC address of its SQLite database; empty for other databases."""
         return sqlite_address(self.name, self.properties["uri"]) if self.type == "sql" else ""
 
     def for_spark(self) -> SparkCatalog:
-        """Return what Spark must be told of this catalog.
-
-        Raises:
-            ConfigurationError: If one of its properties can't be told to Spark.
-        """
+        """Return this catalog's configuration for Spark; raises `ConfigurationError` as `spark_conf` does."""
         return SparkCatalog(
             self.name, self.spark_conf(), self.needed_classes(), ca_bundle=self.properties.get(CA_BUNDLE, "")
         )
 
     def needed_classes(self) -> dict[str, str]:
-        """Return the Java classes that Spark needs for this catalog beside Iceberg's, and by whose jar each comes."""
+        """Return the Java classes that Spark needs beside Iceberg's, with the jar that has each."""
         return needed_classes(java_properties(self.name, self.type, self.properties))
 
     def spark_conf(self) -> dict[str, str]:
-        """Return the Spark settings that make this catalog known there under the same name.
+        """Return the Spark settings of this catalog, which has the same name there.
 
         Raises:
-            ConfigurationError: If one of its properties can't be told to Spark.
+            ConfigurationError: If a property can't be translated.
         """
         prefix = f"spark.sql.catalog.{self.name}"
         told = java_properties(self.name, self.type, self.properties)

@@ -1,4 +1,4 @@
-"""What errors of a catalog's client mean to a user: one sentence with the catalog's address, and what to do next."""
+"""Errors of catalog clients for users: one sentence with the catalog's address, and what to do next."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ _NO_ANSWER = (
     sql.OperationalError,
     sql.TimeoutError,
 )
-# What a server answers that is no catalog, or a catalog at another path.
+# The server isn't a catalog, or the catalog is at another path.
 _NO_CATALOG = (iceberg.RESTError, requests.exceptions.JSONDecodeError, requests.exceptions.HTTPError, ValidationError)
 
 # Of botocore, which is an extra.
@@ -64,11 +64,11 @@ def without_secrets(uri: str) -> str:
 def explained(
     catalog: str, kind: str, properties: Mapping[str, str], what: str, error: Exception
 ) -> KafkaLakeError | None:
-    """Return the error for the user that an error of PyIceberg, or of what it uses, stands for.
+    """Return the error to show for an error of PyIceberg or its libraries; None to raise that itself.
 
     Args:
-        properties: Its properties, secrets among them.
-        what: What was asked for, as a sentence begins.
+        properties: The catalog's, secrets among them.
+        what: The request, as a sentence begins.
     """
     setting = catalog_variable(catalog)
     place = without_secrets(properties.get("uri", ""))
@@ -115,7 +115,7 @@ def explained(
 
 
 def _line(error: Exception, properties: Mapping[str, str]) -> str:
-    """Return what is wrong in a few words: the system's own if there are any, else the first line of the message."""
+    """Return the operating system's error if there is one, else the first line of the message, without secrets."""
     told = str(error.orig) if isinstance(error, sql.DBAPIError) and error.orig else str(error)
     system = next((each for each in _causes(error) if isinstance(each, OSError) and each.strerror), None)
     text = (system.strerror or "") if system else next(iter(told.strip().splitlines()), type(error).__name__)
@@ -125,14 +125,14 @@ def _line(error: Exception, properties: Mapping[str, str]) -> str:
 
 
 def _secrets(properties: Mapping[str, str]) -> list[str]:
-    """Return all that must not be told, the longest first, so that none is left in part."""
+    """Return all values to hide, the longest first, so that none is left in part."""
     uri = properties.get("uri", "")
     user = uri.partition("://")[2].rpartition("@")[0]
     found = {value for name, value in properties.items() if _SECRET.search(name.lower())}
     found |= {value for name, value in parse_qsl(uri.partition("?")[2]) if _SECRET.search(name.lower())}
     found |= {part for value in list(found) for part in value.split(":", 1)[1:]}
     found |= {uri, user, user.partition(":")[2]} if user else set()
-    # What is percent-encoded in an address is plain in the errors of a driver.
+    # Drivers' errors have decoded what is percent-encoded in an address.
     found |= {unquote(each) for each in found}
     return sorted(found - {""}, key=len, reverse=True)
 

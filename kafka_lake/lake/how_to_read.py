@@ -1,4 +1,4 @@
-"""Code by which people read a table with Spark, PyIceberg, DuckDB and Polars, as text without secrets. Runs nothing."""
+"""Code examples that read a table with Spark, PyIceberg, DuckDB and Polars, without secrets."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _HARMLESS = re.compile(r"(server-uri|endpoint|uri|type|region)$")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a catalog's property is for few eyes: by its name, or by a password in its address.
+    """Return whether a catalog's property is secret: by its name, or by a password in its address.
 
     >>> is_secret("credential", "id:key"), is_secret("uri", "postgresql://me:word@db/lake"), is_secret("uri", "x://db")
     (True, True, False)
@@ -28,12 +28,11 @@ def is_secret(name: str, value: str) -> bool:
 def how_to_read(
     catalog: str, identifier: tuple[str, str], properties: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return code that shows the first rows of a table, by the name of the tool.
+    """Return tool → code that shows the first rows of a table.
 
     Args:
-        identifier: Namespace and name of the table.
-        properties: The catalog's properties, in Iceberg's standard names; those that are secret are left out. None for
-            code that finds all of them in the environment, as `kafka-lake env` sets it.
+        properties: The catalog's, of which secret ones are left out. None for code that reads all of them from the
+            environment, as `kafka-lake env` sets it.
     """
     table = ".".join(identifier)
     known = {name: value for name, value in (properties or {}).items() if not is_secret(name, value)}
@@ -68,14 +67,9 @@ def how_to_read(
 
 
 def how_to_read_page(catalog: str, identifier: tuple[str, str], properties: Mapping[str, str]) -> str:
-    """Return the code for all tools as a page in Markdown, with what to do before it runs.
-
-    Args:
-        identifier: Namespace and name of the table.
-        properties: The catalog's properties; those that are secret are named, and their values left out.
-    """
+    """Return the code for all tools in Markdown; secret properties are named without their values."""
     secrets = sorted(name for name, value in properties.items() if is_secret(name, value))
-    # Spark's address has a token, whatever the catalog has.
+    # Spark's address always has a token.
     lines = ['In a shell, before: `eval "$(kafka-lake env --secrets)"`. It sets Spark\'s address and the catalog.']
     if secrets:
         lines.append(f"Only the environment has what is secret: {', '.join(map(code, secrets))}.")

@@ -1,4 +1,4 @@
-"""Names of columns and tables: a field or a topic may have names that a column or a table can't have. Pure."""
+"""Names of columns and tables made from names of fields and topics, which allow more characters. Pure."""
 
 import hashlib
 import re
@@ -56,15 +56,12 @@ _NOT_TEXT = {"Cc", "Cs"}
 def column_name(source: str, taken: Iterable[str]) -> str:
     """Return the name of the column for a field.
 
-    Dots and backticks would be taken for paths and quotes, control characters and lone surrogates can't be shown or
-    stored: each becomes an underscore. Long names are cut and end in a hash of the whole.
+    Dots, backticks, control characters and lone surrogates become underscores. Names of more than 255 characters are
+    cut and end in a hash of the whole name. A taken name gets ``__2``, or the next free number.
 
     Args:
         source: The field's name in the records, which may be empty.
-        taken: Names that the column can't have, in any case: its siblings', and those reserved.
-
-    Returns:
-        A name of at most 255 characters; with ``__2`` or the next free number behind it if it is taken.
+        taken: Names that the column can't have, in any case: its siblings', and reserved ones.
 
     >>> column_name("shop.id", ()), column_name("ID", {"id"}), column_name("_pos", RESERVED)
     ('shop_id', 'ID__2', '_pos__2')
@@ -78,13 +75,7 @@ def column_name(source: str, taken: Iterable[str]) -> str:
 
 
 def shortened(name: str, ending: str = "") -> str:
-    """Return a table's name with an ending, within what file systems and catalogs take.
-
-    Args:
-        ending: What it shall end in; never cut.
-
-    Returns:
-        Both together if that is no more than 255 bytes; else the name's beginning, a hash of all of it, and the ending.
+    """Return a table's name with an ending in at most 255 bytes: a longer name is cut, with a hash before the ending.
 
     >>> shortened("orders", "__dead_letters"), len(shortened("x" * 300)), shortened("x" * 300)[-10:]
     ('orders__dead_letters', 255, 'x_0d4e2ca9')
@@ -98,10 +89,7 @@ def shortened(name: str, ending: str = "") -> str:
 
 
 def versioned_name(column: str, taken: Iterable[str]) -> str:
-    """Return the name of a column beside another one, for values of a type that the other can't take.
-
-    Args:
-        taken: Names that it can't have, in any case.
+    """Return the name of a column for values that another column can't take.
 
     >>> versioned_name("price", {"price"}), versioned_name("price", {"price", "price__v2"})
     ('price__v2', 'price__v3')
@@ -110,7 +98,7 @@ def versioned_name(column: str, taken: Iterable[str]) -> str:
 
 
 def is_versioned(column: str) -> bool:
-    """Return whether a name looks like one that `versioned_name` gave."""
+    """Return whether a name has the form of `versioned_name`."""
     return _VERSIONED.fullmatch(column) is not None
 
 

@@ -139,7 +139,7 @@ def _type_changes(path: str, before: IcebergType, after: IcebergType) -> Iterato
 def leaf_paths(kind: IcebergType, path: str = "") -> Iterator[str]:
     """Yield the paths of what a type is made of: each is a column of its own in a file.
 
-    >>> list(leaf_paths(StructType(NestedField(1, "a", ListType(2, StringType(), False), False))))
+    >>> list(leaf_paths(StructType(NestedField(1, "a", ListType(2, LongType(), False), False))))
     ['a.element']
     """
     if isinstance(kind, StructType):

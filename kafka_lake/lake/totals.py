@@ -1,7 +1,4 @@
-"""What was done to a table since it exists, in numbers: a property of it, which each publication of a run goes on with.
-
-It is written by the commit that makes rows visible, so it is never ahead of them nor behind, and it outlives snapshots.
-"""
+"""Running totals of a table: a table property that each publication updates in the same commit as its rows."""
 
 import json
 from collections.abc import Mapping
@@ -11,24 +8,23 @@ from pyiceberg.table import Table
 
 TOTALS = "kafka-lake.totals"
 STEPS = ("plan", "stage", "audit")
-"""Whose time is known when a commit is published: staging is to read, to decode and to write."""
+"""Steps with a known duration when a commit is published; ``stage`` reads, decodes and writes."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What runs did to a table, or one commit of them.
+    """Numbers of one commit, or of all commits of a table.
 
     Args:
-        refused: Publications that another writer's commit refused, and that a run did again.
-        records: Read from Kafka, those that a replay read again included.
-        rows: Rows that they became; in a keyed table, changes.
-        dead_letters: Records among them that became dead letters.
-        tombstones: Records among them without a value.
-        bytes_read: Of their keys, values and headers.
+        refused: Publications that were repeated because another commit came first.
+        records: Read from Kafka, replays included.
+        rows: In an upsert table, change events.
+        tombstones: Records without a value.
+        bytes_read: Of keys, values and headers.
         moved: Dead letters that became rows.
-        rewrites: Commits that did something else than to add rows behind the position.
-        expired: Rows that were deleted since they were old.
-        seconds: How long the steps took, by name.
+        rewrites: Commits that did more than append new rows.
+        expired: Rows deleted by row retention.
+        seconds: Durations of the steps.
     """
 
     commits: int = 0
@@ -58,16 +54,12 @@ class Totals:
 
 
 def added(table: Table, done: Totals) -> Mapping[str, str]:
-    """Return the property of a table with what a commit does added to what it has.
-
-    Args:
-        table: As it is before the commit.
-    """
+    """Return the property with the numbers of a commit added; ``table`` is loaded before the commit."""
     return {TOTALS: (totals_of(table) or Totals()).plus(done).to_json()}
 
 
 def totals_of(table: Table) -> Totals | None:
-    """Return what was done to a table; None if nothing is recorded, or it can't be read: then they begin again."""
+    """Return a table's totals; None if the property is missing or can't be read, so that they begin again."""
     text = table.properties.get(TOTALS)
     if text is None:
         return None
