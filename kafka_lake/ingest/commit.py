@@ -144,12 +144,12 @@ class Commit:
         classes: The dead letters by class.
         waited: How long its records had waited when it was published; None if none has a time, or all were there
             before.
-        published_at: When readers could see it, in seconds since the epoch; None if nobody noted it.
+        published_at: When readers could see it, in seconds since the epoch; None if unknown.
         bytes_read: Of the keys, values and headers of the records.
         elsewhere: Records of the offsets that are not this table's.
         ignored: Records that no route took, and no table has.
         without_table: Records whose value has no table, and that no other table takes.
-        untimed: Records read whose Kafka timestamp is null in the table, since it is no time.
+        untimed: Records read whose Kafka timestamp is null in the table, since it is out of range.
     """
 
     snapshot: int
@@ -198,7 +198,7 @@ class PublishedNote(ColumnNote):
     """One line about a column, and by which commit it came.
 
     Args:
-        when: When the commit was published, ISO 8601; empty if nobody noted it.
+        when: When the commit was published, ISO 8601; empty if unknown.
         snapshot: The commit's snapshot id, as text; empty if there is none yet.
     """
 

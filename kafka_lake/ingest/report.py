@@ -1,7 +1,7 @@
 """Report: what a run did, as plain data, for metadata, tables on the terminal and tests."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 
 from kafka_lake.common.offsets import Position, Watermarks, lag
@@ -15,7 +15,7 @@ from kafka_lake.ingest.stage.staged import Staged
 def waited(staged: Staged, visible_at: float) -> Waited | None:
     """Return how old a commit's records were when it was published; None if none of them has a time.
 
-    A record from the future, by a producer whose clock is ahead of ours, is of age 0.
+    A record with a time in the future counts as new.
     """
     if staged.oldest_ms is None or staged.newest_ms is None:
         return None
@@ -24,7 +24,7 @@ def waited(staged: Staged, visible_at: float) -> Waited | None:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run did, in numbers; those of two reports of a run make up those of both.
+    """What a run did, in numbers.
 
     Args:
         waited: How old the records were when they were published.
@@ -47,20 +47,9 @@ class Figures:
 
     def plus(self, other: "Figures") -> "Figures":
         """Return the figures of both together."""
-        return Figures(
-            commits=self.commits + other.commits,
-            records=self.records + other.records,
-            rows=self.rows + other.rows,
-            dead_letters=self.dead_letters + other.dead_letters,
-            tombstones=self.tombstones + other.tombstones,
-            invisible=self.invisible + other.invisible,
-            files=self.files + other.files,
-            size=self.size + other.size,
-            seconds=self.seconds + other.seconds,
-            waited=self.waited.merged(other.waited) if self.waited and other.waited else self.waited or other.waited,
-            bytes_read=self.bytes_read + other.bytes_read,
-            untimed=self.untimed + other.untimed,
-        )
+        both = self.waited.merged(other.waited) if self.waited and other.waited else self.waited or other.waited
+        names = [field.name for field in fields(self) if field.name != "waited"]
+        return Figures(waited=both, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -245,7 +234,7 @@ class Progress:
     def plus(self, todo: Plan, now: float) -> "Progress":
         """Return the progress after a commit."""
         done = todo.records_at_most
-        # A run that continues has one backlog after the other; what it waited in between is no measure of anything.
+        # A continuous run has one backlog after the other; the wait between them says nothing about speed.
         before = self if self.remaining or not self.commits else Progress(now)
         return Progress(
             began=before.began,

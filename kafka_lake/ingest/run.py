@@ -29,7 +29,7 @@ from kafka_lake.ingest.topic_runner import LeftBehindError, runner_of
 from kafka_lake.ingest.topic_table import TopicTable
 
 log = logging.getLogger(RUNS)
-# Python would print warnings itself if nobody listens; Dagster and the progress bar are told of them anyway.
+# Without a handler Python would print warnings, which Dagster and the progress bar show already.
 log.addHandler(logging.NullHandler())
 _REMEDY = "docs/errors.md, #{}, says what to do; Dagster's page of the run has the whole trace."
 _STAYS = "what the run has committed; the next run continues there."

@@ -1,4 +1,4 @@
-"""A run: one commit after the other, attempted again where that may help, until its job asks for nothing more."""
+"""The runner repeats commits until the job has nothing to do, retries what may pass, and reports."""
 
 import time
 from dataclasses import replace
@@ -45,14 +45,14 @@ class Runner:
 
     Args:
         context: What the run works with.
-        topic: What the topic holds, if somebody has looked already.
-        share: What of the topic's records is for the table; None for all of them.
+        topic: What the topic holds, if it is known already.
+        share: Selects the table's records of a topic with several tables; None for all records.
 
     Attributes:
-        position: The table's, as it was last found or made; None if it has none.
-        commits: Those that no report has told of yet.
-        lineage: Is told that the run begins and ends, by whoever asks for its commits.
-        has_passed: Whether the last attempt at a commit found no record for the table.
+        position: The table's last known position; None if it has none.
+        commits: Commits that haven't been reported yet.
+        lineage: The caller enters it for the time of the run.
+        has_passed: Whether the last attempt found no record for the table.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Runner:
         return commit
 
     def _patiently(self) -> Done | None:
-        """Plan again where others were faster, or Kafka lost or compacted what was planned; try again what passes."""
+        """Plan again after a lost race and when Kafka lost or compacted records; retry temporary errors."""
         context = self.context
         retrying = Retrying(
             stop=stop_after_attempt(_ATTEMPTS),
@@ -239,7 +239,7 @@ class Runner:
         self.topic.poll()
 
     def _pause(self, seconds: float) -> None:
-        # What ends a pause is no record's fault.
+        # An error that ends a pause isn't caused by a record.
         self._decoding = self._left = None
         self.context.sleep(seconds)
 
@@ -295,15 +295,15 @@ class Runner:
                 if drop_if_unused(self.context.connections.catalog, identifier):
                     warn(f"Table {name} is dropped again: it was made for this run, and is empty.")
             except Exception as error:
-                # What led here must not be hidden; an empty table is no harm to the next run.
+                # The first error must stay visible; an empty table doesn't disturb the next run.
                 warn(f"Table {name}, which is empty, is left behind: {error}")
 
     def forget_failed(self) -> None:
-        """Forget how many dead letters there were so far: what comes from now on stands for a run of its own."""
+        """Count dead letters anew: the limit holds for each part of a continuous run."""
         self._failed_so_far = (0, 0)
 
     def raise_errors(self, report: RunReport) -> None:
-        """Raise why tables were left where they are: what ends the run of one table has been raised already."""
+        """Do nothing: an error of a single table has been raised already."""
 
     def report(self) -> RunReport:
         """Return what was done since the last report, or since the run began."""

@@ -38,10 +38,9 @@ _OURS = "kafka-lake."
 def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Position | None:
     """Return the position that the rows prove: commits are whole, so all before the last offset is there, or expired.
 
-    None if no row can be ours, so that the table begins where a new one would. All rows of ours name their record in
-    the metadata column, and all snapshots of ours have marks: that is so if no row has a value there, no snapshot has
-    a mark, and none that had one can have expired. In a table that has positions in other topics, it is so if no row is
-    of the topic.
+    None if kafka_lake wrote no row of the topic, so that the table begins where a new one would. Its rows name their
+    record in the metadata column, and its snapshots have properties: so no row may have a value there, no snapshot a
+    property, and no snapshot that had one may have expired. With positions in other topics, no row is of this topic.
 
     Partitions without a row begin where a new table would begin, or where the table was taken over from another writer.
     Dead letters don't count: a run that died before its rows were published has left some of offsets without rows.
@@ -144,7 +143,7 @@ def _origins(table: Table) -> set[str]:
 def _may_have_commits_of_ours(spec: TopicTable, table: Table) -> bool:
     """Return whether a snapshot of ours may be in the table's history, or may have been before it expired."""
     if spec.metadata_column is None:
-        # Rows of ours would look as anyone's.
+        # Nothing tells our rows from those of other writers.
         return True
     if any(key.startswith(_OURS) for s in table.metadata.snapshots for key in summary_of(s)):
         return True

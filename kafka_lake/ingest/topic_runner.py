@@ -1,4 +1,4 @@
-"""A run over a topic with several tables: each table commits by itself, and one that can't stays where it is."""
+"""The runner of a topic with several tables: each commits by itself; one that fails doesn't stop the others."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -49,10 +49,10 @@ class TopicRunner:
     Args:
         context: What the run works with; its settings are the topic's.
         job: Makes what the run is for, for one of the tables.
-        topic: What the topic holds, if somebody has looked already.
+        topic: What the topic holds, if it is known already.
 
     Attributes:
-        errors: Why tables are left where they are, by namespace and name.
+        errors: Why tables stopped, by namespace and name.
     """
 
     def __init__(self, context: Context, job: Callable[[Context], Job], topic: TopicEnds | None = None) -> None:
@@ -67,12 +67,12 @@ class TopicRunner:
 
     @property
     def commits(self) -> list[Commit]:
-        """Return those that no report has told of yet."""
+        """Return commits that haven't been reported yet."""
         return [commit for runner in self._runners.values() for commit in runner.commits]
 
     @property
     def position(self) -> Position | None:
-        """Return how far all tables are that go on; what the run knows to be for none of them counts as done."""
+        """Return the least position of the tables that go on; offsets without a record for them count as done."""
         positions = [each.position for each in self._going() if each.position is not None]
         if not positions or len(positions) < len(self._going()):
             return None
@@ -113,11 +113,11 @@ class TopicRunner:
                 if commits or is_done:
                     return commits[0] if commits else None
         finally:
-            # Spark needn't keep the batch until there is another one.
+            # Spark can drop the cached batch.
             self._records.next_round()
 
     def _round(self) -> tuple[list[Commit], bool]:
-        """Let each table make a commit of one batch; return the commits, and whether no table knows of more to do."""
+        """Let each table commit its part of one batch; return the commits, and whether all tables are done."""
         self._records.next_round()
         commits, is_done = list[Commit](), True
         for runner in self._in_order():
@@ -138,7 +138,7 @@ class TopicRunner:
         return replace(own, others=reports)
 
     def finish(self) -> RunReport:
-        """Let each table keep how far it is, drop what dead runs left behind, and return the last report."""
+        """Write the position of each table, drop branches of dead runs, and return the last report."""
         try:
             self._settle()
         finally:
@@ -149,12 +149,12 @@ class TopicRunner:
         return report
 
     def forget_failed(self) -> None:
-        """Forget how many dead letters there were so far: what comes from now on stands for a run of its own."""
+        """Count dead letters anew, as `Runner.forget_failed`."""
         for runner in self._runners.values():
             runner.forget_failed()
 
     def raise_errors(self, report: RunReport) -> None:
-        """Raise why tables were left where they are, if any were.
+        """Raise the errors of tables that stopped.
 
         Raises:
             LeftBehindError: If any were.
@@ -164,7 +164,7 @@ class TopicRunner:
             raise LeftBehindError(f"Topic {self.context.spec.topic}: the run left tables", errors, report)
 
     def _add_tables(self) -> None:
-        """Make a runner for each table that the topic has by now."""
+        """Make a runner for each new table."""
         self.context.with_retries(self._try_to_add_tables)
 
     def _try_to_add_tables(self) -> None:
@@ -194,10 +194,7 @@ class TopicRunner:
         return [runner for table, runner in self._runners.items() if table not in self.errors]
 
     def _in_order(self) -> list[Runner]:
-        """Return who goes on: the one that is furthest behind first, but for those that are too far behind the others.
-
-        Those come last, since they read by themselves.
-        """
+        """Return the runners that go on, furthest behind first; those that must read alone come last."""
         reached = {runner.context.spec.identifier: sum(self._next_offsets(runner).values()) for runner in self._going()}
         near = max(reached.values(), default=0) - self.context.spec.max_records_per_commit
 
@@ -208,7 +205,7 @@ class TopicRunner:
         return sorted(self._going(), key=place)
 
     def _next_offsets(self, runner: Runner) -> dict[int, int]:
-        """Return where a table reads on, by partition."""
+        """Return a table's next offset, by partition."""
         now, share = self.topic.now, self._records.shares[runner.context.spec.identifier]
         if runner.position is not None:
             offsets = dict(runner.position.offsets)
@@ -217,7 +214,7 @@ class TopicRunner:
         return {partition: share.next(partition, offset) for partition, offset in offsets.items()}
 
     def _commit(self, runner: Runner) -> Commit | None:
-        """Let a table make its next commit; if it can't, it is left where it is for the rest of the run."""
+        """Let a table make its next commit; after an error it stops for the rest of the run."""
         table = runner.context.spec.identifier
         try:
             return runner.next_commit()
@@ -230,7 +227,7 @@ class TopicRunner:
             return None
 
     def _settle(self) -> None:
-        """Let each table that got nothing keep how far it is, so that the next run doesn't read that again."""
+        """Commit the position of each table that got no records, so that the next run doesn't read them again."""
         self._settled = time.monotonic()
         for runner in self._going():
             share = self._records.shares[runner.context.spec.identifier]

@@ -328,7 +328,7 @@ class RouteBy:
 
     Args:
         name: Of the field; of a source's table, the envelope.
-        to: The settings of all these tables, but for their names; topic and cluster are the topic's.
+        to: The settings of these tables except their names; topic and cluster are the topic's.
         max_tables: How many values may have a table.
         known: Those that have one: value, namespace, table.
     """

@@ -120,7 +120,7 @@ def resetting(
     after = {**now.low, **{p: o for p, o in at.items() if p in now.end}, **targets}
     deletes = tuple(OffsetRange(p, after[p], at[p]) for p in sorted(at) if p in after and after[p] < at[p])
     if position is None and rows_name_records:
-        # The position is gone, and the rows are not: how many there are behind the target, nobody can tell.
+        # The position is gone, but the rows aren't: any of them may lie behind the target.
         deletes = tuple(OffsetRange(p, after[p], now.end[p]) for p in now.partitions if after[p] < now.end[p])
     losses = [Loss(p, at[p], after[p], "skipped") for p in sorted(at) if p in after and after[p] > at[p]]
     if position and not same:

@@ -8,11 +8,11 @@ from kafka_lake.common.offsets import Loss, OffsetRange, Position
 
 @dataclass(frozen=True)
 class Share:
-    """What of a plan's records is for a table, where its topic has others too.
+    """Counts of a plan's records, for one of several tables of a topic.
 
     Args:
-        records: How many of the plan's records it gets.
-        elsewhere: How many others get, or nobody does.
+        records: How many of the plan's records the table gets.
+        elsewhere: How many go to other tables, or to none.
     """
 
     records: int
