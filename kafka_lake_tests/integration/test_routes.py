@@ -29,7 +29,7 @@ NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 NAMES = ("orders", "clicks", "audits")
-KINDS = ("order", "click", "view", "refund")
+KINDS = ("order", "click", "view", "refund", "audit")
 
 
 class Killed(BaseException):
@@ -43,13 +43,13 @@ def spec_of(topic: Topic, **settings: Any) -> TopicTable:
     routes = (
         Route(When(field="type", values=("order",)), to("orders", schema="type string, id bigint not null")),
         Route(When(field="type", values=("click", "view")), to("clicks")),
-        Route(When(header="audit", values=("yes",)), to("audits", schema="id bigint")),
+        Route(When(field="type", values=("audit",)), to("audits", schema="id bigint")),
     )
     return TopicTable(
         topic.name,
         NAMESPACE,
         topic.table,
-        **{"schema": "type string, id bigint", "routes": routes, "match": "first", **settings},
+        **{"schema": "type string, id bigint", "routes": routes, **settings},
     )
 
 
@@ -78,7 +78,7 @@ def number_of(sent: Sent) -> int:
         return 1
     if kind in ("click", "view"):
         return 2
-    return 3 if ("audit", b"yes") in sent.headers else 0
+    return 3 if kind == "audit" else 0
 
 
 def assert_all_once(spec: TopicTable, ledger: Sequence[Sent], view: NewView) -> None:
