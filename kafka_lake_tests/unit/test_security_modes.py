@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from cryptography.hazmat.primitives.serialization import PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -216,3 +217,10 @@ def test_java_s_own_stores_replace_what_would_be_translated(me: Identity) -> Non
     java = java_properties(given)
     assert (java["ssl.truststore.location"], java["ssl.keystore.location"]) == ("/ca.jks", "/me.jks")
     assert "ssl.truststore.type" not in java
+
+
+def test_a_key_that_java_cannot_use_is_refused(me: Identity) -> None:
+    key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    given = secured(security_protocol="SSL") | {"ssl.certificate.pem": me.certificate_pem, "ssl.key.pem": key}
+    with pytest.raises(ConfigurationError, match=r"Java client can't use.*RSA or EC"):
+        java_properties(given)

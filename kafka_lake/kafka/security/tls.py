@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from kafka_lake.errors import ConfigurationError
@@ -174,4 +176,8 @@ def _pkcs8(text: str, password: str, name: str) -> str:
         )
         # The library's message may quote the key.
         raise ConfigurationError(f"{setting(name)} has a private key that can't be read.", check) from error
+    if not isinstance(key, RSAPrivateKey | EllipticCurvePrivateKey):
+        raise ConfigurationError(
+            f"{setting(name)} has a private key of a kind that the Java client can't use.", "Use an RSA or EC key."
+        )
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
