@@ -332,6 +332,9 @@ def figures_metadata(figures: Figures) -> dict[str, Any]:
     }
     if figures.untimed:
         metadata["records_without_timestamp"] = figures.untimed
+    if figures.decoded_singly:
+        # By values that no fast decoder takes as they are: see docs/formats.md.
+        metadata["records_decoded_singly"] = figures.decoded_singly
     if ages := figures.waited:
         metadata |= {
             "age_of_oldest_record_seconds": round(ages.oldest, 3),

@@ -14,9 +14,9 @@ from kafka_lake.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSc
 from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse, refuse_twice
 from kafka_lake.executors.json.types import TIMES, kind_of, merged, settled
 from kafka_lake.executors.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, message_indexes
-from kafka_lake.ingest.decode.by_schema.registered import Part
-from kafka_lake.ingest.decode.by_schema.writer import writer_of
-from kafka_lake.ingest.decode.json.columns import spark_type
+from kafka_lake.ingest.decode.columns import spark_type
+from kafka_lake.ingest.decode.registered import Part
+from kafka_lake.ingest.decode.writer import writer_of
 from kafka_lake.ingest.topic_table import Envelope, Format
 from kafka_lake.kafka.registry import SchemaRegistry, SchemaType, WriterSchema
 from kafka_lake.spark.interop import ddl, ddl_name

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json.columns import Rules, arrow_type
-from kafka_lake.executors.json.decoder import Decoded, JsonDecoder
+from kafka_lake.executors.columns import Rules, arrow_type
+from kafka_lake.executors.decoded import Decoded
+from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.executors.key import KeyDecoder
 from kafka_lake.executors.plain_values import PlainValues
 from kafka_lake.executors.registered import RegisteredDecoder
@@ -60,11 +61,7 @@ class _Refusing:
 
 
 def record_decoder(work: Mapping[str, Any]) -> RecordDecoder:
-    """Return a decoder of records.
-
-    Args:
-        work: Plain data; ``decoder`` names its kind, the others are what that kind takes.
-    """
+    """Return a decoder of records."""
     if work["decoder"] == "refusing":
         return _Refusing(work)
     if work["decoder"] == "with_key":

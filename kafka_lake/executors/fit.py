@@ -10,16 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json.columns import Column, arrow_type
-from kafka_lake.executors.json.decoder import (
-    MESSAGE,
-    NULL_IN_REQUIRED_COLUMN,
-    WRONG_TYPE,
-    Decoded,
-    Seen,
-    failed_at,
-)
-from kafka_lake.executors.json.misfit import ANOTHER_TYPE
+from kafka_lake.executors.columns import Column, arrow_type
+from kafka_lake.executors.decoded import ANOTHER_TYPE, MESSAGE, Decoded, Observed, failed_at
+from kafka_lake.executors.error_classes import NULL_IN_REQUIRED_COLUMN, WRONG_TYPE
 
 SHOWN = 80
 """Characters of a type's name that messages show."""
@@ -64,11 +57,7 @@ class Fit:
         self._project = _of_struct(have, columns, "")
 
     def rows(self, records: pa.StructArray) -> tuple[pa.StructArray, Errors]:
-        """Return a struct of the columns for each record, and by number the records that are no rows.
-
-        Args:
-            records: Of type `have`, none of them null.
-        """
+        """Return a struct of the columns for each record, and by number the records that are no rows."""
         made, misfits = self._project(records)
         said: dict[int, list[str]] = {}
         for where, message in misfits:
@@ -80,7 +69,9 @@ class Fit:
         }
         return made, {**null_required(made, self.columns), **errors}
 
-    def decoded(self, records: pa.StructArray, places: np.ndarray, errors: Errors, count: int, seen: Seen) -> Decoded:
+    def decoded(
+        self, records: pa.StructArray, places: np.ndarray, errors: Errors, count: int, seen: Observed
+    ) -> Decoded:
         """Return the result of a decoder.
 
         Args:
@@ -112,9 +103,6 @@ def null_required(rows: pa.StructArray, columns: Sequence[Column]) -> Errors:
 
 def fits(have: pa.DataType, want: Any) -> bool:
     """Return whether every value of a type is one of a column's, unchanged: Iceberg's promotions, at every depth.
-
-    Args:
-        want: The kind of the column.
 
     >>> fits(pa.int32(), ("long",)), fits(pa.int64(), ("int",))
     (True, False)

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json.decoder import Decoded
-
-BAD_KEY = "bad_key"
+from kafka_lake.executors.decoded import Decoded
+from kafka_lake.executors.error_classes import BAD_KEY
 
 
 class KeyDecoder:
@@ -52,7 +51,7 @@ class KeyDecoder:
             message = pc.if_else(apart, said, message)
         places = np.flatnonzero(has_row)
         made = self._rows(value, key, places)
-        seen = value.seen if key is None or not key.seen else replace(value.seen, key=key.seen.data())
+        seen = value.seen if key is None or not key.seen else replace(value.seen, key=key.seen)
         return Decoded(made, places, error_class, error_message=message, seen=seen)
 
     def _rows(self, value: Decoded, key: Decoded | None, places: np.ndarray) -> pa.StructArray:

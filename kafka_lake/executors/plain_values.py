@@ -6,9 +6,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from kafka_lake.executors.json.decoder import Decoded, failed_at, small_enough
+from kafka_lake.executors.decoded import Decoded, failed_at, small_enough
+from kafka_lake.executors.error_classes import NOT_TEXT
 
-NOT_TEXT = "not_text"
 _SHOWN_BYTES = 8
 
 

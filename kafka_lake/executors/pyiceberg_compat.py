@@ -16,9 +16,6 @@ def partitions_of(metadata: TableMetadata, rows: pa.Table) -> Iterator[tuple[Par
 
     Private: ``pyiceberg.io.pyarrow._determine_partitions``; PyIceberg's public ways write the files as well. Without it
     the task fails with ImportError, and the run's error names it.
-
-    Args:
-        rows: With all of its columns.
     """
     from pyiceberg.io.pyarrow import _determine_partitions
 
@@ -31,9 +28,6 @@ def use_dictionary(writer: ParquetFormatWriter, columns: list[str] | bool) -> No
 
     Private: ``ParquetFormatWriter._parquet_writer_kwargs``; no property of a table says it. Without it all columns have
     them, which takes somewhat more time and room.
-
-    Args:
-        columns: Parquet's paths; true for all.
     """
     options = getattr(writer, "_parquet_writer_kwargs", None)
     if isinstance(options, dict):

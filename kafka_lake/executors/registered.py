@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_lake.executors.columns import Column, arrow_type
+from kafka_lake.executors.decoded import MESSAGE, NOTHING, Decoded, failed_at, in_order, small_enough
+from kafka_lake.executors.error_classes import NO_SCHEMA_ID, UNKNOWN_SCHEMA
 from kafka_lake.executors.fit import Errors
-from kafka_lake.executors.json.columns import Column, arrow_type
-from kafka_lake.executors.json.decoder import MESSAGE, NOTHING, Decoded, failed_at, in_order, small_enough
 
-NO_SCHEMA_ID, UNKNOWN_SCHEMA = "no_schema_id", "unknown_schema"
 HEADER = 5
 """Bytes before the value: a zero, and the id of the schema as a big-endian number."""
 GLUE_STARTS, GLUE_HEADER = (b"\x03\x00", b"\x03\x05"), 18
@@ -37,8 +37,8 @@ class _Decoder(Protocol):
 class RegisteredDecoder:
     """Decodes values in the wire format of Confluent's and like registries.
 
-    The format is a zero byte, the id as four bytes, for Protobuf the message's indexes, and the value. `Seen.schemas`
-    tells the driver by `name_of` how many values each schema wrote, of the unknown ones the most frequent.
+    The format is a zero byte, the id as four bytes, for Protobuf the message's indexes, and the value.
+    `Observed.schemas` has how many values each schema wrote; of unknown schemas, the most frequent.
 
     Args:
         decoders: What decodes the bytes behind the header.
@@ -212,7 +212,7 @@ def schema_ids(values: pa.Array) -> dict[str, int]:
 
 
 def name_of(key: Key) -> str:
-    """Return how `Seen.schemas` calls a schema.
+    """Return how `Observed.schemas` calls a schema.
 
     >>> name_of((7, b"")), name_of((7, bytes([4, 2, 0])))
     ('7', '7:040200')
@@ -250,11 +250,7 @@ def message_indexes(prefix: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def index_prefix(behind: bytes) -> bytes | None:
-    """Return the message indexes that bytes begin with, as they are; None if they begin with none.
-
-    Args:
-        behind: What stands behind the id.
-    """
+    """Return the message indexes that bytes begin with, as they are; None if they begin with none."""
     try:
         return behind[: message_indexes(behind)[1]]
     except ValueError:

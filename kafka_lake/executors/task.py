@@ -1,13 +1,13 @@
 """What Spark's tasks do with batches of records: decode them, or only see what they have that no column takes."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from kafka_lake.executors.decoded import NOTHING, Observed
 from kafka_lake.executors.decoders import record_decoder
-from kafka_lake.executors.json.decoder import NOTHING, Seen
 from kafka_lake.executors.packing import Batches
 
 DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED = "decoded", "error_class", "error_message", "observed"
@@ -28,7 +28,7 @@ def decode(work: Mapping[str, Any]) -> Batches:
         decoder = record_decoder(work)
         for batch in batches:
             made = decoder.decode(batch)
-            observed = [dumped(made.seen, batch) if made.seen else None] + [None] * (len(batch) - 1)
+            observed = [dumped(made.seen, batch) if made.seen != NOTHING else None] + [None] * (len(batch) - 1)
             added = [made.rows, made.error_class, made.error_message, pa.array(observed[: len(batch)], pa.string())]
             names = [*batch.schema.names, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED]
             if made.change is not None:
@@ -53,21 +53,17 @@ def observe(work: Mapping[str, Any]) -> Batches:
     return run
 
 
-def dumped(seen: Seen, batch: pa.RecordBatch) -> str:
+def dumped(seen: Observed, batch: pa.RecordBatch) -> str:
     """Return as text what a batch had, and the least partition and offset of it."""
     first = min(zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True))
     return json.dumps({"at": first, **seen.data()})
 
 
-def loaded(texts: Sequence[str], max_columns: int) -> Seen:
-    """Return what batches had together, whatever order they come in: fields in that of the records.
-
-    Args:
-        max_columns: How many columns the table may have, which bounds it.
-    """
+def loaded(texts: Iterable[str], max_columns: int) -> Observed:
+    """Return what batches had together, whatever order they come in: fields in that of the records."""
     seen = NOTHING
-    for each in sorted((json.loads(text) for text in texts), key=lambda each: tuple(each["at"])):
-        seen = seen.and_(Seen.of(each)).within(max_columns + 1)
+    for batch in sorted(map(json.loads, texts), key=lambda batch: tuple(batch.pop("at"))):
+        seen = seen.and_(Observed.of(batch)).within(max_columns + 1)
     return seen
 
 

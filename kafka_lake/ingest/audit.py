@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Positions, place, positions_to_json
+from kafka_lake.executors.error_classes import WRONG_TYPE
 from kafka_lake.executors.writing.report import Span
 from kafka_lake.ingest.commit import NOT_KEPT, ColumnNote, Finding, rule_finding
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.keyed.history.check import HistoryBatch

@@ -150,6 +150,7 @@ class Commit:
         ignored: Records that no route took, and no table has.
         without_table: Records whose value has no table, and that no other table takes.
         untimed: Records read whose Kafka timestamp is null in the table, since it is out of range.
+        decoded_singly: Records that were decoded one by one, which is slower.
     """
 
     snapshot: int
@@ -172,6 +173,7 @@ class Commit:
     ignored: int = 0
     without_table: int = 0
     untimed: int = 0
+    decoded_singly: int = 0
 
     @property
     def topic(self) -> str:

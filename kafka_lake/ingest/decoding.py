@@ -11,12 +11,12 @@ from typing import Any, Protocol
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
+from kafka_lake.executors.error_classes import UNDECODABLE
 from kafka_lake.executors.writing.report import Span
 from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.decode import UNDECODABLE
+from kafka_lake.ingest.decode.columns import Target
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.asked import Asked, Verdict
 from kafka_lake.ingest.rules.result import Refused, RuleResult

@@ -280,4 +280,5 @@ def _commit_of(todo: Plan, published: Published) -> Commit:
         bytes_read=staged.bytes_read,
         elsewhere=todo.elsewhere,
         untimed=staged.untimed,
+        decoded_singly=staged.decoded_singly,
     )

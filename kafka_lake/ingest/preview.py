@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.executors.task import OBSERVED, loaded
 from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.causes import may_be_a_record_time
 from kafka_lake.ingest.commit import ColumnNote
@@ -102,8 +103,8 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
     decoder = decoder if state else decoder.look(sample)
     plan, counts = plan_schema(spec, decoder, state), {}
     for _ in range(_PASSES):
-        counts = _counted(decoder, sample, plan)
-        learned = decoder.learn(counts, sample, plan.target)
+        counts = _counted(decoder, sample, plan, spec.max_columns)
+        learned = decoder.learn(counts[OBSERVED], sample, plan.target)
         if learned is None:
             break
         wiser = plan_schema(spec, learned.decoder, state)
@@ -120,16 +121,16 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
         records=counts["records"],
         tombstones=counts["tombstones"],
         classes=classes_of(dead_letters_of(found, "")) if counts["failed"] else (),
-        schemas=decoder.seen(counts),
+        schemas=decoder.seen(counts[OBSERVED]),
         notes=noted(spec, done, ignored=ignored, conflicts=plan.conflicts, unkept=decoder.unkept()),
         refused=_refusal(spec, [*plan.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
         or ("" if decoder.fixed is not None else _excess(spec, state, rows, plan)),
     )
 
 
-def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan) -> dict[str, Any]:
+def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan, max_columns: int) -> dict[str, Any]:
     counted: dict[str, Any] = decoded(sample, decoder, plan.target).agg(*batch_metrics()).collect()[0].asDict()
-    return counted
+    return {**counted, OBSERVED: loaded(counted[OBSERVED], max_columns)}
 
 
 def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> list[Change]:

@@ -30,6 +30,7 @@ class Figures:
         waited: How old the records were when they were published.
         bytes_read: Of the keys, values and headers of the records.
         untimed: Records read whose Kafka timestamp is null in the table.
+        decoded_singly: Records that were decoded one by one, which is slower.
     """
 
     commits: int = 0
@@ -44,6 +45,7 @@ class Figures:
     waited: Waited | None = None
     bytes_read: int = 0
     untimed: int = 0
+    decoded_singly: int = 0
 
     def plus(self, other: "Figures") -> "Figures":
         """Return the figures of both together."""
@@ -119,8 +121,8 @@ class RunReport:
 
     def figures(self) -> Figures:
         """Return what was done, in numbers."""
-        sums = ("records", "rows", "dead_letters", "tombstones", "invisible", "files", "size", "bytes_read", "untimed")
-        totals = {name: self.total(name) for name in sums}
+        names = "records rows dead_letters tombstones invisible files size bytes_read untimed decoded_singly"
+        totals = {name: self.total(name) for name in names.split()}
         return Figures(commits=len(self.commits), seconds=self.seconds, waited=self.waited(), **totals)
 
     def waited(self) -> Waited | None:

@@ -12,9 +12,9 @@ from pyspark.sql import types as T
 
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.executors.json.misfit import ANOTHER_TYPE
+from kafka_lake.executors.decoded import ANOTHER_TYPE
 from kafka_lake.ingest.decode import ERROR_CLASSES
-from kafka_lake.ingest.decode.json.decoder import Json, decode_json
+from kafka_lake.ingest.decode.json_values import Json, decode_json
 from kafka_lake.ingest.decode.rows import (
     TRANSFORM_ERROR,
     dead_letters_of,

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.executors.registered import message_indexes
-from kafka_lake.ingest.decode.protobuf.indexes import index_prefix
+from kafka_lake.ingest.decode.schema_names import index_prefix
 
 pytestmark = pytest.mark.integration
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.executors.json.fast import FastReader
 from kafka_lake_tests.fuzz.oracle import Column, Letter, Reported, Row

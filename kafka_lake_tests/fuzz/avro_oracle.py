@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
 from typing import Any
-from uuid import UUID
 
 EPOCH = datetime(1970, 1, 1)
 
@@ -115,7 +114,7 @@ class JavaReader:
             raise MalformedError("no such branch")
         value = self._read(kinds[which], space)
         solid = [kind for kind in kinds if kind != "null"]
-        if kinds[which] == "null" or len(solid) == 1 or set(map(str, solid)) in ({"int", "long"}, {"float", "double"}):
+        if kinds[which] == "null" or len(solid) == 1:
             return value
         names = [self._label(kind, space) for kind in solid]
         return {**dict.fromkeys(names), self._label(kinds[which], space): value}
@@ -143,14 +142,8 @@ class JavaReader:
     def _long(self, node: Mapping[str, Any]) -> Any:
         return _time(self._number(64), node.get("logicalType"), tuple(_UNITS))
 
-    def _string(self, node: Mapping[str, Any]) -> str:
-        text = self._text()
-        if node.get("logicalType") == "uuid":
-            try:
-                return text.lower() if str(UUID(text)) == text.lower() else text
-            except ValueError:
-                return text
-        return text
+    def _string(self, _: Mapping[str, Any]) -> str:
+        return self._text()
 
     def _enum(self, node: Mapping[str, Any]) -> Any:
         which = self._number(32)
@@ -159,18 +152,12 @@ class JavaReader:
         return node["symbols"][which]
 
     def _fixed(self, node: Mapping[str, Any]) -> Any:
-        data, logical = self._take(node["size"]), node.get("logicalType")
-        if logical == "uuid" and node["size"] == 16:
-            return str(UUID(bytes=data))
-        if logical == "duration" and node["size"] == 12:
-            return dict(zip(("months", "days", "millis"), struct.unpack("<III", data), strict=True))
-        return _decimal(data, node) if logical == "decimal" else data
+        data = self._take(node["size"])
+        return _decimal(data, node) if node.get("logicalType") == "decimal" else data
 
     def _bytes(self, node: Mapping[str, Any]) -> Any:
-        data, logical = self._take(self._number(64)), node.get("logicalType")
-        if logical == "big-decimal":
-            return _big_decimal(data)
-        return _decimal(data, node) if logical == "decimal" else data
+        data = self._take(self._number(64))
+        return _decimal(data, node) if node.get("logicalType") == "decimal" else data
 
 
 _OWN = ("null", "boolean", "int", "long", "float", "double", "string", "enum", "fixed", "bytes")
@@ -207,15 +194,3 @@ def _decimal(data: bytes, node: Mapping[str, Any]) -> Any:
     with localcontext(prec=2000):
         found = Decimal(number).scaleb(-node.get("scale", 0))
         return found if fits else f"{found:f}"
-
-
-def _big_decimal(data: bytes) -> str:
-    reader = JavaReader("bytes")
-    reader._data, reader._at = data, 0
-    number = reader._take(reader._number(64))
-    scale = reader._number(32)
-    if reader._at != len(data) or not 1 <= len(number) <= 128:
-        raise MalformedError("no such decimal")
-    unscaled = int.from_bytes(number, "big", signed=True)
-    with localcontext(prec=3000):
-        return f"{Decimal(unscaled).scaleb(-scale):f}" if 0 <= scale <= 1024 else f"{unscaled}E{-scale}"

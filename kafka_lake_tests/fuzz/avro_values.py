@@ -3,12 +3,10 @@
 import io
 import random
 import string
-import struct
-import uuid
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from datetime import time as clock
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -45,10 +43,6 @@ def varint(number: int) -> bytes:
 
 def unscaled(number: int) -> bytes:
     return number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
-
-
-def big_decimal(number: int, scale: int) -> bytes:
-    return encode("bytes", unscaled(number))[0] + varint(scale)
 
 
 TEXT = string.ascii_letters + "äß€🍕\x00\n\"\\'"
@@ -94,17 +88,13 @@ class Maker:
                 "time-micros", "timestamp-millis", "timestamp-micros", "timestamp-nanos",
                 "local-timestamp-millis", "local-timestamp-micros",
             )),
-            typed("string", "uuid"),
             typed("bytes", "decimal", precision=precision, scale=scale),
-            typed("bytes", "big-decimal"),
         ])  # fmt: skip
 
     def fixed_or_enum(self) -> Any:
         precision = self.rnd.randint(1, 45)
         return self.known(self.rnd.choice([
             {"type": "fixed", "size": 19, "logicalType": "decimal", "precision": precision, "scale": precision // 2},
-            {"type": "fixed", "size": 16, "logicalType": "uuid"},
-            {"type": "fixed", "size": 12, "logicalType": "duration"},
             {"type": "fixed", "size": self.rnd.randint(1, 5)},
             {"type": "enum", "symbols": ["RED", "green", "Blue_2"]},
         ]))  # fmt: skip
@@ -143,8 +133,6 @@ class Maker:
         if logical == "decimal":
             digits = rnd.randint(1, kind["precision"])
             return Decimal(rnd.randrange(-(10**digits) + 1, 10**digits)).scaleb(-kind["scale"])
-        if logical == "big-decimal":
-            return big_decimal(rnd.randrange(-(10**45), 10**45), rnd.randint(-40, 60))
         if logical in ("time-millis", "time-micros"):
             micros = rnd.randrange(86_400_000) * 1000 if logical == "time-millis" else rnd.randrange(86_400_000_000)
             return (datetime.min + timedelta(microseconds=micros)).time()
@@ -152,8 +140,6 @@ class Maker:
             return date.min + timedelta(days=rnd.randrange((date.max - date.min).days))
         if logical in TICKS:
             return rnd.randint(-30_000_000_000, 200_000_000_000) * TICKS[logical] + rnd.randrange(TICKS[logical])
-        if logical == "uuid" and base == "string":
-            return str(uuid.UUID(int=rnd.getrandbits(128)))
         if base == "record":
             return {each["name"]: self.value(each["type"]) for each in kind["fields"]}
         if base == "array":
@@ -185,14 +171,8 @@ class Maker:
         base, logical = kind["type"], kind.get("logicalType")
         if logical == "decimal":
             return value if kind["precision"] <= 38 else f"{value:f}"
-        if logical == "big-decimal":
-            return wanted_big_decimal(value)
         if logical in ("time-millis", "time-micros"):
             return value.strftime("%H:%M:%S.%f")
-        if logical == "uuid":
-            return str(value if base == "string" else uuid.UUID(bytes=value))
-        if logical == "duration":
-            return dict(zip(("months", "days", "millis"), struct.unpack("<III", value), strict=True))
         if base == "record":
             return {each["name"]: self.wanted(each["type"], value[each["name"]]) for each in kind["fields"]}
         if base == "array":
@@ -227,14 +207,6 @@ def branch_name(kind: Any) -> str:
     if isinstance(kind, str):
         return kind
     return f"{kind['namespace']}.{kind['name']}" if "name" in kind else str(kind["type"])
-
-
-def wanted_big_decimal(value: bytes) -> str:
-    reader = io.BytesIO(value)
-    number = int.from_bytes(fastavro.schemaless_reader(reader, "bytes"), "big", signed=True)
-    scale = fastavro.schemaless_reader(reader, "int")
-    with localcontext(prec=2000):
-        return f"{Decimal(number).scaleb(-scale):f}" if scale >= 0 else f"{number}E{-scale}"
 
 
 def neat(value: Any) -> Any:

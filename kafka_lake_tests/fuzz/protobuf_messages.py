@@ -23,7 +23,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from google.type import date_pb2, latlng_pb2
 
-from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage
+from kafka_lake.ingest.decode.protobuf_schema import ProtobufMessage
 
 IMPORTED = [
     descriptor_pb2, any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2, date_pb2,
@@ -38,7 +38,7 @@ KNOWN = [
 ]  # fmt: skip
 SCALARS = [number for number in range(1, 19) if number not in (10, 11, 14)]
 KEYS = [number for number in SCALARS if number not in (1, 2, 12)]
-ENUM, MESSAGE, GROUP = 14, 11, 10
+ENUM, MESSAGE = 14, 11
 INTS = [0, 1, -1, 127, 128, 300, 2**31 - 1, -(2**31)]
 LONGS = [*INTS, 2**53 + 1, 2**63 - 1, -(2**63)]
 DOUBLES = [0.0, 0.1, 1.5, -2.25, 5e-324, float("inf"), float("-inf"), float("nan")]
@@ -57,18 +57,18 @@ def schema(r: random.Random) -> ProtobufMessage:
     count = r.randint(1, 4)
     for index in range(count):
         message = file.message_type.add(name=f"M{index}")
-        # Groups and high numbers keep ptars out, what is required makes most messages errors.
+        # What is required makes most messages errors.
         odd = r.random() < 0.1
         most = r.choice([20, 500, 9_999]) if not odd else 536_870_911
         numbers = [n for n in r.sample(range(1, most), r.randint(1, 8)) if not 19_000 <= n < 20_000] or [1]
         for number in numbers:
-            add_field(r, file, message, number, count, odd)
+            add_field(r, file, message, number, [f"M{n}" for n in range(index + 1, count)], odd)
     files = [FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb) for module in IMPORTED]
     return ProtobufMessage(FileDescriptorSet(file=[*files, file]).SerializeToString(), "fuzz.M0")
 
 
-def add_field(r: random.Random, file: Any, message: Any, number: int, count: int, odd: bool) -> None:
-    """Add a field of any kind, with its group, map entry or oneof."""
+def add_field(r: random.Random, file: Any, message: Any, number: int, later: list[str], odd: bool) -> None:
+    """Add a field of any kind, with its map entry or oneof."""
     proto2 = file.syntax == "proto2"
     field = message.field.add(name=f"f{number}", number=number, label=FieldDescriptorProto.LABEL_OPTIONAL)
     form = r.random()
@@ -76,15 +76,10 @@ def add_field(r: random.Random, file: Any, message: Any, number: int, count: int
         entry = message.nested_type.add(name=f"F{number}Entry")
         entry.options.map_entry = True
         entry.field.add(name="key", number=1, label=1, type=r.choice(KEYS))
-        set_type(r, entry.field.add(name="value", number=2, label=1), count)
+        set_type(r, entry.field.add(name="value", number=2, label=1), later)
         field.label, field.type, field.type_name = 3, MESSAGE, f".fuzz.{message.name}.{entry.name}"
         return
-    if odd and proto2 and form < 0.2:
-        group = message.nested_type.add(name=f"F{number}")
-        group.field.add(name="inner", number=1, label=1, type=r.choice(SCALARS))
-        field.type, field.type_name = GROUP, f".fuzz.{message.name}.{group.name}"
-        return
-    set_type(r, field, count)
+    set_type(r, field, later)
     if form < 0.35:
         field.label = FieldDescriptorProto.LABEL_REPEATED
         if field.type in SCALARS and field.type not in (9, 12) and r.random() < 0.3:
@@ -97,15 +92,15 @@ def add_field(r: random.Random, file: Any, message: Any, number: int, count: int
         field.label = FieldDescriptorProto.LABEL_REQUIRED
 
 
-def set_type(r: random.Random, field: Any, count: int) -> None:
-    """Give a field a scalar, an enum, one of the schema's messages or a well-known one."""
+def set_type(r: random.Random, field: Any, later: list[str]) -> None:
+    """Give a field a scalar, an enum, one of the later messages or a well-known one."""
     kind = r.random()
     if kind < 0.55:
         field.type = r.choice(SCALARS)
     elif kind < 0.65:
         field.type, field.type_name = ENUM, ".fuzz.Color"
-    elif kind < 0.8:
-        field.type, field.type_name = MESSAGE, f".fuzz.M{r.randrange(count)}"
+    elif kind < 0.8 and later:
+        field.type, field.type_name = MESSAGE, f".fuzz.{r.choice(later)}"
     else:
         name = r.choice(KNOWN)
         field.type, field.type_name = MESSAGE, f".{name}"

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
+from kafka_lake.executors.columns import Rules
 from kafka_lake.executors.decoders import value_decoder
-from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.task import loaded
-from kafka_lake.ingest.decode.json.decoder import Json
-from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
+from kafka_lake.ingest.decode.columns import Target, iceberg_columns, spark_columns
+from kafka_lake.ingest.decode.json_values import Json
 from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Incoming, OnIncompatible, Policy
 from kafka_lake_tests.fuzz.generate import CORPUS, payload

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_lake.executors.json import converter, scalars, types
-from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.columns import Rules
+from kafka_lake.executors.json import rows, types
 from kafka_lake_tests.fuzz.adapter import decoder_of, taken_fast
 from kafka_lake_tests.fuzz.generate import CORPUS, payload, tame_payload
 from kafka_lake_tests.fuzz.json_fuzz import BATCH, TOPICS, Found, check, fuzz
@@ -32,7 +32,7 @@ def test_fast_and_strict_path_agree_on_everything(topic: str, settings: dict[str
         one, other = (each.decode(pa.array(contents, pa.binary())) for each in (fast, strict))
         assert one.rows.equals(other.rows)
         assert (one.error_class, one.error_message) == (other.error_class, other.error_message)
-        assert replace(one.seen, alone={}) == other.seen
+        assert replace(one.seen, singly={}) == other.seen
 
 
 def test_fast_path_takes_most_of_what_is_tame() -> None:
@@ -44,11 +44,11 @@ def test_fast_path_takes_most_of_what_is_tame() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "sabotaged"),
     [
-        (scalars, "is_double", lambda number: True),
-        (scalars, "same_number", lambda one, other: True),
-        (converter, "refuse_twice", lambda value: None),
-        (converter, "FIRST_MICROS", -(2**62)),
-        (converter, "LAST_MICROS", 2**62),
+        (rows, "is_double", lambda number: True),
+        (rows, "same_number", lambda one, other: True),
+        (rows, "refuse_twice", lambda value: None),
+        (rows, "FIRST_MICROS", -(2**62)),
+        (rows, "LAST_MICROS", 2**62),
         (types, "dumps", lambda value: "{}"),
     ],
 )

@@ -4,7 +4,6 @@ The second opinion is Google's own parser, asked field by field.
 """
 
 import random
-import struct
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -16,10 +15,11 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from kafka_lake.executors.protobuf.reader import MessageReader
-from kafka_lake.ingest.decode.protobuf.schema import message_of
+from kafka_lake.executors.protobuf.decoder import MessageReader
+from kafka_lake.ingest.decode.protobuf_schema import message_of
 from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.fuzz.adapter import instants
+from kafka_lake_tests.fuzz.protobuf_oracle import comparable
 
 INPUTS, BATCH, SEED = 3000, 200, 20261122
 SCHEMA = """
@@ -125,21 +125,6 @@ def expected(message: Any) -> dict[str, Any] | None:
         else:
             row[name] = expected(held) if kind else held
     return row
-
-
-def comparable(value: Any) -> Any:
-    """Return a value in which floats are their bits, -0.0 and NaN among them, and maps are in order."""
-    if isinstance(value, float):
-        return "nan" if value != value else struct.pack("d", value)
-    if isinstance(value, dict):
-        return {name: comparable(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [comparable(each) for each in (sorted(value, key=lambda e: e[0]) if _is_map(value) else value)]
-    return tuple(map(comparable, value)) if isinstance(value, tuple) else value
-
-
-def _is_map(value: list[Any]) -> bool:
-    return bool(value) and isinstance(value[0], tuple)
 
 
 def test_every_value_of_a_message_is_in_the_row_or_the_message_is_an_error(described: Any, reference: Any) -> None:

@@ -173,11 +173,12 @@ def test_values_that_do_not_fit_are_dead_letters_by_default(
     topic.send({"id": 2, "price": 5.5})
     topic.send({"id": 3, "price": {"amount": 1}})
     topic.send({"id": 4, "new": "kept"})
-    ingest(spec, connections(), "run-2")
+    report = ingest(spec, connections(), "run-2")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert values(see) == [{"id": 1, "price": 5, "new": None}, {"id": 4, "price": None, "new": "kept"}]
     assert letters(see) == [(1, "wrong_type"), (2, "wrong_type")]
+    assert report.total("decoded_singly") >= 2
 
 
 def test_or_get_a_column_beside_it(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:

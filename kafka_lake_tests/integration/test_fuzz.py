@@ -14,7 +14,7 @@ import fastavro
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from kafka_lake.executors.json.misfit import ANOTHER_TYPE
+from kafka_lake.executors.decoded import ANOTHER_TYPE
 from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -22,8 +22,8 @@ from pyiceberg.types import LongType, NestedField
 from pyspark import cloudpickle
 
 from kafka_lake.executors import task as task_of_records
+from kafka_lake.executors.columns import Rules
 from kafka_lake.executors.decoders import OfValues
-from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.executors.writing.files import _repetitive
 from kafka_lake.executors.writing.report import Failure, Report, Span, Spans, dumped_report, failures_of, loaded, merged

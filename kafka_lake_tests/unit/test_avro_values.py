@@ -3,9 +3,7 @@
 import io
 import json
 import random
-import struct
 import time
-import uuid
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from datetime import time as clock
@@ -18,10 +16,9 @@ import pytest
 
 from kafka_lake.executors.avro.decoder import AvroDecoder, read, row_type
 from kafka_lake.executors.avro.schema import SchemaReader
-from kafka_lake.ingest.decode.avro.types import TYPES
+from kafka_lake.ingest.decode.reference import AVRO_TYPES as TYPES
 from kafka_lake_tests.fuzz.avro_values import (
     Maker,
-    big_decimal,
     encode,
     listed,
     mapped,
@@ -57,7 +54,6 @@ BORDERS = (
 )  # fmt: skip
 """The first and the last time of a table, and those around the days that older calendars don't have."""
 BORDERS_IN_MILLIS = tuple(at.replace(microsecond=at.microsecond // 1000 * 1000) for at in BORDERS)
-ID = "123e4567-e89b-12d3-a456-426614174000"
 LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
     ("boolean", "boolean", [(True, True), (False, False)]),
     ("int", "int", [(-(2**31), -(2**31)), (2**31 - 1, 2**31 - 1)]),
@@ -80,7 +76,6 @@ LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
         (-1, datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)),
         *((at.replace(tzinfo=UTC), at.replace(tzinfo=UTC)) for at in BORDERS),
     ]),
-    ("long timestamp-nanos", typed("long", "timestamp-nanos"), [(2**63 - 1, 2**63 - 1), (-1, -1)]),
     ("long local-timestamp-millis", typed("long", "local-timestamp-millis"), [
         (-1, datetime(1969, 12, 31, 23, 59, 59, 999000)), (1577836800123, datetime(2020, 1, 1, 0, 0, 0, 123000)),
         *((at, at) for at in BORDERS_IN_MILLIS),
@@ -89,13 +84,9 @@ LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
         (-1, datetime(1969, 12, 31, 23, 59, 59, 999999)), (datetime(2026, 3, 29, 2, 30), datetime(2026, 3, 29, 2, 30)),
         *((at, at) for at in BORDERS),
     ]),
-    ("long local-timestamp-nanos", typed("long", "local-timestamp-nanos"), [(7, 7)]),
     ("float", "float", [(1.5, 1.5), (-0.0, -0.0), (float("inf"), float("inf"))]),
     ("double", "double", [(1e308, 1e308), (5e-324, 5e-324), (float("-inf"), float("-inf"))]),
     ("string", "string", [("", ""), ("Zoë 🍕 \x00,", "Zoë 🍕 \x00,")]),
-    ("string uuid", typed("string", "uuid"), [
-        (uuid.UUID(ID), ID), (ID.upper(), ID), ("Not a UUID", "Not a UUID"), (ID.upper() + "\n", ID.upper() + "\n")
-    ]),
     ("bytes", "bytes", [(b"", b""), (b"\x00\xff,", b"\x00\xff,")]),
     ("bytes decimal", typed("bytes", "decimal", precision=38, scale=10), [
         (Decimal("-0.0000000001"), Decimal("-0.0000000001")), (unscaled(10**38 - 1), Decimal("9" * 28 + "." + "9" * 10))
@@ -116,33 +107,20 @@ LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
     ("fixed decimal 39", {"type": "fixed", "name": "FW", "size": 20, "logicalType": "decimal", "precision": 40}, [
         ((-7).to_bytes(20, "big", signed=True), "-7"), ((10**40 - 1).to_bytes(20, "big"), "9" * 40)
     ]),
-    ("bytes big-decimal", typed("bytes", "big-decimal"), [
-        (big_decimal(1250, 2), "12.50"), (big_decimal(-5, 0), "-5"), (big_decimal(-5, 3), "-0.005"),
-        (big_decimal(12, -3), "12E3"), (big_decimal(12, 1025), "12E-1025"), (big_decimal(0, 70), "0." + "0" * 70),
-        (big_decimal(1, 2**31 - 1), "1E-2147483647"), (big_decimal(1, -(2**31)), "1E2147483648"),
-        (big_decimal(10**300, 300), "1." + "0" * 300),
-    ]),
     ("fixed", {"type": "fixed", "name": "FX", "size": 3}, [(b"\x00\xff,", b"\x00\xff,")]),
-    ("fixed uuid", {"type": "fixed", "name": "FU", "size": 16, "logicalType": "uuid"}, [(uuid.UUID(ID).bytes, ID)]),
-    ("fixed duration", {"type": "fixed", "name": "FT", "size": 12, "logicalType": "duration"}, [
-        (struct.pack("<III", 1, 2, 3), {"months": 1, "days": 2, "millis": 3}),
-        (b"\xff" * 12, {"months": 2**32 - 1, "days": 2**32 - 1, "millis": 2**32 - 1}),
-    ]),
     ("enum", {"type": "enum", "name": "EN", "symbols": ["A", "b"]}, [("A", "A"), ("b", "b")]),
     ("record", {"type": "record", "name": "RE", "fields": [
-        {"name": "id", "type": typed("string", "uuid")}, {"name": "none", "type": "null"},
+        {"name": "id", "type": "string"}, {"name": "none", "type": "null"},
         {"name": "one_null", "type": ["null"]}, {"name": "n", "type": ["null", "int"]}, {"name": "N", "type": "int"},
-    ]}, [({"id": ID.upper(), "n": None, "N": 4}, {"id": ID, "n": None, "N": 4})]),
+    ]}, [({"id": "x", "n": None, "N": 4}, {"id": "x", "n": None, "N": 4})]),
     ("record without fields", {**record(none="null"), "name": "RN"}, [({}, {"_set": True})]),
     ("array", listed(["null", listed(typed("int", "time-millis"))]),
      [([], []), ([None, [], [clock(1)]], [None, [], ["01:00:00.000000"]])]),
-    ("array of nulls", listed(["null"]), [([None, None], [None, None])]),
-    ("map", mapped(typed("string", "uuid")), [({}, {}), ({"ü": ID.upper()}, {"ü": ID})]),
+    ("map", mapped("string"), [({}, {}), ({"ü": "x"}, {"ü": "x"})]),
     ("map of nulls", mapped("null"), [({"k": None}, {"k": None})]),
     ("union of null and T", ["null", typed("long", "time-micros")],
      [(None, None), (clock(1), "01:00:00.000000")]),
     ("union of one", [{"type": "enum", "name": "UE", "symbols": ["A"]}], [("A", "A")]),
-    ("union of int and long", ["long", "null", "int"], [(2**40, 2**40), (5, 5), (None, None)]),
     ("union of types that are encoded alike", [typed("int", "time-millis"), typed("long", "time-micros")], [
         (("int", clock(1)), {"int": "01:00:00.000000", "long": None}),
         (("long", clock(2)), {"int": None, "long": "02:00:00.000000"}),
@@ -154,7 +132,6 @@ LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
         (date(2026, 1, 1), {"int": date(2026, 1, 1), "long": None}), (("long", 5), {"int": None, "long": 5})
     ]),
     ("record with a null", {**record(none=["null"], n="int"), "name": "RW"}, [({"none": None, "n": 1}, {"n": 1})]),
-    ("union of float and double", ["float", "double"], [(1.5, 1.5), (0.1, 0.1)]),
     ("union of several", [
         "null", "int", typed("long", "time-micros"), "string", "bytes",
         {"type": "fixed", "name": "a.X", "size": 1}, {"type": "enum", "name": "b.X", "symbols": ["A"]},
@@ -335,8 +312,6 @@ MALFORMED: list[tuple[str, Any, bytes]] = [
     ("a fixed decimal of more than 64 bits", typed("fixed", "decimal", name="F", size=9, precision=9), b"\x01" * 9),
     ("a decimal beyond all measure", typed("bytes", "decimal", precision=5000),
      encode("bytes", b"\x01" * 129)[0]),
-    ("a big-decimal longer than it says", typed("bytes", "big-decimal"), b"\x04\x02\x01\x02\x00"),
-    ("a big-decimal shorter than it says", typed("bytes", "big-decimal"), b"\x08\x02\x01\x02"),
     ("a string of negative length", "string", varint(-5) + b"abcde"),
     ("bytes of negative length", "bytes", varint(-(2**63))),
     ("an array of negative size", listed("int"), varint(-3) + varint(6) + varint(1)),

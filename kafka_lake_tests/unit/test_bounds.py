@@ -20,8 +20,9 @@ from pyiceberg.types import LongType, MapType, NestedField, StringType, StructTy
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.components import checks as dead_letters
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.executors.json.columns import Rules
-from kafka_lake.executors.json.decoder import JsonDecoder, Seen, news_leaves
+from kafka_lake.executors.columns import Rules
+from kafka_lake.executors.decoded import Observed, news_leaves
+from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.executors.json.types import leaves
 from kafka_lake.executors.task import dumped, loaded
 from kafka_lake.ingest import published
@@ -54,7 +55,7 @@ def batch(shape: str, first: int, count: int) -> pa.Array:
     return pa.array([json.dumps({"id": 1, **made(f"user_{first + n:07d}")}).encode() for n in range(count)])
 
 
-def told(seen: Seen) -> str:
+def told(seen: Observed) -> str:
     return dumped(seen, pa.RecordBatch.from_pydict({"partition": [0], "offset": [0]}))
 
 

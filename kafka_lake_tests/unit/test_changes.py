@@ -8,20 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.executors.changes import debezium, plain
-from kafka_lake.executors.changes.change import (
-    DELETE,
-    NO_OLD_KEY,
-    NO_ORDER,
-    NOT_A_CHANGE,
-    NOTHING,
-    OTHER_KEY,
-    READ,
-    TRUNCATE,
-    UPSERT,
-)
+from kafka_lake.executors.changes.change import DELETE, NOTHING, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.connect_types import ConnectTypes
 from kafka_lake.executors.changes.spans import members
 from kafka_lake.executors.changes.unavailable import Placeholders
+from kafka_lake.executors.error_classes import NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, OTHER_KEY
 from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.keys import Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, statement

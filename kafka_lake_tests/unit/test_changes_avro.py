@@ -13,21 +13,11 @@ from hypothesis import strategies as st
 
 from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.executors.changes.avro_spans import Types
-from kafka_lake.executors.changes.change import (
-    DELETE,
-    MALFORMED,
-    NO_OLD_KEY,
-    NO_ORDER,
-    NOT_A_CHANGE,
-    NOTHING,
-    OTHER_KEY,
-    READ,
-    TRUNCATE,
-    UPSERT,
-)
+from kafka_lake.executors.changes.change import DELETE, NOTHING, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.debezium_avro import AvroEnvelopes
+from kafka_lake.executors.error_classes import MALFORMED, NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, OTHER_KEY
 from kafka_lake.ingest.decode.avro.debezium import of_keys, of_rows
-from kafka_lake.ingest.decode.avro.decoder import avro_type, inlined
+from kafka_lake.ingest.decode.writer import avro_type, inlined
 from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.debezium_avro import (
     DECIMAL,

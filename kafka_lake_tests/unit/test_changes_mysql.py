@@ -6,16 +6,9 @@ from typing import Any
 import pytest
 
 from kafka_lake.executors.changes import canal, maxwell
-from kafka_lake.executors.changes.change import (
-    DELETE,
-    NOT_A_CHANGE,
-    NOTHING,
-    OTHER_KEY,
-    SEVERAL_ROWS,
-    TRUNCATE,
-    UPSERT,
-)
+from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.spans import items
+from kafka_lake.executors.error_classes import NOT_A_CHANGE, OTHER_KEY, SEVERAL_ROWS
 
 # https://maxwells-daemon.io/dataformat/
 INSERTED = {

@@ -6,10 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kafka_lake.executors.columns import arrow_type
+from kafka_lake.executors.decoded import ANOTHER_TYPE, NOTHING, small_enough
 from kafka_lake.executors.fit import Fit, fits
-from kafka_lake.executors.json.columns import arrow_type
-from kafka_lake.executors.json.decoder import NOTHING, small_enough
-from kafka_lake.executors.json.misfit import ANOTHER_TYPE
 
 LONG, INT, TEXT, DOUBLE = ("long",), ("int",), ("string",), ("double",)
 

@@ -11,12 +11,12 @@ from jsonschema import Draft202012Validator
 from pyspark.sql import types as T
 
 from kafka_lake.errors import SchemaNotSupportedError
-from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder
-from kafka_lake.ingest.decode.json.columns import columns_of
-from kafka_lake.ingest.decode.json.json_schema import TYPES, json_schema_type
-from kafka_lake.ingest.decode.json.open_content import OpenContent
-from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.columns import Target, columns_of
+from kafka_lake.ingest.decode.json_schema import json_schema_type
+from kafka_lake.ingest.decode.json_values import OpenContent
+from kafka_lake.ingest.decode.reference import JSON_SCHEMA_TYPES as TYPES
 from kafka_lake.kafka.registry import WriterSchema
 
 INTEGER, STRING, NUMBER = {"type": "integer"}, {"type": "string"}, {"type": "number"}

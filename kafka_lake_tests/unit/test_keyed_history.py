@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import types as T
 
 from kafka_lake.errors import TableError
+from kafka_lake.ingest.decode.columns import Target
 from kafka_lake.ingest.decode.rows import EVENT_TYPE, METADATA, change_columns
-from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.check import Merged
 from kafka_lake.ingest.keyed.history.check import HistoryBatch, HistoryCheck

@@ -106,7 +106,7 @@ def test_a_new_use_is_found(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from kafka_lake.lake.tables.create import _is_unused",
+        "from kafka_lake.lake.tables import _is_unused",
         "from __future__ import annotations",
         "import os\nos._exit(0)",
         "ClientError._PARTITION_EOF",

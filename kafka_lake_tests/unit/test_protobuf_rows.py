@@ -1,4 +1,4 @@
-"""Protobuf messages of all types at once become the documented values, read by ptars and one by one."""
+"""Protobuf messages of all types at once become the documented values."""
 
 import random
 from collections.abc import Callable
@@ -7,13 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from kafka_lake.executors.protobuf.reader import MessageReader
-from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
+from kafka_lake.executors.protobuf.decoder import MessageReader
+from kafka_lake.ingest.decode.protobuf_schema import ProtobufMessage, message_of
 from kafka_lake.kafka.registry import WriterSchema
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -149,14 +148,13 @@ def writer(described: ProtobufMessage) -> Any:
     return GetMessageClass(pool.FindMessageTypeByName(described.name))
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_random_messages_become_the_documented_values(quick: bool) -> None:
+def test_random_messages_become_the_documented_values() -> None:
     described = message_of(WriterSchema("PROTOBUF", schema_text()))
     rng = random.Random(20_260_102)
     records = [random_record(rng) for _ in range(150)]
     make = writer(described)
     payloads = [make(**values).SerializeToString() for values, _ in records]
-    rows, places, errors = MessageReader(described.files, described.name, quick).read(
+    rows, places, errors = MessageReader(described.files, described.name).read(
         pa.array([*payloads, b"\xff\xff"], pa.binary())
     )
     assert places.tolist() == list(range(len(records)))

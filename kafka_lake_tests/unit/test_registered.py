@@ -16,13 +16,12 @@ from pyspark.sql import types as T
 from kafka_lake.errors import UnknownSchemaError
 from kafka_lake.executors import task
 from kafka_lake.executors.avro.decoder import AvroDecoder
+from kafka_lake.executors.decoded import NOTHING, Observed
 from kafka_lake.executors.decoders import value_decoder
-from kafka_lake.executors.json.decoder import NOTHING
 from kafka_lake.executors.registered import key_of, name_of
-from kafka_lake.executors.task import OBSERVED
-from kafka_lake.ingest.decode.by_schema.registered import Registered
+from kafka_lake.ingest.decode.columns import Target
 from kafka_lake.ingest.decode.key import Keyed
-from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.registered import Registered
 from kafka_lake.ingest.tasks import packed
 from kafka_lake.kafka.registry import WriterSchema
 
@@ -133,8 +132,8 @@ def fetch(id_: int) -> WriterSchema:
     return SCHEMAS[id_]
 
 
-def counts(**seen: Any) -> dict[str, Any]:
-    return {OBSERVED: (json.dumps({"at": [0, 0], **replace(NOTHING, **seen).data()}),)}
+def counts(**seen: Any) -> Observed:
+    return replace(NOTHING, **seen)
 
 
 def test_a_pass_that_met_a_new_schema_is_done_again_and_none_else() -> None:
@@ -148,7 +147,7 @@ def test_a_pass_that_met_a_new_schema_is_done_again_and_none_else() -> None:
     assert known.marks() == {"kafka-lake.schema-ids": "7"}
     assert known.work(NOWHERE, None)["refused"] == {(8, b""): "the registry has no schema id 8"}
     assert known.learn(told, records, NOWHERE) is None
-    assert known.learn({OBSERVED: ()}, records, NOWHERE) is None
+    assert known.learn(NOTHING, records, NOWHERE) is None
 
 
 def test_fields_beside_a_json_schema_are_learned_from_what_tasks_report() -> None:
@@ -163,7 +162,7 @@ def test_fields_beside_a_json_schema_are_learned_from_what_tasks_report() -> Non
 def test_what_keys_have_shown_is_theirs_alone() -> None:
     records: Any = None
     keyed = Keyed(Registered("avro", fetch), Registered("avro", fetch, part="key"), "_key")
-    told = counts(key=replace(NOTHING, schemas={"7": 2}).data())
+    told = counts(key=counts(schemas={"7": 2}))
     learned = keyed.learn(told, records, NOWHERE)
     assert learned is not None
     assert learned.again

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
+from kafka_lake.components.metadata import figures_metadata
 from kafka_lake.components.reporting import _of_routes
 from kafka_lake.ingest.commit import CHECKS, ColumnNote, Commit, Finding, PublishedNote, Waited
 from kafka_lake.ingest.report import Figures, PartitionReport, Reached, RunReport, RunSoFar, waited
@@ -87,6 +88,12 @@ def test_what_one_report_told_the_later_ones_tell_as_well(reports: int) -> None:
     assert [f.check for f in so_far.findings] == list(CHECKS)
     assert (so_far.figures.commits, so_far.figures.records, so_far.figures.size) == (3, 6, 30)
     assert so_far.figures.seconds == reports
+
+
+def test_records_that_were_decoded_singly_are_shown():
+    both = Figures(decoded_singly=2).plus(Figures(decoded_singly=3))
+    assert figures_metadata(both)["records_decoded_singly"] == 5
+    assert "records_decoded_singly" not in figures_metadata(Figures())
 
 
 def test_figures_of_a_part_without_records_leave_the_ages_as_they_are() -> None:

@@ -9,7 +9,7 @@ import pytest
 from kafka_lake.components.components.kafka_topic import check_shared_tables
 from kafka_lake.components.metadata import SETTINGS, settings_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.decode.by_schema.names import schema_name
+from kafka_lake.ingest.decode.schema_names import schema_name
 from kafka_lake.ingest.topic_table import Route, TopicTable, When
 from kafka_lake.kafka.registry import SchemaType, WriterSchema
 from kafka_lake_tests.unit.test_component import load, resolved

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode.changes import Changes
-from kafka_lake.ingest.decode.json.decoder import Json
-from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
+from kafka_lake.ingest.decode.columns import Target, iceberg_columns, spark_columns
+from kafka_lake.ingest.decode.json_values import Json
 
 
 def field(name: str, kind: T.DataType, comment: str = "", nullable: bool = True) -> T.StructField:

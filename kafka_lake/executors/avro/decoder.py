@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from kafka_lake.executors.avro.reader import Reader
+from kafka_lake.executors.avro.readers import Reader
 from kafka_lake.executors.avro.scan import Scan
 from kafka_lake.executors.avro.schema import SchemaReader
+from kafka_lake.executors.columns import Column
+from kafka_lake.executors.decoded import NOTHING, Decoded, small_enough
+from kafka_lake.executors.error_classes import MALFORMED
 from kafka_lake.executors.fit import Errors, Fit
-from kafka_lake.executors.json.columns import Column
-from kafka_lake.executors.json.decoder import NOTHING, Decoded, small_enough
 
-MALFORMED = "malformed"
 VALUE = "value"
 """The one column of values that are no records."""
 
@@ -25,7 +25,7 @@ class AvroDecoder:
 
     Args:
         schema: The schema as JSON, each named type written out where it is first used.
-        columns: Those of the rows, see `kafka_lake.executors.json.columns`.
+        columns: Those of the rows, see `kafka_lake.executors.columns`.
         label: What messages call the schema.
         max_bytes: Longer values are ``too_large`` and not decoded; None for no limit.
 
@@ -51,11 +51,7 @@ class AvroDecoder:
 
 
 def read(reader: Reader, values: pa.Array) -> tuple[pa.StructArray, np.ndarray]:
-    """Return the rows that values hold, and which values are well.
-
-    Args:
-        reader: What reads values of their schema.
-    """
+    """Return the rows that values hold, and which values are well."""
     scan = Scan(values)
     found, ends = reader.read(scan, scan.begins, np.arange(len(values)))
     good = ~scan.bad & (ends == scan.ends)

@@ -8,14 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.avro.reader import NULL, Reader
-from kafka_lake.executors.avro.scan import Places, Rows, Scan, after_varint, integer, spread
-from kafka_lake.executors.avro.texts import Strings
+from kafka_lake.executors.avro.readers import NULL, PRIMITIVES, Reader
+from kafka_lake.executors.avro.scan import Places, Rows, Scan, spread
 
-SET = "_set"
-"""The only field of a struct for records without fields: true where there is one."""
-_FEW = 24
-"""So few arrays are read one after the other; more are read side by side, an element of each at a time."""
 _SHORT = np.iinfo(np.uint16).max
 
 
@@ -36,7 +31,7 @@ class Member:
 
 def _struct_type(members: Sequence[Member]) -> pa.StructType:
     kept = [(member.name, member.reader.type) for member in members if not pa.types.is_null(member.reader.type)]
-    return pa.struct(kept or [(SET, pa.bool_())])
+    return pa.struct(kept or [("_set", pa.bool_())])
 
 
 class Record(Reader):
@@ -83,47 +78,33 @@ class Record(Reader):
             at = member.reader.skip(scan, at, row)
         return at
 
-    def walk(self, content: bytes, at: int) -> int:
-        """Return where a value ends."""
-        for member in self._members:
-            at = member.reader.walk(content, at)
-        return at
 
+class Union(Reader):
+    """Reads unions: of one type, with null or without it, as that type; of several as a struct, one field of it set.
 
-class _Branches(Reader):
-    """Reads the number of a union's branch, and then the value."""
+    Args:
+        branches: Read its types.
+        names: Of the branches that are not null, in their order.
+    """
 
-    def __init__(self, branches: Sequence[Reader]) -> None:
+    def __init__(self, branches: Sequence[Reader], names: Sequence[str]) -> None:
         self._branches = branches
+        solid = [number for number, branch in enumerate(branches) if branch is not NULL]
+        self._members = {number: Member(name, branches[number]) for number, name in zip(solid, names, strict=True)}
+        self._only = (solid or [0])[0] if len(solid) < 2 else None
+        self.type = _struct_type([*self._members.values()]) if self._only is None else branches[self._only].type
 
-    def skip(self, scan: Scan, at: Places, row: Rows) -> Places:
-        """Return where the values end."""
+    @property
+    def described(self) -> pa.DataType:
+        """The type, with docs."""
+        if self._only is not None:
+            return self._branches[self._only].described
+        return pa.struct([member.described for member in self._members.values()])
+
+    def read(self, scan: Scan, at: Places, row: Rows) -> tuple[pa.Array, Places]:
+        """Return the values."""
         which, at = self._which(scan, at, row)
-        for number, branch in enumerate(self._branches):
-            mine = np.flatnonzero(which == number)
-            if len(mine) and branch is not NULL:
-                at[mine] = branch.skip(scan, at[mine], row[mine])
-        return at
-
-    def walk(self, content: bytes, at: int) -> int:
-        """Return where a value ends."""
-        which, at = integer(content, at)
-        if not 0 <= which < len(self._branches):
-            raise ValueError("a type that the union doesn't have")
-        return self._branches[which].walk(content, at)
-
-    def _which(self, scan: Scan, at: Places, row: Rows) -> tuple[np.ndarray, Places]:
-        """Return the number of each value's branch, and where the values begin, to be written on."""
-        which, at = scan.ints(at, row)
-        wrong = (which < 0) | (which >= len(self._branches))
-        if wrong.any():
-            scan.fail(row, wrong)
-        return which, at
-
-    def _parts(self, scan: Scan, at: Places, row: Rows) -> tuple[list[tuple[pa.Array, np.ndarray]], Places]:
-        """Return for each branch its values, and which of all those are; and where values end."""
-        which, at = self._which(scan, at, row)
-        parts = []
+        parts: list[tuple[pa.Array, np.ndarray]] = []
         for number, branch in enumerate(self._branches):
             mine = np.flatnonzero(which == number)
             if len(mine) == len(which):
@@ -133,69 +114,31 @@ class _Branches(Reader):
             else:
                 found = pa.nulls(0, branch.type)
             parts.append((found, mine))
-        return parts, at
-
-
-class Optional(_Branches):
-    """Reads a union of one type, with null or without it, as that type."""
-
-    def __init__(self, branches: Sequence[Reader]) -> None:
-        super().__init__(branches)
-        self._number = next((n for n, branch in enumerate(branches) if branch is not NULL), 0)
-        self.type = branches[self._number].type
-
-    @property
-    def described(self) -> pa.DataType:
-        """The type, with docs."""
-        return self._branches[self._number].described
-
-    def read(self, scan: Scan, at: Places, row: Rows) -> tuple[pa.Array, Places]:
-        """Return the values."""
-        parts, end = self._parts(scan, at, row)
-        return spread(*parts[self._number], len(at)), end
-
-
-class Widened(_Branches):
-    """Reads a union of int and long, or of float and double, as the wider of the two."""
-
-    def __init__(self, branches: Sequence[Reader], type_: pa.DataType) -> None:
-        super().__init__(branches)
-        self.type = type_
-
-    def read(self, scan: Scan, at: Places, row: Rows) -> tuple[pa.Array, Places]:
-        """Return the values."""
-        parts, end = self._parts(scan, at, row)
-        solid = [(found, mine) for found, mine in parts if not pa.types.is_null(found.type)]
-        return pc.coalesce(*[spread(found.cast(self.type), mine, len(at)) for found, mine in solid]), end
-
-
-class Several(_Branches):
-    """Reads a union of several types as a struct with a field for each, one of which is set.
-
-    Args:
-        names: Of the branches that are not null, in their order.
-    """
-
-    def __init__(self, branches: Sequence[Reader], names: Sequence[str]) -> None:
-        super().__init__(branches)
-        self._solid = [number for number, branch in enumerate(branches) if branch is not NULL]
-        self._members = [Member(name, branches[number]) for name, number in zip(names, self._solid, strict=True)]
-        self.type = _struct_type(self._members)
-
-    @property
-    def described(self) -> pa.DataType:
-        """The type, with docs."""
-        return pa.struct([member.described for member in self._members])
-
-    def read(self, scan: Scan, at: Places, row: Rows) -> tuple[pa.Array, Places]:
-        """Return the values."""
-        parts, end = self._parts(scan, at, row)
+        if self._only is not None:
+            return spread(*parts[self._only], len(at)), at
         none = np.ones(len(at), dtype=bool)
-        for number in self._solid:
+        for number in self._members:
             none[parts[number][1]] = False
-        made = [spread(*parts[number], len(at)) for number in self._solid]
+        made = [spread(*parts[number], len(at)) for number in self._members]
         mask = pa.array(none) if none.any() else None
-        return pa.StructArray.from_arrays(made, fields=list(self.type), mask=mask), end
+        return pa.StructArray.from_arrays(made, fields=list(self.type), mask=mask), at
+
+    def skip(self, scan: Scan, at: Places, row: Rows) -> Places:
+        """Return where the values end."""
+        which, at = self._which(scan, at, row)
+        for number in self._members:
+            mine = np.flatnonzero(which == number)
+            if len(mine):
+                at[mine] = self._branches[number].skip(scan, at[mine], row[mine])
+        return at
+
+    def _which(self, scan: Scan, at: Places, row: Rows) -> tuple[np.ndarray, Places]:
+        """Return the number of each value's branch, and where the values begin, to be written on."""
+        which, at = scan.ints(at, row)
+        wrong = (which < 0) | (which >= len(self._branches))
+        if wrong.any():
+            scan.fail(row, wrong)
+        return which, at
 
 
 class _Blocks(Reader):
@@ -209,41 +152,34 @@ class _Blocks(Reader):
         self._item = item
 
     def skip(self, scan: Scan, at: Places, row: Rows) -> Places:
-        """Return where the values end."""
         return self._items(scan, at, row)[2]
-
-    def walk(self, content: bytes, at: int) -> int:
-        """Return where a value ends."""
-        while True:
-            count, at = integer(content, at)
-            if not count:
-                return at
-            if count < 0:
-                at, count = after_varint(content, at), -count
-            for _ in range(count):
-                end = self._item.walk(content, at)
-                if end == at or end > len(content):
-                    # A few bytes could claim billions of elements.
-                    raise ValueError("more elements than there are bytes")
-                at = end
 
     def _items(self, scan: Scan, at: Places, row: Rows) -> tuple[np.ndarray, Places, Places]:
         """Return how many elements each value has, where those begin, and where the values end."""
         at = at.copy()
         owners: list[np.ndarray] = []
         places: list[Places] = []
-        going = np.arange(len(at))
+        going, size = np.arange(len(at)), self._item.size
         while len(going):
             count, at[going] = self._counts(scan, at[going], row[going])
             going, count = going[count > 0], count[count > 0]
-            if self._item.size is not None:
-                size = self._item.size
+            if size is not None:
                 owners.append(np.repeat(going, count))
                 first = at[going] - size * (np.cumsum(count) - count)
                 places.append(np.repeat(first, count) + size * np.arange(count.sum()))
                 at[going] += size * count
-            else:
-                self._one_by_one(scan, at, row, going=going, count=count, owners=owners, places=places)
+                continue
+            ahead, left = going, count
+            while len(ahead):
+                # An element of each value at a time.
+                owners.append(ahead)
+                places.append(at[ahead])
+                at[ahead] = end = self._item.skip(scan, at[ahead], row[ahead])
+                over = end > scan.ends[row[ahead]]
+                if over.any():
+                    scan.fail(row[ahead], over)
+                more = (left > 1) & ~over
+                ahead, left = ahead[more], left[more] - 1
         return *_in_order(owners, places, len(at)), at
 
     def _counts(self, scan: Scan, at: Places, row: Rows) -> tuple[np.ndarray, Places]:
@@ -260,48 +196,6 @@ class _Blocks(Reader):
             scan.fail(row, wrong)
             count = np.where(wrong, 0, count)
         return count, at
-
-    def _one_by_one(
-        self,
-        scan: Scan,
-        at: Places,
-        row: Rows,
-        going: np.ndarray,
-        count: np.ndarray,
-        owners: list[np.ndarray],
-        places: list[Places],
-    ) -> None:
-        """Move the cursors of values over a block's elements, noting whose each is and where it begins."""
-        while len(going) >= _FEW:
-            owners.append(going)
-            places.append(at[going])
-            end = self._item.skip(scan, at[going], row[going])
-            at[going] = end
-            over = end > scan.ends[row[going]]
-            if over.any():
-                scan.fail(row[going], over)
-            count = count - 1
-            more = (count > 0) & ~over
-            going, count = going[more], count[more]
-        for number, left in zip(going.tolist(), count.tolist(), strict=True):
-            begins, at[number] = self._walked(scan, int(at[number]), int(row[number]), left)
-            owners.append(np.full(len(begins), number))
-            places.append(np.array(begins, dtype=np.int64))
-
-    def _walked(self, scan: Scan, at: int, row: int, count: int) -> tuple[list[int], int]:
-        """Return where so many elements begin, one after the other, and where the last one ends."""
-        begins: list[int] = []
-        last = int(scan.ends[row])
-        try:
-            for _ in range(count):
-                begins.append(at)
-                at = self._item.walk(scan.content, at)
-                if at > last:
-                    raise ValueError("more elements than there are bytes")
-        except (ValueError, IndexError):
-            scan.bad[row] = True
-            return begins, last
-        return begins, at
 
 
 def _in_order(owners: list[np.ndarray], places: list[Places], count: int) -> tuple[np.ndarray, Places]:
@@ -321,57 +215,36 @@ def _offsets(counts: np.ndarray) -> pa.Array:
 
 
 class Array(_Blocks):
-    """Reads arrays as lists; of nulls, their number counts: they become texts that are null."""
+    """Reads arrays as lists."""
 
     def __init__(self, element: Reader) -> None:
         super().__init__(element)
-        self.type = pa.list_(_solid(element.type))
+        self.type = pa.list_(element.type)
 
     @property
     def described(self) -> pa.DataType:
         """The type, with docs."""
-        return pa.list_(_solid(self._item.described))
+        return pa.list_(self._item.described)
 
     def read(self, scan: Scan, at: Places, row: Rows) -> tuple[pa.Array, Places]:
         """Return the values."""
         counts, places, end = self._items(scan, at, row)
         items, _ = self._item.read(scan, places, np.repeat(row, counts))
-        return pa.ListArray.from_arrays(_offsets(counts), _of_nulls(items), self.type), end
-
-
-class _Entry(Reader):
-    """Reads a key and its value."""
-
-    def __init__(self, value: Reader) -> None:
-        self._key, self.value = Strings(), value
-
-    def read(self, scan: Scan, at: Places, row: Rows) -> tuple[pa.Array, Places]:
-        """Return keys and values as structs."""
-        keys, at = self._key.read(scan, at, row)
-        values, at = self.value.read(scan, at, row)
-        return pa.StructArray.from_arrays([keys, values], ["key", "value"]), at
-
-    def skip(self, scan: Scan, at: Places, row: Rows) -> Places:
-        """Return where the values end."""
-        return self.value.skip(scan, self._key.skip(scan, at, row), row)
-
-    def walk(self, content: bytes, at: int) -> int:
-        """Return where a value ends."""
-        return self.value.walk(content, self._key.walk(content, at))
+        return pa.ListArray.from_arrays(_offsets(counts), items, self.type), end
 
 
 class Map(_Blocks):
-    """Reads maps; of a key that is there twice, the last counts."""
+    """Reads maps; of a key that is there twice, the last counts. Values of type null become texts that are null."""
 
     def __init__(self, value: Reader) -> None:
-        self._entry = _Entry(value)
-        super().__init__(self._entry)
-        self.type = pa.map_(pa.string(), _solid(value.type))
+        super().__init__(Record([Member("key", PRIMITIVES["string"]()), Member("value", value)]))
+        self._value, self._is_null = value, pa.types.is_null(value.type)
+        self.type = pa.map_(pa.string(), pa.string() if self._is_null else value.type)
 
     @property
     def described(self) -> pa.DataType:
         """The type, with docs."""
-        return pa.map_(pa.string(), _solid(self._entry.value.described))
+        return pa.map_(pa.string(), self.type.item_type if self._is_null else self._value.described)
 
     def read(self, scan: Scan, at: Places, row: Rows) -> tuple[pa.Array, Places]:
         """Return the values."""
@@ -379,8 +252,9 @@ class Map(_Blocks):
         entries, _ = self._item.read(scan, places, np.repeat(row, counts))
         # Only keys that are no text are null; their values are malformed.
         keys = pc.fill_null(entries.field(0), "")
-        keys, values, counts = _last_of_equal(keys, entries.field(1), counts)
-        return pa.MapArray.from_arrays(_offsets(counts), keys, _of_nulls(values), self.type), end
+        values = pa.nulls(len(keys), pa.string()) if self._is_null else entries.field(1)
+        keys, values, counts = _last_of_equal(keys, values, counts)
+        return pa.MapArray.from_arrays(_offsets(counts), keys, values, self.type), end
 
 
 def _last_of_equal(keys: pa.Array, values: pa.Array, counts: np.ndarray) -> tuple[pa.Array, pa.Array, np.ndarray]:
@@ -395,12 +269,3 @@ def _last_of_equal(keys: pa.Array, values: pa.Array, counts: np.ndarray) -> tupl
     kept = np.sort(len(both) - 1 - last)
     at = pa.array(kept)
     return keys.take(at), values.take(at), np.bincount(whose[kept], minlength=len(counts))
-
-
-def _solid(kind: pa.DataType) -> pa.DataType:
-    """Return the type of elements and of values of maps: their number counts, even if each is null."""
-    return pa.string() if pa.types.is_null(kind) else kind
-
-
-def _of_nulls(values: pa.Array) -> pa.Array:
-    return values.cast(pa.string()) if pa.types.is_null(values.type) else values

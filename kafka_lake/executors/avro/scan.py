@@ -114,12 +114,7 @@ class Scan:
         return at, length, at + length
 
     def binary(self, begin: Places, length: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
-        """Return bytes as an array.
-
-        Args:
-            begin: Where they begin, ascending and none within those before.
-            kind: The type; strings are not validated.
-        """
+        """Return bytes as an array; places ascend and don't overlap, and text is not validated."""
         kind = kind or pa.binary()
         if not len(begin):
             return pa.array([], kind)
@@ -146,26 +141,8 @@ def _signed(number: np.ndarray) -> np.ndarray:
     return half ^ -(number & _ONE).view(np.int64)
 
 
-def after_varint(content: bytes, at: int) -> int:
-    """Return where the number at a place ends.
-
-    Raises:
-        IndexError: If the bytes end before.
-    """
-    while content[at] & 0x80:
-        at += 1
-    return at + 1
-
-
 def integer(content: bytes, at: int, most: int = _LONG_BYTES) -> tuple[int, int]:
     """Return the int or long at a place, and where it ends.
-
-    Args:
-        most: How many bytes it may have: ten for a long, five for an int.
-
-    Raises:
-        ValueError: If it has more.
-        IndexError: If the bytes end before it does.
 
     >>> integer(bytes([0x03]), 0), integer(bytes([0x80, 0x01]), 0)
     ((-2, 1), (64, 2))
@@ -181,12 +158,7 @@ def integer(content: bytes, at: int, most: int = _LONG_BYTES) -> tuple[int, int]
 
 
 def span(content: bytes, at: int) -> tuple[int, int]:
-    """Return where the bytes at a place begin and end.
-
-    Raises:
-        ValueError: If there are fewer.
-        IndexError: Likewise.
-    """
+    """Return where the bytes at a place begin and end; raises ValueError or IndexError if there are fewer."""
     length, begin = integer(content, at)
     if not 0 <= length <= len(content) - begin:
         raise ValueError("longer than what is there")

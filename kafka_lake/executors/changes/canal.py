@@ -8,18 +8,10 @@ https://github.com/alibaba/canal/blob/master/protocol/src/main/java/com/alibaba/
 import re
 from collections.abc import Collection, Mapping
 
-from kafka_lake.executors.changes.change import (
-    DELETE,
-    NOT_A_CHANGE,
-    NOTHING,
-    SEVERAL_ROWS,
-    TRUNCATE,
-    UPSERT,
-    Change,
-    refused,
-)
+from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE, UPSERT, Change, refused
 from kafka_lake.executors.changes.rows_told import ToldRow, change_by, names_of, object_of
 from kafka_lake.executors.changes.spans import integer, items, members, string, time_ms
+from kafka_lake.executors.error_classes import NOT_A_CHANGE, SEVERAL_ROWS
 
 _TYPES = {"INSERT": UPSERT, "UPDATE": UPSERT, "DELETE": DELETE}
 _WHOLE, _OTHER = {-7, -6, -5, 4, 5}, {2, 3, 6, 7, 8}

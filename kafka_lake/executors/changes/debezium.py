@@ -9,22 +9,11 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from kafka_lake.executors.changes.change import (
-    DELETE,
-    NO_OLD_KEY,
-    NO_ORDER,
-    NOT_A_CHANGE,
-    NOTHING,
-    OTHER_KEY,
-    READ,
-    TRUNCATE,
-    UPSERT,
-    Change,
-    refused,
-)
+from kafka_lake.executors.changes.change import DELETE, NOTHING, READ, TRUNCATE, UPSERT, Change, refused
 from kafka_lake.executors.changes.connect_types import ConnectTypes, Convert, converted
 from kafka_lake.executors.changes.spans import integer, is_null, members, string, time_ms
 from kafka_lake.executors.changes.unavailable import Placeholders
+from kafka_lake.executors.error_classes import NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, OTHER_KEY
 
 NAMES = ("db", "schema", "table", "collection")
 """Members of ``source`` that make up the name of a source's table."""

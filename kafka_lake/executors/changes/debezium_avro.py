@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka_lake.executors.changes.avro_spans import Field, Types, branch
-from kafka_lake.executors.changes.change import MALFORMED, NOT_A_CHANGE, READ, UPSERT, Change, refused
+from kafka_lake.executors.changes.change import READ, UPSERT, Change, refused
 from kafka_lake.executors.changes.debezium import NAMES, Envelope, RecordKey, no_operation, told_by
 from kafka_lake.executors.changes.unavailable import Placeholders
+from kafka_lake.executors.error_classes import MALFORMED, NOT_A_CHANGE
 
 _HEADER = 5
 _ROWS = ("before", "after")

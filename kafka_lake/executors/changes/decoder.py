@@ -8,12 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.changes.change import DELETE, KEY_CHANGED, NO_KEY, NO_OLD_KEY, NO_ORDER, READ, UPSERT, Change
+from kafka_lake.executors.changes.change import DELETE, READ, UPSERT, Change
 from kafka_lake.executors.changes.told import change_teller
-from kafka_lake.executors.json.decoder import NOTHING, NULL_IN_REQUIRED_COLUMN, Decoded, failed_at
+from kafka_lake.executors.decoded import NOTHING, Decoded, failed_at
+from kafka_lake.executors.error_classes import (
+    KEY_CHANGED,
+    NO_KEY,
+    NO_OLD_KEY,
+    NO_ORDER,
+    NULL_IN_REQUIRED_COLUMN,
+    VALUE_NOT_SENT,
+)
 from kafka_lake.executors.registered import schema_ids
 
-VALUE_NOT_SENT = "value_not_sent"
 _LATER = ", and the row of the old key may be from another partition. Name a column with order_by:."
 
 Errors = dict[int, tuple[str, str]]
@@ -185,7 +192,7 @@ class ChangesDecoder:
         if not self._counts_ids:
             return seen
         values, keys = (schema_ids(batch.column(part)) for part in ("value", "key"))
-        return replace(seen, schemas=values, key=replace(NOTHING, schemas=keys).data() if keys else {})
+        return replace(seen, schemas=values, key=replace(NOTHING, schemas=keys) if keys else None)
 
 
 class _Told:

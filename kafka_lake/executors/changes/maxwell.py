@@ -6,9 +6,10 @@ https://maxwells-daemon.io/dataformat/
 
 from collections.abc import Collection, Mapping
 
-from kafka_lake.executors.changes.change import DELETE, NOT_A_CHANGE, NOTHING, UPSERT, Change, refused
+from kafka_lake.executors.changes.change import DELETE, NOTHING, UPSERT, Change, refused
 from kafka_lake.executors.changes.rows_told import ToldRow, change_by, names_of, object_of
 from kafka_lake.executors.changes.spans import items, members, string, time_ms
+from kafka_lake.executors.error_classes import NOT_A_CHANGE
 
 _TYPES = {"insert": UPSERT, "bootstrap-insert": UPSERT, "update": UPSERT, "delete": DELETE}
 _BOOTSTRAP = ("bootstrap-start", "bootstrap-complete")

@@ -4,8 +4,9 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from kafka_lake.executors.changes.change import OTHER_KEY, Change, refused
+from kafka_lake.executors.changes.change import Change, refused
 from kafka_lake.executors.changes.spans import members
+from kafka_lake.executors.error_classes import OTHER_KEY
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from kafka_lake.executors.json.arrays import list_like
-from kafka_lake.executors.json.columns import Column, Rules, arrow_type, fed_alone
+from kafka_lake.executors.columns import Column, Rules, arrow_type, fed_alone
 from kafka_lake.executors.json.lines import lines_of
-from kafka_lake.executors.json.marks import Marks, Path
-from kafka_lake.executors.json.parsed import Parsed
+from kafka_lake.executors.json.values import Marks, Parsed, Path, list_like
 
 _TIMES = ("timestamp", "timestamp_ntz")
 _TAKEN = {
@@ -59,15 +57,7 @@ class ArrowColumns:
         self._options = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="error")
 
     def read(self, texts: pa.Array, at: np.ndarray, marks: Marks) -> list[pa.Array] | None:
-        """Return the columns of JSON objects.
-
-        Args:
-            texts: Each begins and ends as an object does.
-            at: The record of each, by number.
-
-        Returns:
-            None if a value has another type than its column, a field has no column, or a text isn't JSON.
-        """
+        """Return the columns of JSON objects; None if a value or field doesn't fit them, or a text isn't JSON."""
         block = lines_of(texts)
         options = pj.ReadOptions(use_threads=False, block_size=block.size + 1)
         try:

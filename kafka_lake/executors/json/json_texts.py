@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from threading import get_ident
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,29 +14,24 @@ _PAIRS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.fi
 
 
 class JsonTexts:
-    """A DuckDB in memory, for one thread.
+    """A DuckDB in memory, one for all decoders of a thread.
 
-    Its parser is lenient, and writes numbers and texts anew: what that changes is its callers' to find.
+    Its parser is lenient, and writes numbers and texts anew: callers find what that changes.
     """
 
-    def __init__(self) -> None:
-        self._database: Any = None
+    _databases: ClassVar[dict[int, Any]] = {}
 
     @property
     def begun(self) -> bool:
         """Whether the database is there: it takes 0.1 s, when it is first used."""
-        return self._database is not None
+        return get_ident() in self._databases
 
     def valid(self, texts: pa.Array) -> np.ndarray:
         """Return which texts are JSON, or nearly."""
         return _flags(self._select("json_valid(v)", texts))
 
     def fields(self, texts: pa.Array, names: Sequence[str]) -> tuple[dict[str, pa.Array], pa.ListArray] | None:
-        """Return the JSON text of fields, null where one is null or missing, and all names of each object.
-
-        Args:
-            names: The fields; none is empty.
-        """
+        """Return the JSON text of fields, null where one is null or missing, and all names of each object."""
         groups = _distinct_in_any_case(names)
         shapes = [_literal(json.dumps(dict.fromkeys(group, "JSON"))) for group in groups]
         asked = ["json_keys(v)", *(f"json_transform(v, {shape})" for shape in shapes)]
@@ -67,13 +63,12 @@ class JsonTexts:
 
     def _selected(self, asked: Sequence[str], texts: pa.Array) -> list[pa.Array]:
         columns = ", ".join(f"{each} AS c{number}" for number, each in enumerate(asked))
-        if self._database is None:
-            self._database = _database()
-        self._database.register("texts", pa.table({"v": texts}))
+        database = self._databases.get(get_ident()) or self._databases.setdefault(get_ident(), _database())
+        database.register("texts", pa.table({"v": texts}))
         try:
-            made = self._database.sql(f"SELECT {columns} FROM texts").to_arrow_table()
+            made = database.sql(f"SELECT {columns} FROM texts").to_arrow_table()
         finally:
-            self._database.unregister("texts")
+            database.unregister("texts")
         return [_one(column) for column in made.columns]
 
 

@@ -7,14 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json.arrays import list_like
+from kafka_lake.executors.columns import Column, Rules, arrow_type, fed_alone
+from kafka_lake.executors.error_classes import NOT_JSON
 from kafka_lake.executors.json.arrow_columns import ArrowColumns, arrow_can
-from kafka_lake.executors.json.columns import Column, Rules, arrow_type, fed_alone
 from kafka_lake.executors.json.json_texts import JsonTexts
-from kafka_lake.executors.json.marks import Beside, Marks, Path
-from kafka_lake.executors.json.text_values import TextValues, firsts, surely_unlike
+from kafka_lake.executors.json.values import Beside, Marks, Path, TextValues, firsts, list_like, surely_unlike
 
-NOT_JSON, TWICE, OTHER_CASE, MANY_NAMES = "not JSON", "a field twice", "a name in another case", "too many new names"
+TWICE, OTHER_CASE, MANY_NAMES = "a field twice", "a name in another case", "too many new names"
 FEW = "too few records to start DuckDB for"
 _FEW = 100
 """Records that are decoded one by one in less time than DuckDB needs to start."""
@@ -32,25 +31,22 @@ class Level:
         path: The struct that they are in, by columns' names.
     """
 
-    def __init__(self, columns: Sequence[Column], rules: Rules, path: Path, texts: JsonTexts) -> None:
-        self._columns, self._rules, self._path, self._texts = tuple(columns), rules, path, texts
+    def __init__(self, columns: Sequence[Column], rules: Rules, path: Path) -> None:
+        self._columns, self._rules, self._path, self._texts = tuple(columns), rules, path, JsonTexts()
         self._sources = list(dict.fromkeys(source for each in columns for source in each[2] if source))
-        self._lower = {source.lower() for source in self._sources} if rules.any_case else set()
+        self._lower: dict[str, list[str]] = {}
+        for source in self._sources if rules.any_case else ():
+            self._lower.setdefault(source.lower(), []).append(source)
+        self._spellings: dict[str, str] = {}
         self._alone = fed_alone(columns)
         self._arrow = ArrowColumns(columns, rules, path) if arrow_can(columns) else None
-        self._values = TextValues(rules, texts)
+        self._values = TextValues(rules)
         self._inner: dict[Path, Level] = {}
         self._beside: list[str] = []
         self._pause = 0
 
     def read(self, texts: pa.Array, at: np.ndarray, marks: Marks) -> list[pa.Array]:
-        """Return the columns of JSON objects.
-
-        Args:
-            texts: They begin and end as objects do.
-            at: The record of each, by number.
-            marks: Gets the records that must be looked at alone, and the values without a column.
-        """
+        """Return the columns of JSON objects; what they lack or what doesn't surely fit is noted in the marks."""
         if self._arrow is not None and self._pause == 0:
             if (made := self._arrow.read(texts, at, marks)) is not None:
                 return made
@@ -64,7 +60,7 @@ class Level:
     def _by_field(self, texts: pa.Array, at: np.ndarray, marks: Marks) -> list[pa.Array]:
         marks.lenient = True
         duck = self._texts
-        names = [*self._sources, *self._beside]
+        names = [*self._sources, *self._spellings, *self._beside]
         found = duck.fields(texts, names)
         if found is None:
             valid = duck.valid(texts)
@@ -80,6 +76,7 @@ class Level:
             more = duck.fields(texts, new)
             assert more is not None, "it was JSON before"
             fields |= more[0]
+        self._take_spellings(fields, at, marks)
         self._note_beside(fields, at, marks)
         # DuckDB's structs have no field without a name: the records that have one are decoded alone.
         fields[""] = pa.nulls(len(texts), pa.string())
@@ -94,27 +91,39 @@ class Level:
         return [pa.nulls(count, arrow_type(each[1])) for each in self._columns]
 
     def _looked_at(self, keys: pa.ListArray, at: np.ndarray, marks: Marks) -> list[str]:
-        """Refuse objects whose names need it, and return the names without a column that are new."""
+        """Refuse objects whose names need it, and return the names that are new."""
         encoded = keys.flatten().dictionary_encode()
         codes, names = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
         owners = pc.list_parent_indices(keys).to_numpy(zero_copy_only=False)
         marks.refuse(at[_with_twice(owners, codes, len(keys), len(names))], TWICE)
-        mine, new = {*self._sources, *self._beside}, []
+        mine, new = {*self._sources, *self._spellings, *self._beside}, []
         case, many = np.zeros(len(names), dtype=bool), np.zeros(len(names), dtype=bool)
         for code, name in enumerate(names):
             if name in mine:
                 continue
-            if name.lower() in self._lower:
+            meant = self._lower.get(name.lower(), ())
+            if len(meant) > 1:
                 case[code] = True
-            elif not name or len(self._beside) >= _NAMES:
+            elif not name or len(self._beside) + len(self._spellings) >= _NAMES:
                 many[code] = True
             else:
                 new.append(name)
-                self._beside.append(name)
+                if meant:
+                    self._spellings[name] = meant[0]
+                else:
+                    self._beside.append(name)
         for found, why in ((case, OTHER_CASE), (many, MANY_NAMES)):
             if found.any():
                 marks.refuse(at[np.unique(owners[found[codes]])], why)
         return new
+
+    def _take_spellings(self, fields: dict[str, pa.Array], at: np.ndarray, marks: Marks) -> None:
+        """Let names in another case feed the columns that nothing else in their object feeds."""
+        for source in set(self._spellings.values()):
+            names = [source, *(name for name, meant in self._spellings.items() if meant == source)]
+            given = np.sum([fields[name].is_valid().to_numpy(zero_copy_only=False) for name in names], axis=0)
+            marks.refuse(at[given > 1], OTHER_CASE)
+            fields[source] = pc.coalesce(*(fields[name] for name in names))
 
     def _note_beside(self, fields: dict[str, pa.Array], at: np.ndarray, marks: Marks) -> None:
         kept = []
@@ -143,7 +152,7 @@ class Level:
         texts = _beginning(texts, "{", at, marks=marks, path=path)
         level = self._inner.get(path)
         if level is None:
-            level = self._inner[path] = Level(kind[1], self._rules, path, self._texts)
+            level = self._inner[path] = Level(kind[1], self._rules, path)
         made = level.read(pc.fill_null(texts, "{}"), at, marks)
         return pa.StructArray.from_arrays(made, fields=list(arrow_type(kind)), mask=texts.is_null())
 

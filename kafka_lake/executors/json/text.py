@@ -107,12 +107,7 @@ def parse(content: bytes) -> Any:
 
 
 def parse_object(content: bytes) -> dict[str, Any]:
-    """Return a JSON object as `parse` does.
-
-    Raises:
-        NotJsonError: If it isn't one.
-        TooDeepError: As `parse`.
-    """
+    """Return a JSON object as `parse` does."""
     value = parse(content)
     if isinstance(value, dict):
         return value
@@ -183,11 +178,7 @@ def _reason(text: str, error: json.JSONDecodeError) -> str:
 
 
 def refuse_twice(value: Any) -> None:
-    """Refuse a value that has an object with a field that is there twice.
-
-    Raises:
-        NotJsonError: If it has.
-    """
+    """Refuse a value that has an object with a field that is there twice."""
     if isinstance(value, dict):
         if isinstance(value, Twice):
             raise twice(value.names)

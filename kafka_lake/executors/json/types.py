@@ -167,11 +167,7 @@ def merged_into(one: Kind, other: Kind) -> Kind:
 
 
 def settled(kind: Kind, times: bool) -> Kind:
-    """Return a type without fields of which nothing is known; None if nothing is left.
-
-    Args:
-        times: Whether text that is a time everywhere stays one; else it is text.
-    """
+    """Return a type without unknown fields, None if nothing is left; without `times`, times are text."""
     if isinstance(kind, list) and kind[0] == "struct":
         fields = {name: known for name, each in kind[1].items() if (known := settled(each, times)) is not None}
         return ["struct", fields] if fields else None

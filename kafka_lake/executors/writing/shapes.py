@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.json.arrays import list_like
+from kafka_lake.executors.json.values import list_like
 
 
 def shaped(array: pa.Array, kind: Any) -> pa.Array:

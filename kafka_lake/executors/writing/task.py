@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_lake.executors.decoded import NOTHING, Decoded, Observed
 from kafka_lake.executors.decoders import RecordDecoder, record_decoder
-from kafka_lake.executors.json.decoder import Decoded, Seen
 from kafka_lake.executors.packing import Batches
 from kafka_lake.executors.task import ERROR_CLASS, ERROR_MESSAGE, dumped, single_threaded
 from kafka_lake.executors.writing.files import Files
@@ -161,7 +161,7 @@ class Writer:
         if work.tests and len(rows):
             rows, kept, failed = self._checked(rows, kept, failed)
         report = _counted(report, whole, failed)
-        if decoded.seen or decoded.seen.alone:
+        if decoded.seen != NOTHING:
             report = replace(report, seen=(*report.seen, dumped(decoded.seen, batch)))
             if self._before_stop is None and _has_new_fields(decoded.seen, work.known):
                 self._before_stop = _ENOUGH_RECORDS
@@ -284,7 +284,7 @@ def _failing(records: pa.RecordBatch, classes: pa.Array, messages: pa.Array) -> 
     return records.append_column(ERROR_CLASS, classes).append_column(ERROR_MESSAGE, messages)
 
 
-def _has_new_fields(seen: Seen, known: Sequence[str] | None) -> bool:
+def _has_new_fields(seen: Observed, known: Sequence[str] | None) -> bool:
     """Return whether records have fields that may become columns."""
     return known is not None and any(name not in known for part in seen.news.values() for name in part)
 

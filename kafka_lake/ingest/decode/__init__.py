@@ -7,30 +7,32 @@ failed), ``error_class`` and ``error_message`` (both null where it did not) besi
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from kafka_lake.executors.error_classes import (
+    BAD_KEY,
+    KEY_CHANGED,
+    MALFORMED,
+    NO_KEY,
+    NO_OLD_KEY,
+    NO_ORDER,
+    NO_SCHEMA_ID,
+    NOT_A_CHANGE,
+    NOT_JSON,
+    NOT_TEXT,
+    NULL_IN_REQUIRED_COLUMN,
+    OTHER_KEY,
+    SEVERAL_ROWS,
+    TOO_DEEP,
+    TOO_LARGE,
+    UNDECODABLE,
+    UNKNOWN_SCHEMA,
+    VALUE_NOT_SENT,
+    WRONG_TYPE,
+)
 from kafka_lake.ingest.rule import RULE_CLASS
 
-NOT_JSON = "not_json"
-NOT_TEXT = "not_text"
-NO_SCHEMA_ID = "no_schema_id"
-UNKNOWN_SCHEMA = "unknown_schema"
-MALFORMED = "malformed"
-WRONG_TYPE = "wrong_type"
-NULL_IN_REQUIRED_COLUMN = "null_in_required_column"
-TOO_LARGE = "too_large"
-TOO_DEEP = "too_deep"
-BAD_KEY = "bad_key"
 TRANSFORM_FAILED = "transform_failed"
-UNDECODABLE = "undecodable"
 UNMATCHED = "unmatched"
-NOT_A_CHANGE = "not_a_change"
-NO_KEY = "no_key"
-NO_ORDER = "no_order"
-OTHER_KEY = "other_key"
-VALUE_NOT_SENT = "value_not_sent"
 RULE = f"{RULE_CLASS}<name>"
-KEY_CHANGED = "key_changed"
-NO_OLD_KEY = "no_old_key"
-SEVERAL_ROWS = "several_rows"
 
 ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
     {

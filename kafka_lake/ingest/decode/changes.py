@@ -13,11 +13,11 @@ from kafka_lake.executors.changes.debezium import key_row
 from kafka_lake.executors.changes.decoder import ChangesDecoder
 from kafka_lake.executors.changes.told import ROWS_TOLD, rows_told
 from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
+from kafka_lake.executors.decoded import Observed
 from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
+from kafka_lake.ingest.decode.columns import Target, nullable_all
 from kafka_lake.ingest.decode.decoder import Decoder, Learned
-from kafka_lake.ingest.decode.json.columns import nullable_all
-from kafka_lake.ingest.decode.json.decoder import Json
-from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.json_values import Json
 from kafka_lake.ingest.decode.unavailable import may_be_unavailable
 from kafka_lake.ingest.tasks import packed, told
 
@@ -151,9 +151,9 @@ class Changes:
         has_order = bool(self.order_by) or self.envelope not in ROWS_TOLD
         return replace(self, comparable=has_order or count == 1)
 
-    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
         """Return what a pass taught about rows."""
-        learned = self.rows.learn(counts, records, _relaxed(target))
+        learned = self.rows.learn(seen, records, _relaxed(target))
         return learned and Learned(replace(self, rows=learned.decoder), learned.again)
 
     def look(self, records: DataFrame) -> "Changes":
@@ -173,9 +173,9 @@ class Changes:
         """Return the marks of what decodes rows."""
         return self.rows.marks()
 
-    def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
+    def seen(self, seen: Observed) -> Mapping[str, int]:
         """Return the schemas of rows."""
-        return self.rows.seen(counts)
+        return self.rows.seen(seen)
 
     def unkept(self) -> Mapping[str, str]:
         """Return what is said of rows."""

@@ -7,20 +7,18 @@ from pathlib import Path
 from pyspark.sql import types as T
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.columns import Rules
 from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
-from kafka_lake.ingest.decode.by_schema.from_file import FromFile
-from kafka_lake.ingest.decode.by_schema.registered import MARKS, SCHEMA_TYPES, Part, Registered
-from kafka_lake.ingest.decode.by_schema.writer import writer_of
 from kafka_lake.ingest.decode.changes import Changes
-from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.json.decoder import Json
+from kafka_lake.ingest.decode.columns import Target
+from kafka_lake.ingest.decode.decoder import Decoder, Plain
+from kafka_lake.ingest.decode.json_values import Json
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.key_columns import key_columns
-from kafka_lake.ingest.decode.protobuf.schema import imports_of
-from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.decode.text import Plain
+from kafka_lake.ingest.decode.protobuf_schema import imports_of
+from kafka_lake.ingest.decode.registered import MARKS, SCHEMA_TYPES, FromFile, Part, Registered
+from kafka_lake.ingest.decode.writer import writer_of
 from kafka_lake.ingest.topic_table import Format, TopicTable
 from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake.lake.positions import TableState, ancestors, summary_of

@@ -1,16 +1,50 @@
-"""What every format's decoder can do, so that staging knows none of them."""
+"""What every format's decoder can do, and how records are decoded in Spark's tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.executors.task import OBSERVED
-from kafka_lake.ingest.decode.in_tasks import decoded_in_tasks
-from kafka_lake.ingest.decode.target import Target
+from kafka_lake.executors import task
+from kafka_lake.executors.decoded import Observed
+from kafka_lake.executors.error_classes import UNDECODABLE
+from kafka_lake.executors.task import CHANGE, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
+from kafka_lake.ingest.decode.columns import Target, columns_of, nullable_all, travelling
+from kafka_lake.ingest.tasks import told
+
+_HEADERS = "headers"
+
+
+def decoded_in_tasks(
+    records: DataFrame, columns: T.StructType, work: Mapping[str, Any], change: T.StructType | None = None
+) -> DataFrame:
+    """Return the records with ``decoded``, ``error_class``, ``error_message`` and ``observed``."""
+    text = T.StringType()
+    fields = [
+        *records.schema.fields,
+        T.StructField(DECODED, travelling(nullable_all(columns))),
+        *(T.StructField(name, text) for name in (ERROR_CLASS, ERROR_MESSAGE, OBSERVED)),
+        *([] if change is None else [T.StructField(CHANGE, change)]),
+    ]
+    given = records
+    if _HEADERS in records.columns:
+        # Null lists one after the other cost Spark's Arrow writer the square of their number.
+        given = records.withColumn(_HEADERS, F.coalesce(_HEADERS, F.array().cast(records.schema[_HEADERS].dataType)))
+    made = given.mapInArrow(told(task.decode, work), T.StructType(fields))
+    if _HEADERS in records.columns:
+        made = made.withColumn(_HEADERS, F.when(F.size(_HEADERS) > 0, F.col(_HEADERS)))
+    return made
+
+
+def observed_in_tasks(records: DataFrame, work: Mapping[str, Any], max_columns: int) -> Observed:
+    """Return what records have that no column takes, in a pass of its own."""
+    asked = records.select("key", "value", "partition", "offset")
+    frame = asked.mapInArrow(told(task.observe, work), T.StructType([T.StructField(OBSERVED, T.StringType())]))
+    return loaded((row[OBSERVED] for row in frame.collect()), max_columns)
+
 
 MESSAGE = 2000
 """Characters of an error message that are kept."""
@@ -37,11 +71,11 @@ class Decoder(Protocol):
     def change(self, target: Target) -> T.StructType | None:
         """Return the type of what records do to rows of a table; None if they are no changes."""
 
-    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> "Learned | None":
+    def learn(self, seen: Observed, records: DataFrame, target: Target) -> "Learned | None":
         """Return a decoder that knows what a pass has shown; None if there was nothing new.
 
         Args:
-            counts: As ``observed`` what tasks have seen, see `kafka_lake.executors.task.dumped`.
+            seen: What its tasks observed.
             records: The records of the pass, to be read again if need be.
             target: What they were decoded into.
         """
@@ -52,7 +86,7 @@ class Decoder(Protocol):
     def marks(self) -> Mapping[str, str]:
         """Return what the snapshot's summary shall say, so that the next run knows it from the start."""
 
-    def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
+    def seen(self, seen: Observed) -> Mapping[str, int]:
         """Return how many records were written with which schema, by its label; empty if no schema tells."""
 
     def unkept(self) -> Mapping[str, str]:
@@ -83,7 +117,7 @@ class Nothing:
         """Return None."""
         return None
 
-    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
         """Return None."""
         return None
 
@@ -95,7 +129,7 @@ class Nothing:
         """Return no mark."""
         return {}
 
-    def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
+    def seen(self, seen: Observed) -> Mapping[str, int]:
         """Return nothing."""
         return {}
 
@@ -105,12 +139,7 @@ class Nothing:
 
 
 def decoded(records: DataFrame, decoder: Decoder, target: Target, max_record_bytes: int | None = None) -> DataFrame:
-    """Return records with the columns that `decoded_in_tasks` adds.
-
-    Args:
-        target: The columns that ``decoded`` shall have.
-        max_record_bytes: Longer values are ``too_large``, and not parsed; None for no limit.
-    """
+    """Return records with the columns that `decoded_in_tasks` adds."""
     work = decoder.work(target, max_record_bytes)
     return decoded_in_tasks(records, target.columns, work, decoder.change(target))
 
@@ -143,3 +172,42 @@ def _bytes() -> Column:
 
     headers = F.when(F.size("headers") > 0, F.aggregate("headers", F.lit(0).cast("bigint"), added)).otherwise(0)
     return length(F.col("key")) + length(F.col("value")) + headers
+
+
+COLUMN = "value"
+_KINDS: dict[str, T.DataType] = {"string": T.StringType(), "bytes": T.BinaryType()}
+
+
+@dataclass(frozen=True)
+class Plain(Nothing):
+    """Decodes nothing: the value is the column."""
+
+    kind: Literal["string", "bytes"]
+
+    @property
+    def fixed(self) -> Target:
+        """The one column."""
+        return Target(T.StructType([T.StructField(COLUMN, _KINDS[self.kind])]))
+
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+        """Return what tasks are told."""
+        return {"decoder": "plain", "kind": self.kind, "max_bytes": max_record_bytes}
+
+
+@dataclass(frozen=True)
+class Unreadable(Nothing):
+    """Makes a dead letter of every value, whatever it is.
+
+    Args:
+        also_none: Whether a record without a value becomes one, too: in a keyed table it deletes a row.
+    """
+
+    message: str
+    error_class: str = UNDECODABLE
+    also_none: bool = False
+    fixed: Target | None = None
+
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+        """Return what tasks are told."""
+        told = {"error_class": self.error_class, "message": self.message[:MESSAGE], "also_none": self.also_none}
+        return {"decoder": "refusing", "columns": columns_of(target.columns, target), **told}

@@ -11,11 +11,7 @@ from kafka_lake.lake.tables import sources_of
 
 
 def without_excepted(fields: T.StructType, spec: TopicTable) -> T.StructType:
-    """Return fields without those that the settings leave out.
-
-    Args:
-        fields: Of records, or columns of their own names.
-    """
+    """Return fields without those that the settings leave out."""
     if not spec.except_columns:
         return fields
     return T.StructType([field for field in fields if field.name not in spec.except_columns])

@@ -1,6 +1,5 @@
 """The record's key as a column beside those of its value, by a decoder of its own."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,10 +7,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from kafka_lake.executors.task import OBSERVED
-from kafka_lake.ingest.decode.decoder import Decoder, Learned
-from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.decode.text import COLUMN
+from kafka_lake.executors.decoded import NOTHING, Observed
+from kafka_lake.ingest.decode.columns import Target
+from kafka_lake.ingest.decode.decoder import COLUMN, Decoder, Learned
 
 _VALUE, _KEY = "__kafka_lake_value", "__kafka_lake_key"
 
@@ -67,10 +65,10 @@ class Keyed:
         """Return None."""
         return None
 
-    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
         """Return what a pass taught about values, keys, or both."""
-        value = self.value.learn(counts, records, target.without(self.column))
-        key = self.key.learn(_of_key(counts), records, target)
+        value = self.value.learn(seen, records, target.without(self.column))
+        key = self.key.learn(seen.key or NOTHING, records, target)
         if value is None and key is None:
             return None
         both = replace(self, value=value.decoder if value else self.value, key=key.decoder if key else self.key)
@@ -84,11 +82,11 @@ class Keyed:
         """Return the marks of both."""
         return {**self.value.marks(), **self.key.marks()}
 
-    def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
+    def seen(self, seen: Observed) -> Mapping[str, int]:
         """Return the schemas of both."""
         return {
-            **self.value.seen(counts),
-            **{f"{label} of the key": count for label, count in self.key.seen(_of_key(counts)).items()},
+            **self.value.seen(seen),
+            **{f"{label} of the key": count for label, count in self.key.seen(seen.key or NOTHING).items()},
         }
 
     def unkept(self) -> Mapping[str, str]:
@@ -98,12 +96,6 @@ class Keyed:
     def _field(self, columns: T.StructType) -> T.StructField:
         alone = columns.fieldNames() == [COLUMN]
         return T.StructField(self.column, columns[COLUMN].dataType if alone else columns)
-
-
-def _of_key(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a pass has shown of keys."""
-    texts = map(json.loads, counts.get(OBSERVED) or ())
-    return {**counts, OBSERVED: tuple(json.dumps({"at": t["at"], **t["key"]}) for t in texts if t["key"])}
 
 
 def _known(decoder: Decoder) -> Sequence[tuple[str, T.StructType]]:

@@ -15,14 +15,7 @@ KEYED = "kafka-lake.keyed"
 
 
 def key_columns(spec: TopicTable, table: Table | None) -> tuple[str, ...]:
-    """Return the columns that tell a topic's rows apart.
-
-    Args:
-        table: Knows what the records' keys have shown; None if there is none yet.
-
-    Returns:
-        Their names; empty if it is the record's key as it is, or if records must be looked at first.
-    """
+    """Return the columns that tell a topic's rows apart."""
     if spec.key:
         return spec.key
     if spec.envelope == "none":

@@ -46,16 +46,7 @@ _NO_TIMESTAMP_TYPE = -1
 
 
 def rows_of(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -> DataFrame:
-    """Return the table's rows: what `transformed` gives, without the rows that the transform marked as errors.
-
-    Args:
-        decoded: Records with ``decoded`` and ``error_class``.
-        spec: Metadata column and transform count.
-        topic_id: The topic's id, for the metadata column; empty or None if the brokers have none to tell.
-
-    Raises:
-        ConfigurationError: As `transformed`.
-    """
+    """Return the table's rows: what `transformed` gives, without the rows that the transform marked as errors."""
     return without_errors(transformed(decoded, spec, topic_id), spec)
 
 
@@ -66,12 +57,7 @@ def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
 
 
 def change_columns(spec: TopicTable, columns: T.StructType | None = None) -> list[T.StructField]:
-    """Return the columns by which a keyed table tells of changes.
-
-    Args:
-        columns: Those of its rows, which tell the type of a history's intervals: without the column of the order there
-            are none yet. Leave them out where names are all that counts.
-    """
+    """Return the columns by which a keyed table tells of changes."""
     found = []
     if spec.is_keyed and spec.has_source_order:
         found.append(T.StructField(CHANGE, CHANGE_TYPE))
@@ -109,11 +95,6 @@ def transformed(decoded: DataFrame, spec: TopicTable, topic_id: str | None = Non
     Its result may have the column ``_error``, see `marks_errors`: a caller can count those rows before they are taken
     out by `without_errors`.
 
-    Args:
-        decoded: Records with ``decoded`` and ``error_class``; their own column ``topic_id`` counts, if there is one.
-        spec: Metadata column and transform count.
-        topic_id: The topic's id, for the metadata column; empty or None if the brokers have none to tell.
-
     Raises:
         ConfigurationError: If the transform can't be imported, gives no DataFrame, loses the metadata column, or
             has errors that can't be told from data or traced to a record.
@@ -126,11 +107,7 @@ def transformed(decoded: DataFrame, spec: TopicTable, topic_id: str | None = Non
 
 
 def apply_transform(rows: DataFrame, spec: TopicTable) -> DataFrame:
-    """Return what the topic's ``transform`` makes of the rows; the rows themselves if it has none.
-
-    Raises:
-        ConfigurationError: As `transformed`.
-    """
+    """Return what the topic's ``transform`` makes of the rows; the rows themselves if it has none."""
     if spec.transform is None:
         return rows
     result = load_transform(spec.transform)(rows)
@@ -184,12 +161,7 @@ def without_errors(rows: DataFrame, spec: TopicTable) -> DataFrame:
 
 
 def transform_errors(rows: DataFrame, spec: TopicTable) -> DataFrame:
-    """Return which records the transform refused and why: topic_id, partition, offset, error_message; once each.
-
-    Args:
-        rows: What `transformed` gave; `marks_errors` says whether there is anything to ask for.
-        spec: Its metadata column tells the record.
-    """
+    """Return which records the transform refused and why: topic_id, partition, offset, error_message; once each."""
     origin = rows[f"`{spec.metadata_column}`"]
     places = [origin.getField(name).alias(name) for name in ("topic_id", "partition", "offset")]
     marked = rows.filter(F.col(TRANSFORM_ERROR).isNotNull()).select(*places, F.col(TRANSFORM_ERROR))
@@ -201,9 +173,6 @@ def with_transform_errors(decoded: DataFrame, errors: DataFrame) -> DataFrame:
 
     This evaluates the transform a second time. One that isn't deterministic may refuse other rows than it did when
     they were written: compare the number of letters with the number of marked rows.
-
-    Args:
-        errors: What `transform_errors` found in its result.
     """
     named = errors.select(
         F.col("topic_id").alias("failed_topic_id"),
@@ -250,14 +219,7 @@ def none_failed(records: DataFrame) -> DataFrame:
 
 
 def dead_letters_of(decoded: DataFrame, run_id: str, topic_id: str | None = None) -> DataFrame:
-    """Return the rows of the dead-letter table: what didn't decode, with its bytes and the reason.
-
-    Args:
-        decoded: Records with ``error_class`` and ``error_message``; their own column ``topic_id`` counts, if there
-            is one.
-        run_id: The run that found them.
-        topic_id: The topic's id: topic, partition and offset alone would also name a record of the topic recreated.
-    """
+    """Return the rows of the dead-letter table: what didn't decode, with its bytes and the reason."""
     return decoded.filter(F.col("error_class").isNotNull()).select(
         F.col("topic"),
         _topic_id(decoded, topic_id).alias("topic_id"),
@@ -276,12 +238,7 @@ def dead_letters_of(decoded: DataFrame, run_id: str, topic_id: str | None = None
 
 
 def records_from_dead_letters(dead_letters: DataFrame) -> DataFrame:
-    """Return the records that dead letters were, as Spark's Kafka source gives them, and their ``topic_id``.
-
-    Args:
-        dead_letters: Rows of a dead-letter table. One of an earlier version may lack ``topic_id`` and
-            ``timestamp_type``, which are null and -1 then.
-    """
+    """Return the records that dead letters were, as Spark's Kafka source gives them, and their ``topic_id``."""
     number = F.lit(_NO_TIMESTAMP_TYPE)
     if "timestamp_type" in dead_letters.columns:
         for each, name in _TIMESTAMP_TYPES.items():

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.text import seconds_of
 from kafka_lake.executors.changes.change import DELETE, READ
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.columns import nullable_all
 from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.keyed.fold import UNTOLD
 from kafka_lake.ingest.keyed.keys import DOES, OTHER_PARTITION, Keys, quoted, stop

@@ -7,8 +7,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import DELETE
+from kafka_lake.executors.error_classes import VALUE_NOT_SENT
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode import VALUE_NOT_SENT
 from kafka_lake.ingest.keyed.check import NotSent
 from kafka_lake.ingest.keyed.deletes import without_late
 from kafka_lake.ingest.keyed.fold import UNKNOWN, without_value

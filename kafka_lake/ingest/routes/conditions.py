@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.errors import ConditionError
 from kafka_lake.ingest.context import Connections, Context
-from kafka_lake.ingest.decode.by_schema.names import SchemaNames, name_of, names_in
 from kafka_lake.ingest.decode.choose import fetch_of
+from kafka_lake.ingest.decode.schema_names import SchemaNames, name_of, names_in
 from kafka_lake.ingest.plan.model import Plan, position_only
 from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.routes.by_value import Admission, admitted, knowing

@@ -17,7 +17,7 @@ from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.errors import UnmatchedRecordError
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode.by_schema.names import SchemaNames
+from kafka_lake.ingest.decode.schema_names import SchemaNames
 from kafka_lake.ingest.plan.model import Plan, Share, can_be_parted, part, position_only
 from kafka_lake.ingest.read import Records, read
 from kafka_lake.ingest.routes.conditions import (

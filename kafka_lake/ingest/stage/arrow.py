@@ -19,14 +19,15 @@ from pyspark.sql import types as T
 
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.executors.task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
+from kafka_lake.executors.task import loaded as loaded_observed
 from kafka_lake.executors.writing import task
 from kafka_lake.executors.writing.report import Report, loaded, merged
 from kafka_lake.executors.writing.rules import merged_answers
 from kafka_lake.executors.writing.task import REPORT, TOPIC_ID
+from kafka_lake.ingest.decode.columns import Target, spark_columns
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_frequent_first
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.rows import none_failed
-from kafka_lake.ingest.decode.target import Target, spark_columns
 from kafka_lake.ingest.decoding import Batch, Written
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.row_rules import RowRules, row_rules
@@ -173,7 +174,7 @@ def written(
         "untimed": done.untimed,
         "oldest_ms": done.oldest_ms,
         "newest_ms": done.newest_ms,
-        OBSERVED: done.seen,
+        OBSERVED: loaded_observed(done.seen, spec.max_columns),
     }
 
     def judged() -> DataFrame:

@@ -13,8 +13,8 @@ from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.executors.task import ERROR_CLASS
 from kafka_lake.executors.writing.task import TABLE, decode_and_write_tables
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode.json.decoder import Json
-from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.columns import Target
+from kafka_lake.ingest.decode.json_values import Json
 from kafka_lake.ingest.decoding import Written
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.row_rules import RowRules

@@ -10,8 +10,8 @@ from kafka_lake.common.offsets import Position
 from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import STAGED_WITH
+from kafka_lake.ingest.decode.columns import nullable_all
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_frequent_first
-from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import added_between, at_version, state_of
 from kafka_lake.ingest.stage.frames import append, shaped, tasks_of

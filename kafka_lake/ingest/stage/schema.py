@@ -13,16 +13,15 @@ from pyspark.sql import types as T
 from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
-from kafka_lake.ingest.decode.by_schema.registered import Registered
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.choose import decoder_of
+from kafka_lake.ingest.decode.columns import Target, documented, iceberg_columns, nullable_all, spark_columns
 from kafka_lake.ingest.decode.decoder import Decoder, decoded
 from kafka_lake.ingest.decode.excepted import refuse_excepted_key, without_excepted
-from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.key_columns import KEYED, keep_keyed_property, keyed_property
+from kafka_lake.ingest.decode.registered import Registered
 from kafka_lake.ingest.decode.rows import change_columns, row_type, rows_of
-from kafka_lake.ingest.decode.target import Target, documented, iceberg_columns, spark_columns
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.topic_table import TopicTable, WriteMode
 from kafka_lake.lake.evolution.evolve import evolve

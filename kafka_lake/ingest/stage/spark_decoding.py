@@ -7,11 +7,13 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
+from kafka_lake.executors.error_classes import UNDECODABLE
+from kafka_lake.executors.task import OBSERVED, loaded
 from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.decode import UNDECODABLE
 from kafka_lake.ingest.decode.choose import decoder_of
+from kafka_lake.ingest.decode.columns import Target, spark_columns
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics, decoded
+from kafka_lake.ingest.decode.decoder import Decoder, Unreadable, batch_metrics, decoded
 from kafka_lake.ingest.decode.rows import (
     TRANSFORM_ERROR,
     dead_letters_of,
@@ -22,8 +24,6 @@ from kafka_lake.ingest.decode.rows import (
     with_transform_errors,
     without_errors,
 )
-from kafka_lake.ingest.decode.target import Target, spark_columns
-from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.decoding import Batch, Decoded, SchemaPlan, Written
 from kafka_lake.ingest.keyed.changes import changes_of
 from kafka_lake.ingest.rules.asked import Asked, Verdict
@@ -113,6 +113,7 @@ class SparkDecoding:
                     _observed(refusals) or transformed(judged, spec, topic_id).agg(marked_errors).collect()[0].asDict()
                 )
                 counted["failed"] += marked["refused"]
+            counted[OBSERVED] = loaded(counted[OBSERVED], spec.max_columns)
             return counted
 
         return Decoded(without_errors(rows, spec), counts, lambda: judged)

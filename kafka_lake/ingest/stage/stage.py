@@ -13,15 +13,15 @@ from pyspark.sql import DataFrame
 from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.common.records import without_time
 from kafka_lake.errors import AuditFailedError, TableError
+from kafka_lake.executors.decoded import NOTHING
 from kafka_lake.executors.task import OBSERVED
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import UNRECONCILED
 from kafka_lake.ingest.decode import UNMATCHED
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics, decoded
+from kafka_lake.ingest.decode.decoder import Decoder, Unreadable, batch_metrics, decoded
 from kafka_lake.ingest.decode.key_columns import key_columns
-from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.decoding import Batch, SchemaPlan, Written
 from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.keyed.history.check import HistoryBatch
@@ -128,6 +128,7 @@ def stage(
                 failed = replace(failed, table=leave_out_expired(context, plan, failed.table))
         undo.pop_all()
     counts, untimed = rows.counts, int(rows.counts.get("untimed", 0))
+    observed = rows.counts.get(OBSERVED, NOTHING)
     return Staged(
         primary=primary,
         dead_letters=failed.table,
@@ -140,7 +141,7 @@ def stage(
         failed_rows=failed.rows,
         ignored=(*rows.plan.ignored, *rows.left_out),
         conflicts=rows.plan.conflicts,
-        schemas=rows.decoder.seen(counts),
+        schemas=rows.decoder.seen(observed),
         oldest_ms=counts.get("oldest_ms"),
         newest_ms=counts.get("newest_ms"),
         bytes_read=counts["bytes_read"],
@@ -149,6 +150,7 @@ def stage(
         rules=verdict.results,
         unkept={**_unkept(context.spec, rows.decoder), **_untimed(context.spec, untimed)},
         untimed=untimed,
+        decoded_singly=sum(observed.singly.values()),
     )
 
 
@@ -280,7 +282,7 @@ def _stage_rows(
         with ExitStack() as attempt:
             staging = _Staging(source, batch, plan, {**properties, **decoder.marks()}, undo=attempt)
             written = staging.merge() if spec.is_keyed else staging.write()
-            learned = decoder.learn(written.counts, source.records, plan.target)
+            learned = decoder.learn(written.counts.get(OBSERVED, NOTHING), source.records, plan.target)
             wiser, changed = plan, False
             if learned is not None:
                 wiser = plan_schema(spec, learned.decoder, state)

@@ -81,6 +81,7 @@ class Staged:
         deletes: The table of deleted keys, None if there is nothing new for it.
         keyed: What became of the changes; None for a table that is appended to.
         untimed: How many records have no Kafka timestamp, or one that is no time.
+        decoded_singly: How many records no fast decoder took, so that they were decoded one by one.
     """
 
     primary: StagedTable
@@ -103,6 +104,7 @@ class Staged:
     keyed: KeyedBatch | HistoryBatch | None = None
     rules: tuple[RuleResult, ...] = ()
     untimed: int = 0
+    decoded_singly: int = 0
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from kafka_lake.ingest.context import Connections
+from kafka_lake.ingest.decode.columns import Target
 from kafka_lake.ingest.decode.decoder import Nothing
-from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decoding import Batch, SchemaPlan, Written
 from kafka_lake.ingest.rules.asked import Asked, Verdict
 from kafka_lake.ingest.topic_table import TopicTable

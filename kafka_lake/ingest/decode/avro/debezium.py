@@ -7,11 +7,10 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_lake.errors import SchemaNotSupportedError
-from kafka_lake.executors.avro.schema import VARIABLE_SCALE_DECIMAL
-from kafka_lake.executors.avro.texts import ISO_TEXTS
+from kafka_lake.executors.avro.readers import ISO_TEXTS, VARIABLE_SCALE_DECIMAL
 from kafka_lake.executors.changes.avro_spans import Types
 from kafka_lake.executors.changes.debezium_avro import row_type
-from kafka_lake.ingest.decode.avro.decoder import REMEDY, inlined, reader_of
+from kafka_lake.ingest.decode.writer import REMEDY, inlined, reader_of
 from kafka_lake.kafka.registry import WriterSchema
 
 _NAME = "connect.name"

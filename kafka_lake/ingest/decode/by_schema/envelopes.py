@@ -11,14 +11,13 @@ from pyspark.sql import types as T
 
 from kafka_lake.errors import SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.executors.changes.debezium_avro import AvroEnvelopes
-from kafka_lake.executors.json.decoder import Seen
+from kafka_lake.executors.decoded import Observed
 from kafka_lake.executors.registered import key_of
-from kafka_lake.executors.task import OBSERVED, loaded
 from kafka_lake.ingest.decode.avro.debezium import of_keys, of_rows
-from kafka_lake.ingest.decode.avro.decoder import inlined
-from kafka_lake.ingest.decode.by_schema.registered import MARKS, Part, Registered
+from kafka_lake.ingest.decode.columns import Target
 from kafka_lake.ingest.decode.decoder import Learned
-from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.registered import MARKS, Part, Registered
+from kafka_lake.ingest.decode.writer import inlined
 from kafka_lake.kafka.registry import WriterSchema
 
 _PARTS: tuple[Part, ...] = ("value", "key")
@@ -66,10 +65,9 @@ class Envelopes:
         """Return None: what rows are cut out of is a change, they themselves are none."""
         return None
 
-    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
         """Return a decoder that knows the schemas of the ids that were strange in a pass."""
-        seen = loaded(counts.get(OBSERVED) or (), self.rows.rules.max_columns)
-        values, keys = _ids(seen), _ids(Seen.of(seen.key)) if seen.key else set()
+        values, keys = _ids(seen), _ids(seen.key) if seen.key else set()
         if values <= self.values and keys <= self.keys:
             return None
         wiser = self.known(values, keys)
@@ -128,9 +126,8 @@ class Envelopes:
         """
         return self.known(*(map(int, filter(None, mark.split(","))) for mark in (values, keys)))
 
-    def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
+    def seen(self, seen: Observed) -> Mapping[str, int]:
         """Return how many values each schema has written; those that wrote none are left out."""
-        seen = loaded(counts.get(OBSERVED) or (), self.rows.rules.max_columns)
         return {f"schema id {id_}": seen.schemas[str(id_)] for id_ in sorted(self.values) if str(id_) in seen.schemas}
 
     def unkept(self) -> Mapping[str, str]:
@@ -138,7 +135,7 @@ class Envelopes:
         return {}
 
 
-def _ids(seen: Seen) -> set[int]:
+def _ids(seen: Observed) -> set[int]:
     return {key_of(name)[0] for name in seen.schemas}
 
 

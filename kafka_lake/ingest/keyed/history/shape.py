@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.columns import nullable_all
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, EVENT, VALID_FROM, VALID_TO, is_counted
 from kafka_lake.ingest.keyed.keys import Keys, quoted
 

@@ -1,4 +1,4 @@
-"""Values that begin with the id of their schema, which a registry has."""
+"""Values that were written by a schema: its id in a registry before each value, or one schema in a file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,17 +10,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.errors import SchemaNotSupportedError, UnknownSchemaError
-from kafka_lake.executors.json.columns import Rules
-from kafka_lake.executors.json.decoder import Seen
+from kafka_lake.executors.columns import Rules
+from kafka_lake.executors.decoded import Observed
 from kafka_lake.executors.registered import Key, key_of, name_of
-from kafka_lake.executors.task import OBSERVED, loaded
-from kafka_lake.ingest.decode.by_schema.writer import Writer, writer_of
-from kafka_lake.ingest.decode.decoder import Learned, Nothing
-from kafka_lake.ingest.decode.in_tasks import observed_in_tasks
-from kafka_lake.ingest.decode.json.columns import columns_of
-from kafka_lake.ingest.decode.json.decoder import work_of
-from kafka_lake.ingest.decode.json.open_content import OpenContent
-from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.columns import Target, columns_of
+from kafka_lake.ingest.decode.decoder import Learned, Nothing, observed_in_tasks
+from kafka_lake.ingest.decode.json_values import OpenContent, work_of
+from kafka_lake.ingest.decode.writer import Writer, writer_of
 from kafka_lake.kafka.registry import SchemaType, WriterSchema
 
 SCHEMA_IDS = "kafka-lake.schema-ids"
@@ -87,13 +83,12 @@ class Registered(Nothing):
         """Return None."""
         return None
 
-    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
         """Return a decoder that knows the schemas of the ids that were strange in a pass, and what is beside them."""
-        seen = self._seen_in(counts)
         wiser = self._knowing(seen, records)
         if set(wiser.writers) != set(self.writers):
             return Learned(wiser, again=True)
-        if self._watches() and replace(seen, schemas={}, key={}):
+        if self._watches() and replace(seen, schemas={}, key=None):
             schemas = [writer.schema for writer in wiser.writers.values() if writer.schema.kind == "JSON"]
             wiser = replace(wiser, beside=wiser.beside.knowing(seen, schemas, target))
         elif wiser.beside.kept_out:
@@ -101,14 +96,10 @@ class Registered(Nothing):
         return None if wiser is self else Learned(wiser, again=False)
 
     def look(self, records: DataFrame) -> "Registered":
-        """Return a decoder that knows the schemas of all ids in the records, in a pass of its own.
-
-        Raises:
-            RegistryError: If the registry doesn't answer.
-        """
+        """Return a decoder that knows the schemas of all ids in the records, in a pass of its own."""
         return self._knowing(self.looked(records), records)
 
-    def looked(self, records: DataFrame) -> Seen:
+    def looked(self, records: DataFrame) -> Observed:
         """Return which schemas wrote records, none of which is decoded."""
         known = dict.fromkeys([*self.writers, *self.refused], "")
         mine = records.withColumn("value", F.col(self.part))
@@ -116,7 +107,7 @@ class Registered(Nothing):
             mine, self._work((), (), {}, refused=known, max_record_bytes=None), self.rules.max_columns
         )
 
-    def _knowing(self, seen: Seen, records: DataFrame) -> "Registered":
+    def _knowing(self, seen: Observed, records: DataFrame) -> "Registered":
         """Return a decoder that knows the schemas of ids, and the messages of Protobuf's, that a pass has shown."""
         strange = self._strange(seen)
         if not strange:
@@ -128,7 +119,7 @@ class Registered(Nothing):
             wiser = wiser.known([], [key for key in strange if key[1]])
         return wiser
 
-    def _strange(self, seen: Seen) -> list[Key]:
+    def _strange(self, seen: Observed) -> list[Key]:
         keys = map(key_of, seen.schemas)
         known = {*self.writers, *self.refused, *((id_, b"") for id_ in self.protobuf)}
         return sorted(key for key in keys if key not in known and (key[0], b"") not in self.refused)
@@ -152,14 +143,7 @@ class Registered(Nothing):
         }
 
     def known(self, ids: Sequence[int], messages: Sequence[tuple[int, bytes]] = ()) -> "Registered":
-        """Return a decoder that knows these schemas too.
-
-        Args:
-            messages: Ids of Protobuf schemas, each with the prefix that names a message in it.
-
-        Raises:
-            RegistryError: If the registry doesn't answer.
-        """
+        """Return a decoder that knows these schemas too."""
         writers, refused, protobuf = dict(self.writers), dict(self.refused), set(self.protobuf)
         expected = SCHEMA_TYPES.get(self.format)
         for key in [*((id_, b"") for id_ in ids), *messages]:
@@ -185,25 +169,18 @@ class Registered(Nothing):
         return {MARKS[self.part]: ",".join(map(name_of, self._keys()))} if self.writers else {}
 
     def remembering(self, mark: str) -> "Registered":
-        """Return a decoder that knows what `marks` told.
-
-        Raises:
-            RegistryError: If the registry doesn't answer.
-        """
+        """Return a decoder that knows what `marks` told."""
         keys = [key_of(name) for name in mark.split(",") if name]
         return self.known([id_ for id_, prefix in keys if not prefix], [key for key in keys if key[1]])
 
-    def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
+    def seen(self, seen: Observed) -> Mapping[str, int]:
         """Return how many values each schema has written; those that wrote none are left out."""
-        counted = {key_of(name): count for name, count in self._seen_in(counts).schemas.items()}
+        counted = {key_of(name): count for name, count in seen.schemas.items()}
         return {self.writers[key].label: counted[key] for key in self._keys() if key in counted}
 
     def unkept(self) -> Mapping[str, str]:
         """Return what was in JSON values and is in no column: path → what is said of it."""
         return dict(self.beside.kept_out)
-
-    def _seen_in(self, counts: Mapping[str, Any]) -> Seen:
-        return loaded(counts.get(OBSERVED) or (), self.rules.max_columns)
 
     def _json_keys(self) -> list[Key]:
         return sorted(key for key, writer in self.writers.items() if writer.schema.kind == "JSON")
@@ -217,3 +194,46 @@ class Registered(Nothing):
 
 
 MARKS: Mapping[Part, str] = MappingProxyType({"value": SCHEMA_IDS, "key": KEY_SCHEMA_IDS})
+
+
+@dataclass(frozen=True)
+class FromFile(Nothing):
+    """Decodes values that are all of one schema, which stands in a file.
+
+    Args:
+        watches: Whether to see what JSON records have beside the schema's fields.
+    """
+
+    writer: Writer
+    rules: Rules = field(default_factory=Rules)
+    watches: bool = True
+    beside: OpenContent = field(default_factory=OpenContent)
+
+    @property
+    def fixed(self) -> Target | None:
+        """None: the file may change, and the table evolves."""
+        return None
+
+    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return the schema, and what records have beside it."""
+        return [(self.writer.label, self.writer.fields), *(("the records", fields) for fields in self.beside.shown)]
+
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+        """Return what tasks are told."""
+        if self.writer.schema.kind == "JSON":
+            rules = replace(self.rules, infer=True, any_case=target.any_case)
+            return work_of(target, rules, max_record_bytes)
+        return self.writer.work(columns_of(target.columns, target), max_record_bytes)
+
+    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
+        """Return a decoder that knows what JSON records have beside the schema's fields."""
+        if not (self.watches and seen):
+            return (
+                Learned(replace(self, beside=self.beside.forgetting()), again=False) if self.beside.kept_out else None
+            )
+        known = self.beside.knowing(seen, [self.writer.schema], target)
+        return Learned(replace(self, beside=known), again=False)
+
+    def unkept(self) -> Mapping[str, str]:
+        """Return what was in the records and is in no column: path → what is said of it."""
+        return dict(self.beside.kept_out)

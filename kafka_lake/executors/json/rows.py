@@ -1,25 +1,186 @@
-"""From JSON objects to rows, each value unchanged or a misfit; what is in no column is noted."""
+"""From JSON objects to rows by the rules of docs/formats.md: each value unchanged, or a misfit."""
 
-from collections.abc import Sequence
+import base64
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from datetime import date
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from math import isfinite
 from typing import Any
 
-from kafka_lake.executors.json.columns import FIRST_MICROS, LAST_MICROS, UNITS, Column, Rules
-from kafka_lake.executors.json.instants import instant_of
-from kafka_lake.executors.json.misfit import ANOTHER_TYPE, MisfitError
-from kafka_lake.executors.json.scalars import (
-    CONVERTERS,
-    NEAREST,
-    WHOLE_BITS,
-    Convert,
-    Nearest,
-    decimal_of,
-    since_epoch,
-    whole_of,
-)
-from kafka_lake.executors.json.text import Real, Twice, dumps, refuse_twice, shown, twice
-from kafka_lake.executors.json.types import Kind, kind_of, merged
+import numpy as np
+
+from kafka_lake.executors.columns import FIRST_MICROS, LAST_MICROS, UNITS, Column, Rules
+from kafka_lake.executors.decoded import ANOTHER_TYPE
+from kafka_lake.executors.json.text import MINUS_ZERO, Real, Twice, dumps, refuse_twice, shown, twice
+from kafka_lake.executors.json.types import TIME, Kind, as_text, is_double, kind_of, merged, same_number
+
+
+class MisfitError(Exception):
+    """A value fits none of its columns.
+
+    Args:
+        kind: The type of what doesn't fit.
+        partly: Whether that is a part of the value only.
+    """
+
+    def __init__(self, kind: Kind, partly: bool = False) -> None:
+        super().__init__()
+        self.kind = kind
+        self.partly = partly
+
+
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+def instant_of(text: str, zoned: bool) -> tuple[int, bool]:
+    """Return a time in microseconds since 1970, and whether it had more digits than that."""
+    match = TIME.fullmatch(text)
+    if match is None or match["clock"] is None or (match["zone"] and not zoned):
+        raise MisfitError("text")
+    hour, minute, second = (int(part) for part in match["clock"].split(":"))
+    if hour > 23 or minute > 59 or second > 59:
+        raise MisfitError("text")
+    seconds = (days_of(match["date"]) * 24 + hour) * 3600 + minute * 60 + second - _offset(match["zone"] or "Z")
+    fraction = match["fraction"] or ""
+    return seconds * 1_000_000 + int(fraction[:6].ljust(6, "0")), bool(fraction[6:].strip("0"))
+
+
+def _offset(zone: str) -> int:
+    if zone in "Zz":
+        return 0
+    hours, minutes = int(zone[1:3]), int(zone[-2:])
+    if hours > 23 or minutes > 59:
+        raise MisfitError("text")
+    seconds = hours * 3600 + minutes * 60
+    return -seconds if zone[0] == "-" else seconds
+
+
+def days_of(text: str) -> int:
+    """Return a date in days since 1970."""
+    try:
+        return date(int(text[:4]), int(text[5:7]), int(text[8:])).toordinal() - _EPOCH
+    except ValueError:
+        raise MisfitError("text") from None
+
+
+Convert = Callable[[Any], Any]
+Nearest = Callable[[Any], tuple[float, bool]]
+WHOLE_BITS = {"byte": 7, "short": 15, "int": 31, "long": 63}
+"""Bits of the kinds of whole numbers, without the sign."""
+_DOUBLE = 2**53
+# Of text, what Arrow takes for a number.
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_ALL_DIGITS = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
+def since_epoch(value: int | Real, unit: Decimal) -> tuple[int, bool]:
+    """Return a time that is a number since 1970 in whole microseconds, and whether there was more."""
+    number = Decimal(value)
+    if number.adjusted() > 30:
+        raise MisfitError(kind_of(value))
+    micros = _ALL_DIGITS.multiply(number, unit)
+    whole = int(micros.to_integral_value(rounding="ROUND_FLOOR"))
+    return whole, whole != micros
+
+
+def _date(value: Any) -> int:
+    # A day of UTC may say so, as in XML Schema and in Debezium's isostring: it is that very day.
+    day = value.removesuffix("Z") if type(value) is str else ""
+    if len(day) != 10 or (match := TIME.fullmatch(day)) is None:
+        raise MisfitError(kind_of(value))
+    return days_of(match["date"])
+
+
+def whole_of(bits: int) -> Convert:
+    """Return what takes whole numbers of so many bits, without the sign."""
+    low, high = -(2**bits), 2**bits
+
+    def convert(value: Any) -> int:
+        if type(value) is int and low <= value < high:
+            return value
+        if type(value) is Real and value == MINUS_ZERO:
+            return 0
+        raise MisfitError(kind_of(value))
+
+    return convert
+
+
+def _double(value: Any) -> tuple[float, bool]:
+    kind = type(value)
+    if kind is int and -_DOUBLE <= value <= _DOUBLE:
+        return float(value), True
+    if kind is Real or kind is int:
+        text = str(value)
+        near = float(text)
+        if isfinite(near):
+            return near, is_double(text)
+    raise MisfitError(kind_of(value))
+
+
+def _float(value: Any) -> tuple[float, bool]:
+    if type(value) in (int, Real):
+        with np.errstate(over="ignore", under="ignore"):
+            near = np.float32(str(value))
+        if isfinite(near):
+            return float(near), same_number(str(near), str(value))
+    raise MisfitError(kind_of(value))
+
+
+def decimal_of(precision: int, scale: int) -> Convert:
+    """Return what takes numbers, also as text, that fit a precision and a scale."""
+    last = Decimal((0, (1,), -scale))
+
+    def convert(value: Any) -> Decimal:
+        kind = type(value)
+        if kind is int or kind is Real or (kind is str and _DECIMAL.fullmatch(value)):
+            number = Decimal(value)
+            if not number:
+                return Decimal(0)
+            _, digits, exponent = number.as_tuple()
+            assert isinstance(exponent, int), "what isn't finite is no JSON"
+            zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+            if exponent + zeros >= -scale and number.adjusted() < precision - scale:
+                # Arrow counts zeros at the end too.
+                return _ALL_DIGITS.quantize(number, last)
+        raise MisfitError(kind_of(value))
+
+    return convert
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    raise MisfitError(kind_of(value))
+
+
+def _string(value: Any) -> str:
+    if type(value) is str:
+        return value
+    refuse_twice(value)
+    return as_text(value)
+
+
+def _binary(value: Any) -> bytes:
+    if type(value) is str:
+        try:
+            return base64.b64decode(value, validate=True)
+        except ValueError:
+            pass
+    raise MisfitError(kind_of(value))
+
+
+CONVERTERS: dict[str, Convert] = {
+    "boolean": _boolean,
+    "string": _string,
+    "binary": _binary,
+    "date": _date,
+}
+"""What takes values of the kinds that need nothing but their name."""
+NEAREST: dict[str, Nearest] = {"float": _float, "double": _double}
+"""What gives the number of a kind that is next to a value, and whether its shortest text is the value's number."""
+
 
 Path = tuple[str, ...]
 
@@ -32,25 +193,22 @@ class Notes:
         found: Fields without a column: the path of the struct that they are in, by columns' names; name; and value,
             which is None where nothing is inferred.
         cut: Paths of columns whose time lost digits.
-        spelled: Fields that fed a column although their name differs in case: the path of the column, and the name.
         rounded: Paths of columns whose number was rounded.
     """
 
     found: list[tuple[Path, str, Any]] = field(default_factory=list)
     cut: list[Path] = field(default_factory=list)
-    spelled: list[tuple[Path, str]] = field(default_factory=list)
     rounded: list[Path] = field(default_factory=list)
 
-    def mark(self) -> tuple[int, int, int, int]:
+    def mark(self) -> tuple[int, int, int]:
         """Return where the notes are."""
-        return len(self.found), len(self.cut), len(self.spelled), len(self.rounded)
+        return len(self.found), len(self.cut), len(self.rounded)
 
-    def back(self, mark: tuple[int, int, int, int]) -> None:
+    def back(self, mark: tuple[int, int, int]) -> None:
         """Take back what was noted since."""
-        found, cut, spelled, rounded = mark
+        found, cut, rounded = mark
         del self.found[found:]
         del self.cut[cut:]
-        del self.spelled[spelled:]
         del self.rounded[rounded:]
 
 
@@ -59,12 +217,11 @@ class Takers:
     """What takes the fields of an object.
 
     Args:
-        columns: The columns' names, and what the columns are below.
+        path: What the columns are below.
         by_name: Name of a field → the columns that it feeds, by number, with what converts its values.
         in_any_case: Name in lower case → the one of those names that it is, if fields may differ from it in case.
     """
 
-    columns: tuple[str, ...]
     path: Path
     by_name: dict[str, list[tuple[int, Convert]]]
     in_any_case: dict[str, str]
@@ -97,12 +254,7 @@ class Converter:
         self._required = [(index, each[0]) for index, each in enumerate(self._columns) if each[3]]
 
     def row(self, value: dict[str, Any]) -> list[Any]:
-        """Return the values of the columns for an object, ready for Arrow.
-
-        Raises:
-            MisfitError: With the types of the fields that don't fit, and `message`.
-            NotJsonError: If a field that is read is there twice.
-        """
+        """Return the values of the columns for an object, ready for Arrow."""
         row: list[Any] = [None] * len(self._columns)
         wrong = self._fill(value, row, self._takers)
         if wrong:
@@ -133,7 +285,7 @@ class Converter:
         for source in takers if self._rules.any_case else ():
             in_any_case.setdefault(source.lower(), []).append(source)
         alone = {name: sources[0] for name, sources in in_any_case.items() if len(sources) == 1}
-        return Takers(tuple(column[0] for column in columns), path, takers, alone)
+        return Takers(path, takers, alone)
 
     def _fill(self, value: dict[str, Any], row: list[Any], takers: Takers) -> dict[str, Kind]:
         """Put an object's fields into a row; return the types of those that don't fit."""
@@ -157,8 +309,6 @@ class Converter:
             except MisfitError as error:
                 wrong[name] = error.kind
                 continue
-            if given != name:
-                self.notes.spelled.append(((*takers.path, takers.columns[index]), given))
             if row[index] is None:
                 row[index] = made
             elif row[index] != made:

@@ -1,6 +1,6 @@
-"""What decoding shall give: a table's value columns, and which field of a record feeds which of them."""
+"""Columns to decode into: as Spark, Iceberg and tasks know them, and which fields of records feed them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -11,8 +11,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from pyspark.sql import types as T
 
+from kafka_lake.executors.fit import SHOWN
+from kafka_lake.executors.json.types import Kind
 from kafka_lake.lake.tables import iceberg_field
-from kafka_lake.spark.interop import from_arrow_schema, to_arrow_schema
+from kafka_lake.spark.interop import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 _DOC: bytes = PYARROW_FIELD_DOC_KEY
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -37,11 +39,7 @@ class Target:
     any_case: bool = False
 
     def feeds(self, path: str, column: str) -> Sequence[str]:
-        """Return the names of the fields that feed a column, the first that is there counts.
-
-        Args:
-            column: Its name, the last part of the path.
-        """
+        """Return the names of the fields that feed a column, the first that is there counts."""
         return [self.sources.get(path, column), *self.also.get(path, ())]
 
     def part(self, column: str) -> "Target":
@@ -76,11 +74,7 @@ def spark_columns(columns: StructType) -> T.StructType:
 
 
 def documented(arrow: pa.Schema, columns: T.StructType) -> pa.Schema:
-    """Return an Arrow schema whose fields have the comments of Spark columns as docs, by name, at every depth.
-
-    Args:
-        columns: Some or all of its columns.
-    """
+    """Return an Arrow schema whose fields have the comments of Spark columns as docs, by name, at every depth."""
     return pa.schema([_documented(field, columns) for field in arrow])
 
 
@@ -119,3 +113,110 @@ def _commented_type(spark: T.DataType, kind: IcebergType) -> T.DataType:
         value = _commented_type(spark.valueType, kind.value_type)
         return T.MapType(spark.keyType, value, spark.valueContainsNull)
     return spark
+
+
+_WHOLE = {T.ByteType: "byte", T.ShortType: "short", T.IntegerType: "int", T.LongType: "long"}
+_SCALARS = {
+    **_WHOLE,
+    T.BooleanType: "boolean",
+    T.FloatType: "float",
+    T.DoubleType: "double",
+    T.StringType: "string",
+    T.CharType: "string",
+    T.VarcharType: "string",
+    T.BinaryType: "binary",
+    T.DateType: "date",
+    T.TimestampType: "timestamp",
+    T.TimestampNTZType: "timestamp_ntz",
+}
+_INFERRED: Mapping[str, T.DataType] = {
+    "boolean": T.BooleanType(),
+    "long": T.LongType(),
+    "double": T.DoubleType(),
+    "date": T.DateType(),
+    "timestamp": T.TimestampType(),
+    "timestamp_ntz": T.TimestampNTZType(),
+    "text": T.StringType(),
+}
+
+
+def columns_of(columns: T.StructType, target: Target, prefix: str = "") -> tuple[Any, ...]:
+    """Return columns as the executors know them, see `kafka_lake.executors.columns`."""
+    return tuple(
+        (
+            f.name,
+            _kind(f.dataType, target, f"{prefix}{f.name}"),
+            tuple(target.feeds(f"{prefix}{f.name}", f.name)),
+            not f.nullable and not prefix,
+            _short(f.dataType),
+        )
+        for f in columns
+    )
+
+
+def _short(kind: T.DataType) -> str:
+    text: str = kind.simpleString()
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def _kind(kind: T.DataType, target: Target, path: str) -> tuple[Any, ...]:
+    if isinstance(kind, T.StructType):
+        return ("struct", columns_of(kind, target, f"{path}."))
+    if isinstance(kind, T.ArrayType):
+        return ("list", _kind(kind.elementType, target, f"{path}.element"))
+    if isinstance(kind, T.MapType):
+        value = _kind(kind.valueType, target, f"{path}.value")
+        key = (_SCALARS[type(kind.keyType)],)
+        return ("map", value) if key == ("string",) else ("map", value, key)
+    if isinstance(kind, T.DecimalType):
+        return ("decimal", kind.precision, kind.scale)
+    return (_SCALARS[type(kind)],)
+
+
+def travelling(kind: T.DataType) -> T.DataType:
+    """Return the type as workers give it: Spark's fixed-length text as text."""
+    return _replaced(kind, lambda each: T.StringType() if isinstance(each, T.CharType) else each)
+
+
+def nullable_all(kind: T.DataType) -> T.DataType:
+    """Return the type with every nested field, element and value nullable: JSON promises nothing."""
+    return _replaced(kind, lambda each: each)
+
+
+def _replaced(kind: T.DataType, scalar: Callable[[T.DataType], T.DataType]) -> T.DataType:
+    if isinstance(kind, T.StructType):
+        return T.StructType([T.StructField(f.name, _replaced(f.dataType, scalar)) for f in kind])
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_replaced(kind.elementType, scalar))
+    if isinstance(kind, T.MapType):
+        return T.MapType(_replaced(kind.keyType, scalar), _replaced(kind.valueType, scalar))
+    return scalar(kind)
+
+
+def spark_type(kind: Kind) -> T.DataType:
+    """Return the type of the column for a type that was inferred and settled.
+
+    >>> spark_type(["struct", {"id": "long", "tags": ["list", "text"]}]).simpleString()
+    'struct<id:bigint,tags:array<string>>'
+    """
+    if isinstance(kind, list) and kind[0] == "struct":
+        return T.StructType([T.StructField(name, spark_type(each)) for name, each in kind[1].items()])
+    if isinstance(kind, list):
+        return T.ArrayType(spark_type(kind[1]))
+    return _INFERRED[kind]
+
+
+def described_type(kind: pa.DataType) -> T.DataType:
+    """Return a type, all of it nullable; what fields have in their metadata, a comment, stays."""
+    if pa.types.is_struct(kind):
+        return T.StructType([_column(field) for field in kind])
+    if pa.types.is_list(kind):
+        return T.ArrayType(described_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return T.MapType(described_type(kind.key_type), described_type(kind.item_type))
+    return from_arrow_type(kind, prefer_timestamp_ntz=True)
+
+
+def _column(field: pa.Field) -> T.StructField:
+    metadata = {key.decode(): text.decode() for key, text in (field.metadata or {}).items()}
+    return T.StructField(field.name, described_type(field.type), metadata=metadata)

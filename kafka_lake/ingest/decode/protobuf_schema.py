@@ -15,15 +15,13 @@ from tempfile import TemporaryDirectory
 
 from google.protobuf.descriptor_pb2 import (  # type: ignore[import-untyped]
     DescriptorProto,
-    FieldDescriptorProto,
     FileDescriptorProto,
     FileDescriptorSet,
 )
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
-from kafka_lake.executors.protobuf.model import UnsupportedTypeError
-from kafka_lake.executors.protobuf.reader import arrow_type
+from kafka_lake.executors.protobuf.schema import UnsupportedTypeError, arrow_type
 from kafka_lake.kafka.registry import WriterSchema
 
 _MAIN = "schema.proto"
@@ -102,14 +100,8 @@ def _at(file: FileDescriptorProto, indexes: Sequence[int]) -> str:
             )
         ((simple, message),) = found.items()
         name = f"{name}.{simple}" if name else simple
-        candidates = [_written(message), message.nested_type]
+        candidates = [[each for each in message.nested_type if not each.options.map_entry], message.nested_type]
     return name
-
-
-def _written(message: DescriptorProto) -> list[DescriptorProto]:
-    """Return the nested messages that the text has, without those that maps and groups stand for."""
-    groups = {f.type_name.rpartition(".")[2] for f in message.field if f.type == FieldDescriptorProto.TYPE_GROUP}
-    return [each for each in message.nested_type if not each.options.map_entry and each.name not in groups]
 
 
 def _named(files: Sequence[FileDescriptorProto], name: str, label: str) -> str:

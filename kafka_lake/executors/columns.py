@@ -1,4 +1,4 @@
-"""What the columns of JSON records are, and what a topic's settings say about their values.
+"""Columns of records, as tasks know them, and what a topic's settings say about JSON values.
 
 A column is plain data, so that it travels: ``(name, kind, sources, required, shown)`` with the names of the fields that
 feed it and its type as messages show it. A kind is ``("long",)`` and the like, ``("decimal", precision, scale)``,
@@ -6,7 +6,7 @@ feed it and its type as messages show it. A kind is ``("long",)`` and the like, 
 ``("struct", columns)``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,41 +54,10 @@ class Rules:
     any_case: bool = False
 
 
-def spelled(columns: Sequence[Column], names: Mapping[tuple[str, ...], str], path: tuple[str, ...] = ()) -> Any:
-    """Return columns that are fed by other fields.
-
-    Args:
-        names: The path of a column → the field that feeds it.
-        path: What the columns are below.
-    """
-
-    def kind_of(kind: Any, below: tuple[str, ...]) -> Any:
-        if kind[0] == "struct":
-            return ("struct", spelled(kind[1], names, below))
-        return ("list", kind_of(kind[1], (*below, "element"))) if kind[0] == "list" else kind
-
-    def one(column: Column) -> Column:
-        name, kind, sources, required, shown = column
-        below = (*path, name)
-        return name, kind_of(kind, below), (names[below],) if below in names else sources, required, shown
-
-    return tuple(map(one, columns))
-
-
 def fed_alone(columns: Sequence[Column]) -> bool:
     """Return whether one field of its own feeds each column; those within them aside."""
     sources = [source for each in columns for source in each[2]]
     return bool(columns) and len(set(sources)) == len(sources) == len(columns)
-
-
-def structs_of(kind: Any) -> Iterator[tuple[Column, ...]]:
-    """Yield the columns of each struct in a kind, at every depth."""
-    if kind[0] == "struct":
-        yield tuple(kind[1])
-        for column in kind[1]:
-            yield from structs_of(column[1])
-    elif kind[0] in ("list", "map"):
-        yield from structs_of(kind[1])
 
 
 def arrow_type(kind: Any) -> Any:

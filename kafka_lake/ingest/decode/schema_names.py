@@ -9,10 +9,26 @@ from pyspark.sql import functions as F
 from kafka_lake.errors import SchemaNotSupportedError, TableError, UnknownSchemaError
 from kafka_lake.executors.avro.schema import full_name
 from kafka_lake.executors.registered import HEADER, message_indexes
-from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE
-from kafka_lake.ingest.decode.protobuf.indexes import index_prefix
-from kafka_lake.ingest.decode.protobuf.schema import message_of
+from kafka_lake.ingest.decode.protobuf_schema import message_of
+from kafka_lake.ingest.decode.writer import ROOT_MESSAGE
 from kafka_lake.kafka.registry import WriterSchema
+
+_HEADER_BYTES = 5
+_INDEX_BYTES = 5
+# A number that isn't negative, as a zigzag varint: bytes from 80 on, then one below; the first one is even.
+_INDEX_IN_HEX = "(?:[0-7][02468ACE]|[89A-F][02468ACE](?:[89A-F].){0,3}[0-7].)"
+
+
+def index_prefix(value: Column) -> Column:
+    """Return the bytes of a record's message indexes, for `message_indexes`; null if it has none."""
+    first = F.hex(F.substring(value, _HEADER_BYTES + 1, 1))
+    count = F.shiftright(F.conv(first, 16, 10).cast("int"), 1)
+    rest = F.hex(F.substr(value, F.lit(_HEADER_BYTES + 2), count * _INDEX_BYTES))
+    pattern = F.concat(F.lit(f"^({_INDEX_IN_HEX}){{"), count.cast("string"), F.lit("}"))
+    indexes = F.when(count == 0, F.lit("")).otherwise(F.regexp_substr(rest, pattern))
+    # Null if the pattern doesn't match.
+    return F.when(first.rlike("^[0-7][02468ACE]$"), F.unhex(F.concat(first, indexes)))
+
 
 _MOST_IDS = 1_000
 
@@ -22,13 +38,6 @@ SchemaNames = Mapping[bytes, str | None]
 
 def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | None:
     """Return the name of a schema; None if it has none, or can't be read.
-
-    Args:
-        schema: As the registry has it.
-        prefix: Of Protobuf, the bytes that name the message.
-
-    Returns:
-        Of Avro the full name of the record, enum or fixed; of Protobuf that of the message; of JSON Schema the title.
 
     >>> schema_name(WriterSchema("AVRO", '{"type": "record", "namespace": "shop", "name": "Order", "fields": []}'))
     'shop.Order'
@@ -87,11 +96,7 @@ def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema
 
 
 def name_of(value: Column, names: SchemaNames) -> Column:
-    """Return the name of the schema of a value; null if it has none of these.
-
-    Args:
-        names: By the bytes that values of the schema begin with.
-    """
+    """Return the name of the schema of a value; null if it has none of these."""
     found = F.lit(None).cast("string")
     for start, name in ((start, name) for start, name in names.items() if name is not None):
         found = F.when(F.substring(value, 1, len(start)) == F.lit(start), F.lit(name)).otherwise(found)
