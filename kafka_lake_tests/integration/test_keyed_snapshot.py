@@ -79,7 +79,7 @@ def test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone(
     assert rows(view(spec), "id", "v") == left
     send(topic, "u", 151, 4, "late")
     send(topic, "c", 230, 2, "back")
-    ingest(replace(spec, snapshot="upsert"), connections(), "run-5")
+    ingest(replace(spec, snapshot="merge"), connections(), "run-5")
     assert rows(view(spec), "id", "v") == [left[0], (2, "back"), *left[1:]]
 
 
@@ -247,7 +247,7 @@ def test_a_record_that_is_a_dead_letter_may_be_of_any_row(
     send(topic, "r", 200, 3, "again", "last")
     with pytest.raises(KafkaLakeError, match=r"lacks 1 of 3 rows, and 1 records of its commits are dead letters"):
         ingest(spec, connections(), "run-2")
-    ingest(replace(spec, snapshot="upsert"), connections(), "run-3")
+    ingest(replace(spec, snapshot="merge"), connections(), "run-3")
     assert rows(view(spec), "id", "v") == [(1, "again"), (2, "read"), (3, "again")]
     # With the setting changed meanwhile, the next snapshot's first record is all that is needed.
     snapshot(topic, 300, [1, 2])
@@ -329,7 +329,7 @@ def test_rows_of_one_table_do_not_go_since_another_one_lacks_them(
         ingest(spec, connections(), "run-3")
     assert view(spec).fingerprint() == before
     # As for a table that was renamed: a run by whose settings no rows go forgets the old name.
-    ingest(replace(spec, snapshot="upsert", on_truncate="ignore"), connections(), "run-4")
+    ingest(replace(spec, snapshot="merge", on_truncate="ignore"), connections(), "run-4")
     of("orders_2", "t", 30, None)
     ingest(spec, connections(), "run-5")
     assert rows(view(spec), "id") == []
