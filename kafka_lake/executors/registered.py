@@ -115,7 +115,7 @@ class RegisteredDecoder:
 
     def _why(self, key: Key) -> str:
         reason = self._refused.get(key) or self._refused.get((key[0], b""))
-        if reason is None:
+        if not reason:
             return f"Schema id {key[0]} names no message that is known."
         return f"{reason[0].upper()}{reason[1:].rstrip('.')}."
 
