@@ -123,16 +123,21 @@ def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:
     return F.expr(text)
 
 
-def counted(changes: DataFrame) -> dict[str, Column]:
-    """Return the aggregates that count changes by what they do."""
-    does = changes[DOES]
-    return {
-        "changes": F.count_if(~changes[MOVES]),
+def counted(spec: TopicTable) -> tuple[dict[str, Column], dict[str, Column]]:
+    """Return aggregates over the changes of a key that count them by what they do, and those that sum them up."""
+    does = F.col(DOES)
+    parts = {
+        "changes": F.count_if(~F.col(MOVES)),
         "deletes": F.count_if(does == DELETE),
         "truncates": F.count_if(does == TRUNCATE),
-        "sources": F.array_distinct(F.array_compact(F.array(F.min(changes[SOURCE]), F.max(changes[SOURCE])))),
-        "reads": F.count_if(changes[READS].isin(*BEGINS, *ENDS, AMONG)),
+        "reads": F.count_if(F.col(READS).isin(*BEGINS, *ENDS, AMONG)),
     }
+    totals = {name: F.coalesce(F.sum(name), F.lit(0)) for name in parts}
+    if not tells_sources(spec):
+        return parts, {**totals, "sources": F.array().cast("array<string>")}
+    parts |= {"first_source": F.min(SOURCE), "last_source": F.max(SOURCE)}
+    both = F.array(F.min("first_source"), F.max("last_source"))
+    return parts, {**totals, "sources": F.array_distinct(F.array_compact(both))}
 
 
 def can_leave_out(field: T.StructField, spec: TopicTable) -> bool:

@@ -7,8 +7,9 @@ from pyspark.sql import functions as F
 
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.decode.rows import DELETED, VALID_FROM
-from kafka_lake.ingest.keyed.bounds import Bounds, bounds
+from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.check import Merged, NotSent
+from kafka_lake.ingest.keyed.folded import Figures
 from kafka_lake.ingest.keyed.history.check import HistoryBatch, check_history, counts_of
 from kafka_lake.ingest.keyed.history.events import IN_BATCH, events_of, joined, stored_of
 from kafka_lake.ingest.keyed.history.intervals import IS_UNPLACED, UNKNOWN, with_intervals
@@ -35,19 +36,19 @@ def write_versions(batch: ChangesToStage, _: ExitStack) -> StagedChanges:
     """
     with ExitStack() as held:
         held.enter_context(planned(batch))
-        all_changes, figures = told(batch, held)
+        all_changes, seen = told(batch, held)
         verdict = check_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
         batch = without_refused(batch, verdict)
         changes = of_rows(batch, all_changes)
         if verdict.refused is not None:
             changes = verdict.refused.left(changes, batch.keys.metadata)
-        primary, done = _merged(batch, changes, held, deletes=figures["deletes"])
+        primary, done = _merged(batch, changes, held, seen=seen)
         refused = len(done.not_sent) + (len(verdict.refused) if verdict.refused else 0)
-        return StagedChanges(primary, None, done.of(figures["changes"] - refused, figures["deletes"], verdict))
+        return StagedChanges(primary, None, done.of(seen.counts["changes"] - refused, seen.counts["deletes"], verdict))
 
 
 def _merged(
-    batch: ChangesToStage, changes: DataFrame, held: ExitStack, *, deletes: int
+    batch: ChangesToStage, changes: DataFrame, held: ExitStack, *, seen: Figures
 ) -> tuple[StagedTable, HistoryBatch]:
     spark = batch.context.connections.spark()
     if VALID_FROM not in batch.columns.names:
@@ -55,14 +56,14 @@ def _merged(
         return _nothing(batch), HistoryBatch()
     shape = _shape(batch)
     keys = kept(events_of(changes, shape), held)
-    within, found = bounds(keys, shape.keys, F.count(F.lit(1)).alias("count"), few=batch.few)
-    if not found["count"]:
+    within = seen.within
+    if not seen.keys:
         return _nothing(batch), HistoryBatch()
     # As it is published, with the columns that this run has given it. If others publish meanwhile, this run doesn't.
     rows = spark.table(batch.context.connections.catalog.spark_name(batch.context.spec.identifier))
     stored = stored_of(shaped(rows, shape.columns), keys, shape, within)
     made, not_sent = _made(batch, stored, keys, shape, held=held)
-    _refuse_unordered(batch, made, shape, deletes)
+    _refuse_unordered(batch, made, shape, seen.counts["deletes"])
     counts = counts_of(made, shape)
     applied = without(changes, spark, not_sent, shape.keys) if not_sent else changes
     check = check_history(made, applied, shape, double=counts["double"])

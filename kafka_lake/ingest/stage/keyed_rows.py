@@ -9,7 +9,6 @@ from pyspark.sql import types as T
 
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
-from kafka_lake.ingest.keyed.changes import counted
 from kafka_lake.ingest.keyed.check import KeyedBatch, Merged, NotSent
 from kafka_lake.ingest.keyed.deletes import (
     deletes_by_snapshot,
@@ -26,7 +25,7 @@ from kafka_lake.ingest.keyed.fold import (
     tombstones_ordered,
     with_order_of_rows,
 )
-from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch
+from kafka_lake.ingest.keyed.folded import Figures, FoldedBatch, already_folded, fold_batch, look_at
 from kafka_lake.ingest.keyed.history.check import HistoryBatch
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE
 from kafka_lake.ingest.keyed.merge import HowToMerge, inserts, merge
@@ -100,20 +99,26 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
 
 def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedChanges:
     held.enter_context(planned(batch))
-    all_changes, figures = told(batch, held)
+    all_changes, seen = told(batch, held)
+    figures = seen.counts
     verdict = check_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
     batch = without_refused(batch, verdict)
     batch = _since_past(batch, all_changes, figures)
     changes = all_changes.drop(READS, SOURCE, MOVES)
     if verdict.refused is not None:
         changes = verdict.refused.left(changes, batch.keys.metadata)
-    changes = of_rows(batch, changes)
-    ordered = _ordered(batch, changes.drop(AT), figures["deletes"], held)
-    if batch.emptied is not None:
-        ordered, counted_older = without_older(ordered, batch.emptied, batch.keys)
-        batch = replace(batch, emptied=counted_older)
-    _ready_for_deletes(batch, deletes_of(ordered, batch.keys).schema)
-    folded, not_sent = _folded(batch, ordered, held)
+    changes = of_rows(batch, changes).drop(AT)
+    _ready_for_deletes(batch, changes)
+    has_tombstones = batch.keys.has_order and figures["deletes"]
+    is_plain = verdict.refused is None and batch.emptied is None and not has_tombstones and not batch.may_lack
+    if is_plain and seen.most <= 1:
+        folded, not_sent = already_folded(batch.context.spec, changes, seen), tuple[NotSent, ...]()
+    else:
+        ordered = _ordered(batch, changes, figures["deletes"], held)
+        if batch.emptied is not None:
+            ordered, counted_older = without_older(ordered, batch.emptied, batch.keys)
+            batch = replace(batch, emptied=counted_older)
+        folded, not_sent = _folded(batch, ordered, held)
     one_each = folded.one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
     gone = deletes_of(one_each, batch.keys)
     if batch.ended is not None:
@@ -151,7 +156,7 @@ def planned(batch: ChangesToStage) -> AbstractContextManager[None]:
     return shuffles(batch.context.connections.spark(), batch.tasks + rows // _ROWS_WORTH_A_PARTITION, _SETTINGS)
 
 
-def told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
+def told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Figures]:
     """Return all changes in the table's types, and figures of them.
 
     Raises:
@@ -159,9 +164,9 @@ def told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
     """
     spec = batch.context.spec
     changes = kept(shaped(batch.changes, T.StructType([*batch.columns.fields, *_ABOUT_CHANGES.fields])), held)
-    figures: Row = changes.agg(*[each.alias(name) for name, each in counted(changes).items()]).collect()[0]
-    refuse_by_settings(spec, batch.keys, changes, figures)
-    return changes, figures
+    seen = look_at(spec, changes, batch.keys, few=batch.few)
+    refuse_by_settings(spec, batch.keys, changes, seen.counts)
+    return changes, seen
 
 
 def without_refused(batch: ChangesToStage, verdict: Verdict) -> ChangesToStage:
@@ -256,12 +261,12 @@ def _lacking(batch: ChangesToStage, ended: Ended, one_each: DataFrame) -> DataFr
     return deletes_by_snapshot(rows.join(one_each.alias("s"), F.expr(keys.same("t", "s")), "left_anti"), ended.at, keys)
 
 
-def _ready_for_deletes(batch: ChangesToStage, columns: T.StructType) -> None:
+def _ready_for_deletes(batch: ChangesToStage, changes: DataFrame) -> None:
     """Let the table of deleted keys have the columns that it needs, if there is one."""
     connections, name = batch.context.connections, batch.context.spec.deletes_table
     if connections.catalog.table(name) is None:
         return
-    table = ensure_deletes_table(batch.context, columns)
+    table = ensure_deletes_table(batch.context, deletes_of(changes, batch.keys).schema)
     head = table.current_snapshot()
     if head is not None and head.schema_id != table.metadata.current_schema_id:
         # A snapshot is read with the columns that it was written with.
