@@ -13,8 +13,8 @@ from kafka_lake.executors.writing.report import Span
 from kafka_lake.ingest.commit import NOT_KEPT, ColumnNote, Finding, rule_finding
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.keyed.check import KeyedBatch
-from kafka_lake.ingest.keyed.history.check import HistoryBatch
+from kafka_lake.ingest.keyed.history import HistoryBatch
+from kafka_lake.ingest.keyed.merge import KeyedBatch
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.schema import SchemaRefusedError

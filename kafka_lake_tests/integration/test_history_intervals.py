@@ -9,10 +9,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.decode.rows import DELETED, EVENT, EVENT_TYPE, METADATA, VALID_FROM, VALID_TO
-from kafka_lake.ingest.keyed.history.events import events_of, joined
-from kafka_lake.ingest.keyed.history.intervals import with_intervals
-from kafka_lake.ingest.keyed.history.merge import is_changed
-from kafka_lake.ingest.keyed.history.shape import Shape
+from kafka_lake.ingest.keyed.history import Shape, events_of, is_changed, joined, with_intervals
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, Keys
 from kafka_lake_tests.integration.history_model import Event, assert_tiles, history
 from kafka_lake_tests.lanes import exhaustive

@@ -24,8 +24,8 @@ from kafka_lake.ingest.audit import (
 from kafka_lake.ingest.commit import ColumnNote, Finding
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.keyed.check import KeyedBatch, Merged
-from kafka_lake.ingest.keyed.history.check import HistoryBatch, HistoryCheck
+from kafka_lake.ingest.keyed.history import HistoryBatch
+from kafka_lake.ingest.keyed.merge import KeyedBatch, Merged
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rule import RuleEntry, rules_of
 from kafka_lake.ingest.rules.result import RuleResult
@@ -111,7 +111,7 @@ def keyed(brings=5, **found):
     return KeyedBatch(changes=10, keys=6, deletes=1, late=0, brings=brings, merged=merged)
 
 
-OVERLAPPING = HistoryBatch(changes=10, check=HistoryCheck(untiled=2))
+OVERLAPPING = HistoryBatch(changes=10, overlapping=2)
 
 
 def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
@@ -129,7 +129,7 @@ def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
         (10, keyed(deleted=3, gone=6), "7 rows were changed by the changes of 6 keys: a key has several"),
         (10, keyed(added=3), "1 rows were inserted and 3 updated, but the new files have 3"),
         (10, keyed(gone=3), "3 rows were updated and 1 deleted, but the delete files have 3"),
-        (10, OVERLAPPING, "2 versions overlap the next one, or leave a gap before it"),
+        (10, OVERLAPPING, "2 versions overlap the next one"),
     ],
 )
 def test_a_key_that_is_not_as_its_change_left_it_is_found(records, batch, problem):

@@ -13,8 +13,7 @@ from kafka_lake.executors.changes.connect_types import ConnectTypes
 from kafka_lake.executors.changes.spans import members
 from kafka_lake.executors.changes.unavailable import Placeholders
 from kafka_lake.executors.error_classes import NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, OTHER_KEY
-from kafka_lake.ingest.keyed.bounds import Bounds
-from kafka_lake.ingest.keyed.keys import Keys
+from kafka_lake.ingest.keyed.keys import Bounds, Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, statement
 
 POSTGRES = {"connector": "postgresql", "lsn": 20, "sequence": '["10","20"]'}
@@ -206,9 +205,7 @@ def test_a_records_key_tells_the_row_of_a_tombstone(key: bytes | None, columns: 
 
 def test_names_are_quoted_in_what_spark_is_told() -> None:
     keys = Keys("_kafka", ("a`b",), ("at'time",), False, "it's")
-    text = statement(
-        "`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], HowToMerge(keys, [], False, Bounds(()))
-    )
+    text = statement("`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], HowToMerge(keys, [], Bounds(())))
     assert "t.`a``b` = s.`a``b`" in text
     assert "<=> 'its'" in text
     assert "raise_error" not in text, "an order of their own tells which is newer"
@@ -217,7 +214,7 @@ def test_names_are_quoted_in_what_spark_is_told() -> None:
 def test_without_an_order_another_partition_is_an_error() -> None:
     keys = Keys("_kafka", (), (), False, "id")
     within = Bounds((("s.`_kafka`.`key`", "X'00'", "X'01'"),))
-    text = statement("t", "v", ["x", "_kafka"], HowToMerge(keys, [], False, within))
+    text = statement("t", "v", ["x", "_kafka"], HowToMerge(keys, [], within))
     assert "raise_error" in text
     assert "t.`_kafka`.`key` BETWEEN X'00' AND X'01'" in text.splitlines()[0]
 

@@ -7,8 +7,7 @@ import duckdb
 import pytest
 import sqlglot
 
-from kafka_lake.ingest.keyed.bounds import Bounds
-from kafka_lake.ingest.keyed.keys import Keys
+from kafka_lake.ingest.keyed.keys import Bounds, Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, statement
 from kafka_lake.ingest.keyed.truncates import Truncate
 
@@ -49,7 +48,7 @@ def merged(
         database.execute("INSERT INTO t VALUES (1, ?, 'row', ?)", [version, place(*of_row, topic)])
         database.execute("INSERT INTO s VALUES (1, ?, ?, ?, ?, [])", [order, CHANGE, place(*of_change), does])
         names = ["id", "version", "v", "_kafka", "__kafka_lake_does", "__kafka_lake_kept"]
-        text = statement("t", "s", names, HowToMerge(keys, [], is_partial=False, within=Bounds(())))
+        text = statement("t", "s", names, HowToMerge(keys, [], Bounds(())))
         database.execute(in_duckdb(text).replace("RAISE_ERROR(", "error("))
         found = database.execute("SELECT v FROM t").fetchall()
     return found[0][0] if found else None

@@ -1,4 +1,4 @@
-"""Decoded records as changes of rows: the table's columns, what is done to the row, and what stays as it is."""
+"""Decoded records as changes of rows."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -17,29 +17,24 @@ from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
 from kafka_lake.ingest.decode.unavailable import may_be_unavailable
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, quoted
-from kafka_lake.ingest.keyed.source_snapshots import AMONG, BEGINS, ENDS
-from kafka_lake.ingest.keyed.source_tables import tells_sources
 from kafka_lake.ingest.topic_table import TopicTable
 
-TOLD_TYPE = "struct<does: string, order: array<bigint>, at: bigint, snapshot: string, source: string>"
+BEGINS = ("first", "first_in_data_collection")
+ENDS = ("last", "last_in_data_collection")
+"""Debezium's names for the first and the last row of a source snapshot."""
+_TOLD_TYPE = "struct<does: string, order: array<bigint>, at: bigint, snapshot: string, source: string>"
 
 
 def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame:
-    """Return the changes that records are.
-
-    Args:
-        decoded: Records with ``decoded``, ``change`` and ``error_class``.
-        topic_id: The topic's id, for the metadata column.
+    """Return the changes that decoded records stand for, without records that change nothing.
 
     Returns:
-        The table's columns, as the change tells them; what it does (`DOES`); the columns that it leaves as they are
-        (`KEPT`); when it was made (`AT`); of a row that a snapshot has read, which of them it is (`READS`); and which
-        of the source's tables it is about (`SOURCE`). Records that are no change are left out. An update that changes
-        the row's key is two changes: the second one deletes the row of the key before (`MOVES`).
+        The table's columns, `DOES`, `KEPT`, `AT`, `READS`, `SOURCE` and `MOVES`. An update of the key is two changes:
+        the second one deletes the row of the old key.
     """
     if TOLD not in decoded.columns:
-        # None of them was looked at.
-        decoded = decoded.withColumn(TOLD, F.lit(None).cast(TOLD_TYPE))
+        # The decoder looked at none of them.
+        decoded = decoded.withColumn(TOLD, F.lit(None).cast(_TOLD_TYPE))
     told = F.col(TOLD)
     good = decoded.filter(F.col("error_class").isNull() & told["does"].isNotNull())
     columns = [F.col("decoded.*"), origin_of(good, topic_id).alias(spec.metadata_column or "")]
@@ -52,7 +47,7 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
     assert isinstance(kind, T.StructType)
     values = without_excepted(kind, spec)
     is_soft = spec.deletes == "soft"
-    # A row that is only marked is changed as by any other change.
+    # A soft delete changes the row as any other change does.
     acts = F.col(TOLD)["does"] if is_soft else does
     told_of = rows.schema[TOLD].dataType
     assert isinstance(told_of, T.StructType)
@@ -65,7 +60,7 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
         kept = F.when(F.col(TOLD)["does"] == DELETE, _all_but_key(values, spec)).otherwise(kept)
     added = {DOES: does, KEPT: kept, AT: F.timestamp_millis(told["at"]), READS: told["snapshot"]}
     added[MOVES] = F.lit(False)
-    added[SOURCE] = told["source"] if tells_sources(spec) else F.lit(None).cast("string")
+    added[SOURCE] = told["source"] if deletes_by_source(spec) else F.lit(None).cast("string")
     for field in change_columns(spec):
         if field.name == CHANGE:
             added[CHANGE] = F.struct(does.alias("op"), F.col(TOLD)["order"].alias("order"))
@@ -80,10 +75,7 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
 def _with_moved(
     rows: DataFrame, made: dict[str, Column], key: Sequence[str], spec: TopicTable, values: T.StructType
 ) -> DataFrame:
-    """Return changes, and behind each that changes the row's key the one that deletes the row of the key before.
-
-    Both have the place and the order of their record.
-    """
+    """Add to each change of a row's key the delete of the old key's row, with the same place and order."""
     old = F.col(TOLD)["old"]
     kinds = rows.select(*_named(made)).schema
     gone = {field.name: F.lit(None).cast(field.dataType) for field in kinds}
@@ -104,18 +96,18 @@ def _with_moved(
 def _all_but_key(values: T.StructType, spec: TopicTable) -> Column:
     """Return the columns that a soft delete leaves as they are.
 
-    A delete by delete_when tells the row; the others tell its key alone, which the metadata column stands for.
+    A delete by delete_when has the whole row; other deletes have the key alone, for which the metadata column stands.
     """
     return F.array(*[F.lit(name) for name in (*values.names, spec.metadata_column)])
 
 
 def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:
-    about = f"delete_when: {text!r} is no condition on the rows of topic {spec.topic}"
+    about = f"delete_when: {text!r} isn't a condition on the rows of topic {spec.topic}"
     remedy = f"Its columns are {', '.join(name for name in rows.columns if name != TOLD)}."
     if unsafe := unsafe_condition(text):
         raise ConfigurationError(f"{about}: {unsafe}.", remedy)
     try:
-        # Connect analyses it only when it is asked for the schema.
+        # Connect analyses the condition only when the schema is requested.
         rows.filter(F.expr(text)).schema  # noqa: B018
     except (AnalysisException, ParseException) as error:
         reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
@@ -124,20 +116,25 @@ def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:
 
 
 def counted(spec: TopicTable) -> tuple[dict[str, Column], dict[str, Column]]:
-    """Return aggregates over the changes of a key that count them by what they do, and those that sum them up."""
+    """Return aggregates over the changes of one key, and the aggregates that sum these up for the batch."""
     does = F.col(DOES)
     parts = {
         "changes": F.count_if(~F.col(MOVES)),
         "deletes": F.count_if(does == DELETE),
         "truncates": F.count_if(does == TRUNCATE),
-        "reads": F.count_if(F.col(READS).isin(*BEGINS, *ENDS, AMONG)),
+        "reads": F.count_if(F.col(READS).isin(*BEGINS, *ENDS)),
     }
     totals = {name: F.coalesce(F.sum(name), F.lit(0)) for name in parts}
-    if not tells_sources(spec):
+    if not deletes_by_source(spec):
         return parts, {**totals, "sources": F.array().cast("array<string>")}
     parts |= {"first_source": F.min(SOURCE), "last_source": F.max(SOURCE)}
     both = F.array(F.min("first_source"), F.max("last_source"))
     return parts, {**totals, "sources": F.array_distinct(F.array_compact(both))}
+
+
+def deletes_by_source(spec: TopicTable) -> bool:
+    """Return whether rows may go because one of the source's tables lacks them."""
+    return spec.snapshot == "replace" or spec.on_truncate == "apply"
 
 
 def can_leave_out(field: T.StructField, spec: TopicTable) -> bool:
@@ -150,7 +147,7 @@ def can_leave_out(field: T.StructField, spec: TopicTable) -> bool:
 
 
 def _untold(spec: TopicTable, values: T.StructType, does: Column) -> Column:
-    """Return the columns that a change leaves as they are by a null; one that deletes tells all it has."""
+    """Return the columns that a change leaves as they are by a null."""
     none = F.array().cast("array<string>")
     named = [name for name in values.names if spec.null_leaves(name) and name not in (*spec.key, *spec.order_by)]
     if not named:

@@ -1,4 +1,4 @@
-"""The table of deleted keys: a late change must not bring a row back that was deleted after it."""
+"""The table of deleted keys: a late change must not bring back a row that was deleted after it."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,7 @@ from kafka_lake.executors.changes.change import DELETE, READ
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.columns import nullable_all
 from kafka_lake.ingest.decode.rows import CHANGE
-from kafka_lake.ingest.keyed.fold import UNTOLD
-from kafka_lake.ingest.keyed.keys import DOES, OTHER_PARTITION, Keys, quoted, stop
+from kafka_lake.ingest.keyed.keys import DOES, OTHER_PARTITION, UNTOLD, Keys, quoted, stop
 from kafka_lake.ingest.keyed.truncates import Truncate
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.lake.branches import StagingBranch
@@ -24,9 +23,9 @@ from kafka_lake.lake.tables import ensure_table, schema_of
 from kafka_lake.spark.interop import to_arrow_schema
 
 DELETED_AT = "_deleted_at"
-"""When a run wrote the delete down."""
+"""When a run recorded the delete."""
 IS_TOMBSTONE = "_is_tombstone"
-"""Whether a delete has no order of its own, so that it is newer than all before it in its Kafka partition."""
+"""Whether a delete has no order of its own: it is newer than everything before it in its Kafka partition."""
 _DAY = 86_400
 _PLACE = ("topic_id", "partition", "offset", "key")
 
@@ -40,12 +39,9 @@ def deletes_of(changes: DataFrame, keys: Keys) -> DataFrame:
 
 
 def deletes_by_snapshot(rows: DataFrame, at: Truncate, keys: Keys) -> DataFrame:
-    """Return rows that a snapshot of the source lacks as rows of the table of deleted keys.
+    """Return rows that a source snapshot lacks as rows of the table of deleted keys.
 
-    Their order is that of the snapshot, as of one of its rows: a row of it that is read again brings its key back.
-
-    Args:
-        at: A row of the snapshot.
+    Their order is that of ``at``, a row of the snapshot: a row of it that is read again brings its key back.
     """
     kinds = rows.schema[keys.metadata].dataType
     assert isinstance(kinds, T.StructType)
@@ -64,11 +60,7 @@ def _gone(rows: DataFrame, keys: Keys, place: Sequence[Column], change: Column, 
 
 
 def without_late(context: Context, changes: DataFrame, keys: Keys) -> DataFrame | None:
-    """Return the changes without those that a remembered delete of their key is newer than; None if none is remembered.
-
-    Args:
-        keys: Tell rows apart, and changes older from newer.
-    """
+    """Return the changes that no remembered delete of their key is newer than; None if no delete is remembered."""
     table = context.connections.catalog.table(context.spec.deletes_table)
     head = head_of(table) if table else None
     if table is None or head is None:
@@ -79,7 +71,7 @@ def without_late(context: Context, changes: DataFrame, keys: Keys) -> DataFrame 
     late = f"NOT {keys.is_newer('s', 'd')}"
     if keys.order_by:
         is_tombstone = [f"d.{IS_TOMBSTONE}"] if IS_TOMBSTONE in held.columns else []
-        # It deleted a key that had no row.
+        # Such a delete found no row.
         is_tombstone.append(keys.is_untold("d"))
         is_before = f"NOT {keys.is_behind('s', 'd')} AND {keys.is_behind('d', 's')}"
         late = f"({late} OR (coalesce({' OR '.join(is_tombstone) or 'false'}, false) AND {is_before}))"
@@ -91,9 +83,9 @@ def without_late(context: Context, changes: DataFrame, keys: Keys) -> DataFrame 
 
 
 def ensure_deletes_table(context: Context, rows: T.StructType) -> Table:
-    """Return the table of deleted keys, made if there is none; by day, so that old deletes go without a file rewritten.
+    """Return the table of deleted keys with the columns of these rows; it is created if it isn't there.
 
-    Columns of the key and the order that have become wider in the topic's table do so here, fields of structs as well.
+    It is partitioned by day, so that old deletes go without rewriting a file.
     """
     kind = nullable_all(rows)
     assert isinstance(kind, T.StructType)
@@ -112,12 +104,7 @@ def ensure_deletes_table(context: Context, rows: T.StructType) -> Table:
 
 
 def forget_old(context: Context, branch: StagingBranch, table: Table) -> None:
-    """Let a branch of the table of deleted keys forget whole days that are past; no file is read or written again.
-
-    Args:
-        context: Of the run; its settings say how long deletes are kept.
-        branch: Of the table, at its head.
-    """
+    """Remove whole days older than `delete_retention` from a branch of the table; no file is rewritten."""
     past = int((time.time() - seconds_of(context.spec.keep_deletes)) // _DAY)
     if all(day >= past for day in _days(table)):
         return
@@ -126,7 +113,7 @@ def forget_old(context: Context, branch: StagingBranch, table: Table) -> None:
 
 
 def _days(table: Table) -> Iterator[int]:
-    """Give the first day of each manifest, in days since 1970."""
+    """Yield the first day of each manifest, counted since 1970."""
     snapshot = table.current_snapshot()
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         for each in manifest.partitions or ():

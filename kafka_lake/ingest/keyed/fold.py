@@ -1,47 +1,170 @@
 """Fold: of all changes of a key in a batch, one is left, with the newest value of each column."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from pyspark.sql import Column, DataFrame, Row, Window, WindowSpec
 from pyspark.sql import functions as F
 
-from kafka_lake.executors.changes.change import DELETE
+from kafka_lake.errors import ChangeRefusedError
+from kafka_lake.executors.changes.change import DELETE, READ, UPSERT
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.decode import VALUE_NOT_SENT
 from kafka_lake.ingest.decode.rows import CHANGE
-from kafka_lake.ingest.keyed.bounds import Bounds
-from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys, quoted, stop
+from kafka_lake.ingest.keyed.changes import counted
+from kafka_lake.ingest.keyed.deletes import without_late
+from kafka_lake.ingest.keyed.keys import (
+    DOES,
+    KEPT,
+    TOMBSTONE_ELSEWHERE,
+    UNTOLD,
+    Bounds,
+    Keys,
+    bounds,
+    not_comparable,
+    quoted,
+    stop,
+)
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.spark.frames import kept
 
 _ALIAS, _ORDER, _DELETED_AT = "__kafka_lake_changes", "__kafka_lake_order", "__kafka_lake_deleted_at"
 _LACKING, _TELLS_ROW = "__kafka_lake_lacking", "__kafka_lake_tells_row"
 SEVERAL_PARTITIONS = "__kafka_lake_several_partitions"
 """Whether the changes of a key came from several Kafka partitions."""
 NEEDS_ROW = "__kafka_lake_needs_row"
-"""Whether a delete has no order of its own, and none of a delete before it."""
-UNTOLD = "__kafka_lake_untold"
-"""Whether a delete has no order of its own, so that it is newer than all before it in its Kafka partition."""
-TOMBSTONE_ELSEWHERE = "KAFKA_LAKE_TOMBSTONE_ELSEWHERE"
-"""Begins the message of an error: a delete without an order is in another partition than its key's row."""
+"""Whether a delete has no order of its own, and no delete before it in the batch has one."""
 UNKNOWN = "__kafka_lake_unknown"
 """Columns that the newest change leaves as they are, though the row was deleted before it."""
+MOST_NOT_SENT = 100_000
+"""The most changes of a batch that may lack a value."""
+_NOT_SENT = {"partition": "int", "offset": "bigint", "columns": "string"}
+
+
+@dataclass(frozen=True)
+class NotSent:
+    """The place of a change whose source left values out that neither the batch nor the table has."""
+
+    partition: int
+    offset: int
+    columns: str
+
+
+@dataclass(frozen=True)
+class FoldedBatch:
+    """The changes of a batch, and the one of each key that counts.
+
+    Args:
+        one_each: One change for each key, as `folded` returns them.
+        within: Bounds of the keys.
+        count: Number of keys.
+        deletes: Keys whose change is a delete.
+        lacking: Keys whose change lacks a value.
+    """
+
+    changes: DataFrame
+    one_each: DataFrame
+    within: Bounds
+    count: int
+    deletes: int
+    lacking: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one pass over a batch's changes shows.
+
+    Args:
+        counts: ``changes``, ``deletes``, ``truncates``, ``reads`` and ``sources``, as `counted` defines them.
+        keys: Number of keys.
+        most: The most changes that a key has.
+        within: Bounds of the keys.
+    """
+
+    counts: Row
+    keys: int
+    most: int
+    within: Bounds
+
+
+def look_at(spec: TopicTable, changes: DataFrame, keys: Keys, *, few: bool) -> Figures:
+    """Count changes, in all and of each key, in one pass that moves nothing but keys between tasks.
+
+    Args:
+        changes: What `changes_of` returned, in the table's types.
+        few: Whether the keys are listed, as `are_few` says.
+    """
+    key = [F.expr(each).alias(f"key_{number}") for number, each in enumerate(keys.key("c"))]
+    parts, totals = counted(spec)
+    changes_rows = [UPSERT, READ] if spec.deletes == "ignore" else [UPSERT, READ, DELETE]
+    of_row = F.count_if(F.col(DOES).isin(*changes_rows)).alias("of_row")
+    named = changes.alias("c").groupBy(*key).agg(of_row, *[each.alias(name) for name, each in parts.items()])
+    if keys.columns:
+        back = [F.col(f"key_{number}").alias(name) for number, name in enumerate(keys.columns)]
+    else:
+        back = [F.struct(F.col("key_0").alias("key")).alias(keys.metadata)]
+    asked = (
+        *[each.alias(name) for name, each in totals.items()],
+        F.count_if(F.col("of_row") > 0).alias("keys"),
+        F.coalesce(F.max("of_row"), F.lit(0)).alias("most"),
+    )
+    within, found = bounds(named.select(*back, "of_row", *parts), keys, *asked, few=few)
+    return Figures(found, found["keys"], found["most"], within)
+
+
+def already_folded(spec: TopicTable, changes: DataFrame, seen: Figures) -> FoldedBatch:
+    """Return changes of which each is of another key as folded: nothing is sorted or moved."""
+    deletes = 0 if spec.deletes == "ignore" else seen.counts["deletes"]
+    one_each = changes.withColumns({SEVERAL_PARTITIONS: F.lit(False), UNKNOWN: F.array().cast("array<string>")})
+    return FoldedBatch(changes, one_each, seen.within, count=seen.keys, deletes=deletes, lacking=0)
+
+
+def fold_batch(
+    spec: TopicTable, changes: DataFrame, keys: Keys, may_lack: Sequence[str], *, held: ExitStack, few: bool
+) -> FoldedBatch:
+    """Fold changes to one for each key, cache these, and count them in one pass.
+
+    Args:
+        changes: In the table's types; deletes have an order if other changes have.
+        may_lack: Columns that a change may leave as they are.
+        held: Releases the cache.
+
+    Raises:
+        ChangeRefusedError: If nothing orders the changes of a key.
+    """
+    one_each = kept(folded(changes, keys, may_lack, spec.is_partial), held)
+    lacks = (F.col(DOES) != DELETE) & ((F.size(KEPT) > 0) | (F.size(UNKNOWN) > 0))
+    aggregates = (
+        F.count(F.lit(1)).alias("count"),
+        F.count_if(F.col(DOES) == DELETE).alias("deletes"),
+        F.bool_or(SEVERAL_PARTITIONS).alias("several"),
+        F.count_if(lacks).alias("lacking"),
+    )
+    within, found = bounds(one_each, keys, *aggregates, few=few)
+    if not keys.has_order and found["several"]:
+        raise not_comparable(spec, "in one batch")
+    counts = {name: found[name] for name in ("count", "deletes", "lacking")}
+    return FoldedBatch(changes, one_each, within, **counts)
 
 
 def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: bool = False) -> DataFrame:
     """Return one change for each key.
 
-    A value that the newest change doesn't tell is that of the newest change before it which tells it, back to the last
-    delete: so a row that is inserted, and changed in another column, keeps its values.
+    A value that the newest change leaves as it is comes from the newest change before it that has the value, back to
+    the last delete.
 
     Args:
-        changes: What `changes_of` gave, in the table's types; deletes have an order, if the key's changes have.
-        keys: Tell rows apart, and changes older from newer.
+        changes: In the table's types; deletes have an order if other changes have.
         may_lack: Columns that a change may leave as they are.
-        is_partial: Whether what it leaves is null in a row that isn't there yet.
+        is_partial: Whether values that no change has are null in a new row.
 
     Returns:
-        The columns of the changes; `KEPT` names those that no change of the batch has told, and that aren't null in a
-        row that the batch brings; `order_of` has for each
-        that may be kept when it was told. And `SEVERAL_PARTITIONS` and `UNKNOWN`.
+        The columns of the changes, with those that no change has in `KEPT`; for each column of ``may_lack`` the order
+        of its value, as `order_of`; `SEVERAL_PARTITIONS`; and `UNKNOWN`.
     """
     columns = changes.columns
     named = changes.alias(_ALIAS)
@@ -57,14 +180,14 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: 
         newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in columns]), order).alias("newest")
         none = F.array().cast("array<string>").alias(UNKNOWN)
         return ordered.groupBy(*by).agg(newest, several).select("newest.*", SEVERAL_PARTITIONS, none)
-    # A row that is only marked keeps its values.
+    # A soft delete keeps the row's values.
     takes_away = (F.col(DOES) == DELETE) & F.lit(not keys.is_soft)
     deleted_at = F.max(F.when(takes_away, order)).over(Window.partitionBy(*by))
     since = ordered.withColumn(_DELETED_AT, deleted_at)
     since = since.filter(F.col(_DELETED_AT).isNull() | (order >= F.col(_DELETED_AT)))
     whole = [name for name in columns if name not in may_lack and name != KEPT]
     newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in whole]), order).alias("newest")
-    # Each value with the order of the change that tells it: the row may have a newer one.
+    # Each value has the order of its change, since the table may have a newer value.
     told_by = [F.struct(F.col(quoted(name)).alias("value"), order.alias("order")) for name in may_lack]
     values = [
         F.max_by(F.when(_tells(name) & ~takes_away, told), F.when(_tells(name) & ~takes_away, order)).alias(
@@ -75,13 +198,13 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: 
     tells_row = F.bool_or(_tells(keys.metadata)).alias(_TELLS_ROW)
     grouped = since.groupBy(*by).agg(newest, several, tells_row, F.max(_DELETED_AT).alias(_DELETED_AT), *values)
     lacking = [F.when(F.col(value_of(number)).isNull(), F.lit(name)) for number, name in enumerate(may_lack)]
-    # Behind a delete there is no row whose values could be kept.
+    # After a delete there is no row with values to keep.
     all_lacking, none = F.array_compact(F.array(*lacking)), F.array().cast("array<string>")
     is_gone = F.col(_DELETED_AT).isNotNull()
     unknown = F.when(is_gone & (F.col("newest")[DOES] != DELETE), all_lacking)
     found = {name: F.col("newest")[name] for name in whole}
     found |= {name: F.col(value_of(number))["value"] for number, name in enumerate(may_lack)}
-    # What is marked in the batch that brings it is a row as well.
+    # A row that the batch both inserts and marks is a row as well.
     is_brought = F.lit(keys.is_soft and is_partial) & F.col(_TELLS_ROW)
     found[KEPT] = F.when(is_gone | is_brought, none).otherwise(all_lacking)
     orders = [
@@ -97,12 +220,10 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: 
 
 
 def without_value(changes: DataFrame, of: DataFrame, keys: Keys) -> DataFrame:
-    """Return the changes that bring rows of some keys, behind the last delete of each: those that lack a value.
+    """Return the changes of some keys that come after the key's last delete, with the columns that they lack.
 
     Args:
-        changes: What `changes_of` gave, in the table's types.
-        of: The keys, as changes; `KEPT` and `UNKNOWN` name the columns.
-        keys: Tell rows apart, and changes older from newer.
+        of: One change for each key; `KEPT` and `UNKNOWN` name the columns.
     """
     names = F.array_join(F.when(F.size(UNKNOWN) > 0, F.col(UNKNOWN)).otherwise(F.col(KEPT)), ", ")
     key = [F.expr(each).alias(f"__kafka_lake_key_{number}") for number, each in enumerate(keys.key("o"))]
@@ -121,12 +242,12 @@ def without_value(changes: DataFrame, of: DataFrame, keys: Keys) -> DataFrame:
 
 
 def value_of(number: int) -> str:
-    """Return the column of a value that a change may leave as it is, with the order of the change that tells it."""
+    """Return the name of the column with a value and the order of its change."""
     return f"__kafka_lake_value_{number}"
 
 
 def order_of(number: int) -> str:
-    """Return the column of that order; null if no change of the batch tells the value."""
+    """Return the name of the column with the order of a value; null if no change of the batch has the value."""
     return f"__kafka_lake_order_{number}"
 
 
@@ -135,11 +256,7 @@ def _tells(name: str) -> Column:
 
 
 def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
-    """Give deletes that have no order of their own the newest one before them in their Kafka partition.
-
-    Args:
-        changes: What `changes_of` gave, in the table's types.
-        keys: Tell rows apart, and changes older from newer.
+    """Give deletes without an order the newest order before them in their Kafka partition.
 
     Returns:
         The changes, `NEEDS_ROW` and `UNTOLD`.
@@ -152,9 +269,9 @@ def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
     is_gone = F.col(f"{_ALIAS}.{DOES}") == DELETE
     newest = told_before(told, is_gone, is_told, before, has_envelope=keys.has_envelope)
     last = [F.coalesce(each, newest[f"_{n}"]) for n, each in enumerate(told)]
-    # What follows a delete that tells its order says nothing more.
+    # A tombstone after a delete with an order adds nothing.
     needs_row = is_gone & told[0].isNull() & ~F.coalesce(newest["is_gone"], F.lit(False))
-    # Debezium's say nothing of their own.
+    # Debezium's tombstones never delete anything by themselves.
     untold = needs_row & F.lit(not keys.has_envelope)
     ordered = with_order(_ALIAS, changes.columns, keys, last)
     return named.select(*ordered, needs_row.alias(NEEDS_ROW), untold.alias(UNTOLD))
@@ -163,36 +280,32 @@ def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
 def told_before(
     told: Sequence[Column], is_gone: Column, order: Column, before: WindowSpec, *, has_envelope: bool
 ) -> Column:
-    """Return what the newest change before one has told: its order as `_0`, `_1` and so on, and `is_gone`.
+    """Return the order of the newest earlier change as a struct of `_0`, `_1` and so on, and whether it `is_gone`.
 
     Args:
-        told: The parts of the order that a change tells; the first is null if it tells none.
+        told: The parts of a change's order; the first is null if it has none.
         is_gone: Whether it is a delete.
-        order: By which changes are compared; null if it tells none.
-        before: Its key's changes in its Kafka partition, in the order of offsets.
-        has_envelope: Whether an envelope tells the order.
+        order: What changes are compared by; null if it has no order.
+        before: The key's changes in the Kafka partition, by offset.
+        has_envelope: Whether an envelope has the order.
     """
     change = F.struct(*[each.alias(f"_{n}") for n, each in enumerate(told)], is_gone.alias("is_gone"))
     newest = F.max_by(change, order).over(before)
     if not has_envelope:
         return newest
-    # Debezium tells a delete and then a tombstone. Sent once more, both come behind what is newer.
+    # Debezium sends a delete and then a tombstone. Sent again, both follow newer changes.
     previous = F.last(F.when(told[0].isNotNull(), change), ignorenulls=True).over(before)
     return F.when(previous["is_gone"], previous).otherwise(newest)
 
 
 def with_order_of_rows(changes: DataFrame, rows: DataFrame, keys: Keys, within: Bounds) -> DataFrame:
-    """Give deletes that have no order of their own that of the row which they delete, where it is newer.
+    """Give deletes without an order that of the row that they delete, if it is newer.
 
-    So a change that is older than the row stays late when the row is gone. If only the row has an order, and it came
-    from another Kafka partition, the query fails: nothing tells which of the two is newer.
+    So a change that is older than the row stays late after the row is gone. The query fails if the row came from
+    another Kafka partition, since nothing orders the two.
 
     Args:
-        keys: Tell rows apart, and changes older from newer.
-        within: Between which values the keys of the changes lie that need a row.
-
-    Returns:
-        The changes.
+        within: Bounds of the keys that need a row.
     """
     named = changes.alias("s")
     there = F.expr(" AND ".join([keys.same("s", "t"), *within.hold_for("t")]))
@@ -209,14 +322,75 @@ def with_order_of_rows(changes: DataFrame, rows: DataFrame, keys: Keys, within: 
 
 
 def with_order(alias: str, names: Sequence[str], keys: Keys, order: Sequence[Column]) -> list[Column]:
-    """Return columns of changes, with another order.
-
-    Args:
-        alias: Of the changes, or the struct column that has theirs.
-        keys: Tell where the order is.
-    """
+    """Return columns of changes with another order; the alias may be that of a struct column."""
     replaced = dict(zip(keys.order_by, order, strict=False))
     if keys.has_envelope:
         op = F.col(f"{alias}.{CHANGE}")["op"].alias("op")
         replaced[CHANGE] = F.struct(op, order[-1].alias("order"))
     return [replaced.get(name, F.col(f"{alias}.{quoted(name)}")).alias(name) for name in names]
+
+
+def find_not_sent(context: Context, batch: FoldedBatch, rows: DataFrame, keys: Keys) -> tuple[NotSent, ...]:
+    """Return the changes whose source left out a value that neither the batch nor the table has.
+
+    Args:
+        rows: The table's, before the batch.
+
+    Raises:
+        ChangeRefusedError: If there are more than `MOST_NOT_SENT`.
+    """
+    in_time = without_late(context, batch.one_each, keys)
+    lacking = (batch.one_each if in_time is None else in_time).filter(F.col(DOES) != DELETE)
+    there = F.expr(" AND ".join([keys.same("t", "s"), *batch.within.hold_for("t")]))
+    no_row = (
+        lacking.filter((F.size(KEPT) > 0) & (F.size(UNKNOWN) == 0)).alias("s").join(rows.alias("t"), there, "left_anti")
+    )
+    of = no_row.unionByName(lacking.filter(F.size(UNKNOWN) > 0))
+    found = without_value(batch.changes, of, keys).orderBy("partition", "offset").limit(MOST_NOT_SENT + 1).collect()
+    if len(found) > MOST_NOT_SENT:
+        raise value_not_told(context.spec, *found[0])
+    return tuple(NotSent(*each) for each in found)
+
+
+def without(changes: DataFrame, spark: Any, not_sent: Sequence[NotSent], keys: Keys) -> DataFrame:
+    """Return the changes of a batch without those that lack a value."""
+    place = F.col(quoted(keys.metadata))
+    return changes.join(_places(spark, not_sent), _same_place(place["partition"], place["offset"]), "left_anti")
+
+
+def with_not_sent(judged: DataFrame, spark: Any, not_sent: Sequence[NotSent]) -> DataFrame:
+    """Return records with ``error_class`` and ``error_message``, which changes that lack a value have as well.
+
+    Args:
+        judged: The records of the batch.
+        not_sent: Those of them that lack a value.
+    """
+    if not not_sent:
+        return judged
+    columns = F.col("__kafka_lake_columns")
+    said = F.concat(F.lit("Not sent, since unchanged, and no row of the key has it: "), columns, F.lit("."))
+    found = {
+        "error_class": F.coalesce("error_class", F.when(columns.isNotNull(), F.lit(VALUE_NOT_SENT))),
+        "error_message": F.coalesce("error_message", said),
+    }
+    joined = judged.join(_places(spark, not_sent), _same_place(F.col("partition"), F.col("offset")), "left")
+    return joined.select(*[found.get(name, F.col(quoted(name))).alias(name) for name in judged.columns])
+
+
+def _places(spark: Any, changes: Sequence[NotSent]) -> DataFrame:
+    columns = ", ".join(f"__kafka_lake_{name} {kind}" for name, kind in _NOT_SENT.items())
+    frame: DataFrame = spark.createDataFrame([(c.partition, c.offset, c.columns) for c in changes], columns)
+    return F.broadcast(frame)
+
+
+def _same_place(partition: Column, offset: Column) -> Column:
+    return (partition == F.col("__kafka_lake_partition")) & (offset == F.col("__kafka_lake_offset"))
+
+
+def value_not_told(spec: TopicTable, partition: object, offset: object, columns: str) -> ChangeRefusedError:
+    """Return the refusal of a change that leaves out values that nothing has."""
+    return ChangeRefusedError(
+        f"Topic {spec.topic}: the change in partition {partition} at offset {offset} and more than {MOST_NOT_SENT:,} "
+        f"others don't have {columns}, which the source left unchanged, and there is no row of their keys.",
+        "main is as it was. Read the topic from its beginning, or let the source take a new snapshot.",
+    )

@@ -1,8 +1,8 @@
-"""Merge: a batch's changes, one for each key, into a branch of the table, as one snapshot with that in its summary."""
+"""Merge: a batch's changes, one for each key, into a branch as one snapshot; and the audit of what was merged."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -10,14 +10,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import DELETE, READ, UPSERT
-from kafka_lake.ingest.keyed.bounds import Bounds
-from kafka_lake.ingest.keyed.fold import order_of
-from kafka_lake.ingest.keyed.keys import DOES, KEPT, OTHER_PARTITION, Keys, quoted, stop
+from kafka_lake.ingest.keyed.fold import NotSent, order_of
+from kafka_lake.ingest.keyed.keys import DOES, KEPT, OTHER_PARTITION, Bounds, Keys, quoted, stop
+from kafka_lake.ingest.keyed.truncates import Emptied
+from kafka_lake.ingest.rules.asked import Verdict
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.spark.settings import SNAPSHOT_PROPERTY
 
-NOT_THERE = "KAFKA_LAKE_VALUE_NOT_THERE"
-"""Begins the message of an error: a change leaves a value as it is, and there is no row that has it."""
+_MERGED = "spark.merge-into.num-target-rows-"
 
 
 @dataclass(frozen=True)
@@ -25,38 +25,26 @@ class HowToMerge:
     """How changes meet the rows of a table.
 
     Args:
-        keys: Tell rows apart, and changes older from newer.
         may_lack: Columns that a change may leave as they are.
-        is_partial: Whether what it leaves is null in a row that isn't there yet; if not, the merge fails.
-        within: Between which values the changes' keys lie.
+        within: Bounds of the changes' keys.
     """
 
     keys: Keys
     may_lack: Sequence[str]
-    is_partial: bool
     within: Bounds
 
 
 def merge(
     spark: Any, branch: StagingBranch, changes: DataFrame, how: HowToMerge, *, summary: Mapping[str, str]
 ) -> None:
-    """Merge changes into a branch; `StagingBranch.written` tells whether they went where they should.
-
-    Args:
-        changes: What `folded` gave, without late ones.
-        how: Which rows they change, and in what.
-    """
+    """Merge changes, one for each key and none of them late, into a branch; `StagingBranch.written` checks it."""
     run_merge(spark, changes, summary, lambda view: statement(branch.write_name, view, changes.columns, how))
 
 
 def run_merge(spark: Any, rows: DataFrame, summary: Mapping[str, str], statement_of: Callable[[str], str]) -> None:
-    """Run a MERGE of a frame.
-
-    Args:
-        statement_of: Gives the statement, by the name of a view of the rows.
-    """
+    """Run the MERGE that a function returns for the name of a view of the rows."""
     view = f"kafka_lake_{uuid4().hex}"
-    # By dropping a view of the frame itself, Spark would forget it, if it keeps it.
+    # Dropping a view of a cached frame would uncache the frame itself.
     rows.filter(F.lit(True)).createOrReplaceTempView(view)
     try:
         with _summary(spark, summary):
@@ -91,35 +79,22 @@ def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) ->
             f"MERGE INTO {table} AS t USING {view} AS s ON {conditions}",
             *matched,
             f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(sets)}",
-            f"WHEN NOT MATCHED AND {inserts('s', how)} "
+            f"WHEN NOT MATCHED AND {brings('s', keys)} "
             f"THEN INSERT ({', '.join(map(quoted, names))}) VALUES ({', '.join(values)})",
         ]
     )
 
 
 def brings(alias: str, keys: Keys) -> str:
-    """Return the condition that a change brings a row where its key has none: a soft delete does if it has the row."""
+    """Return the condition that a change inserts a row if there is none; a soft delete with all values does."""
     does = f"{alias}.{DOES}"
     marked = f" OR ({does} = '{DELETE}' AND size({alias}.{KEPT}) = 0)" if keys.is_soft else ""
     return f"({does} IN ('{UPSERT}', '{READ}'){marked})"
 
 
-def inserts(alias: str, how: HowToMerge) -> str:
-    """Return the condition that a change becomes a row where its key has none.
-
-    Evaluating it fails if the change leaves a value as it is.
-    """
-    condition, place, kept = brings(alias, how.keys), f"{alias}.{quoted(how.keys.metadata)}", f"{alias}.{KEPT}"
-    if not how.may_lack or how.is_partial:
-        return condition
-    said = f"concat('{NOT_THERE} ', {place}.`partition`, ' ', {place}.`offset`, ' ', array_join({kept}, ', '))"
-    lacks = f"{alias}.{DOES} <> '{DELETE}' AND size({kept}) > 0"
-    return f"{condition} AND (CASE WHEN {lacks} THEN CAST(raise_error({said}) AS BOOLEAN) ELSE true END)"
-
-
 @contextmanager
 def _summary(spark: Any, summary: Mapping[str, str]) -> Iterator[None]:
-    """Let the snapshots of the block have that in their summary: MERGE takes no options."""
+    """Set snapshot properties for the block by Spark's settings: MERGE takes no options."""
     names = [f"{SNAPSHOT_PROPERTY}{key}" for key in summary]
     try:
         for name, value in zip(names, summary.values(), strict=True):
@@ -128,3 +103,97 @@ def _summary(spark: Any, summary: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in names:
             spark.conf.unset(name)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did, as Spark counted it, and as the writers of its files did.
+
+    Args:
+        added: Rows in new data files, without copied ones.
+        gone: Rows in new delete files; None if data files were rewritten instead.
+    """
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    added: int = 0
+    gone: int | None = 0
+
+    @classmethod
+    def of(cls, summary: Mapping[str, str]) -> "Merged":
+        """Return the counts in the summary of a merge's snapshot."""
+        found = {name: int(summary.get(f"{_MERGED}{name}", 0)) for name in ("inserted", "updated", "deleted", "copied")}
+        added = int(summary.get("added-records", 0)) - found.pop("copied")
+        # A deletion vector replaces the one before it, and has its rows too.
+        deletes = [int(summary.get(f"{each}-position-deletes", 0)) for each in ("added", "removed")]
+        return cls(**found, added=added, gone=None if "deleted-data-files" in summary else deletes[0] - deletes[1])
+
+    def problems(self, keys: int, brings: int) -> tuple[str, ...]:
+        """Return what is wrong with the merge of so many keys, of which ``brings`` have a change with a row."""
+        written, gone = self.inserted + self.updated, self.updated + self.deleted
+        found = []
+        if written > brings:
+            found.append(
+                f"{written} rows were inserted or updated, but only {brings} keys have a change that brings one"
+            )
+        if written + self.deleted > keys:
+            found.append(f"{written + self.deleted} rows were changed by the changes of {keys} keys: a key has several")
+        if self.added != written:
+            found.append(
+                f"{self.inserted} rows were inserted and {self.updated} updated, but the new files have {self.added}"
+            )
+        if self.gone not in (None, gone):
+            found.append(
+                f"{self.updated} rows were updated and {self.deleted} deleted, but the delete files have {self.gone}"
+            )
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class KeyedBatch:
+    """What became of a batch of changes.
+
+    Args:
+        changes: Records that were applied.
+        keys: Number of their keys.
+        late: Keys whose change is older than a remembered delete.
+        brings: Merged keys whose change has a row.
+        not_sent: Changes that lack values, by partition and offset.
+        emptied: The truncate before which nothing counts.
+        verdict: Result of the rules.
+    """
+
+    changes: int
+    keys: int
+    deletes: int
+    late: int
+    brings: int = 0
+    merged: Merged = field(default_factory=Merged)
+    not_sent: tuple[NotSent, ...] = ()
+    emptied: Emptied | None = None
+    verdict: Verdict = field(default_factory=Verdict)
+
+    @property
+    def ignored(self) -> int:
+        """Return the number of keys without an effect: older than the row, or a delete without a row."""
+        return self.keys - self.merged.inserted - self.merged.updated - self.merged.deleted
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return what is wrong."""
+        emptied = self.emptied.problems if self.emptied else ()
+        return (*self.merged.problems(self.keys - self.late, self.brings), *emptied)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Return the figures for the check's page."""
+        return {
+            "keys": self.keys,
+            "rows_inserted": self.merged.inserted,
+            "rows_updated": self.merged.updated,
+            "rows_deleted": self.merged.deleted,
+            "keys_ignored": self.ignored,
+            "keys_later_deleted": self.late,
+            **(self.emptied.facts if self.emptied else {}),
+        }

@@ -1,7 +1,6 @@
-"""Truncates: the source's table was emptied, so what is older goes, from a batch and from the table, and stays gone.
+"""Truncates: what is older than a truncate goes, from the batch and from the table, and stays gone.
 
-Unlike deleted keys, which their own table remembers for a while, the newest truncate is remembered in the summary of
-each snapshot: it goes with the rows, whether a commit is published, repeated, or rolled back.
+The newest truncate is in the summary of each snapshot: it goes with the rows, whatever becomes of a commit.
 """
 
 import json
@@ -20,18 +19,17 @@ from kafka_lake.lake.positions import TableState, ancestors, summary_of
 
 _PLACE = ("topic_id", "partition", "offset")
 TRUNCATED = "kafka-lake.truncated"
-"""In a snapshot's summary: the newest truncate, before which no change of a later batch counts."""
+"""Snapshot property: the newest truncate."""
 
 
 @dataclass(frozen=True)
 class Truncate:
-    """Where a truncate is in the order of changes.
+    """The place of a truncate in the order of changes.
 
     Args:
-        order: In its source's; empty if only Kafka's offset tells.
-        topic_id: The id of its topic, None if the brokers have none.
-        is_read: Whether it is a row of a snapshot of the source, which has all that was made before its position. What
-            has that very position is of the snapshot itself.
+        order: The source's order; empty if only Kafka's offset orders changes.
+        topic_id: None for brokers without ids.
+        is_read: Whether it is a row of a source snapshot: changes with that very position are in the snapshot.
     """
 
     order: tuple[int, ...]
@@ -41,11 +39,11 @@ class Truncate:
     is_read: bool = False
 
     def sorted_by(self, keys: Keys) -> tuple[object, ...]:
-        """Return what truncates are sorted by, the oldest one first."""
+        """Return the sort key, the oldest truncate first."""
         return (self.order, not self.is_read, (self.topic_id or "") == keys.topic_id, self.partition, self.offset)
 
     def to_json(self) -> str:
-        """Return the text that a snapshot's summary carries."""
+        """Return the text for a snapshot's summary."""
         return json.dumps(vars(self), separators=(",", ":"))
 
     @classmethod
@@ -54,24 +52,21 @@ class Truncate:
         return cls.of(json.loads(text))
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> "Truncate":
-        """Return the truncate that has these values, as JSON has them."""
-        return cls(**{**told, "order": tuple(told["order"])})
+    def of(cls, values: Mapping[str, Any]) -> "Truncate":
+        """Return the truncate with these values, as JSON has them."""
+        return cls(**{**values, "order": tuple(values["order"])})
 
     def is_behind(self, keys: Keys, alias: str) -> str:
-        """Return the condition that a change or a row of an alias is older. It is never null.
+        """Return the condition that a change or a row with an alias is older. It is never null.
 
-        Deletes without an order aren't: what they delete is older than they are anyway.
-
-        Args:
-            alias: Of the frame or table, which has the metadata column.
+        Deletes without an order aren't older: they are newer than the row that they delete.
         """
         topic, partition, offset = keys.place(alias)
         is_todays = (self.topic_id or "") == keys.topic_id
         if not keys.has_envelope:
             of_topic = f"{alias}.{quoted(keys.metadata)}.`topic_id` <=> {_text(self.topic_id)}"
             before = f"({of_topic} AND {partition} = {self.partition} AND {offset} < {self.offset})"
-            # Of a topic that was deleted since, all is older than what today's has.
+            # Everything of a deleted topic is older than today's topic.
             return f"({before} OR NOT {topic})" if is_todays else before
         change = f"{alias}.{CHANGE}"
         order = f"CAST(array({', '.join(map(str, self.order))}) AS ARRAY<BIGINT>)"
@@ -84,15 +79,15 @@ class Truncate:
 
 @dataclass(frozen=True)
 class Emptied:
-    """That rows are gone since a truncate or a snapshot of the source is newer, and what the audit found of it.
+    """What a truncate, or the end of a source snapshot, took away, and what the audit found.
 
     Args:
-        at: The newest truncate; or a row of the newest snapshot of the source that has ended.
-        is_new: Whether the batch has it; if not, the table has no row that is older.
-        changes: Changes of the batch that are older.
-        rows: Rows of the table that were older.
-        left: Rows that are older and still there.
-        lost: Rows that aren't older and have gone with the others.
+        at: The truncate, or a row of the snapshot.
+        is_new: Whether it is in this batch.
+        changes: Older changes of the batch.
+        rows: Older rows of the table.
+        left: Older rows that are still there.
+        lost: Newer rows that are gone.
     """
 
     at: Truncate
@@ -107,21 +102,17 @@ class Emptied:
         """Return what is wrong."""
         what = "the snapshot" if self.at.is_read else "the truncate"
         said = {f"are older than {what}": self.left, f"that are newer than {what} are gone": self.lost}
-        return tuple(f"{count} rows {what}" for what, count in said.items() if count)
+        return tuple(f"{count} rows {problem}" for problem, count in said.items() if count)
 
     @property
     def facts(self) -> dict[str, int]:
-        """Return the figures."""
+        """Return the figures for the check's page."""
         rows, what = ("rows_not_in_snapshot", "snapshot") if self.at.is_read else ("rows_truncated", "truncate")
         return {rows: self.rows, f"changes_before_{what}": self.changes}
 
 
 def newest_truncate(changes: DataFrame, keys: Keys) -> Truncate:
-    """Return the newest truncate of a batch that has some.
-
-    Args:
-        changes: What `changes_of` gave, in the table's types.
-    """
+    """Return the newest truncate of a batch with at least one."""
     order = F.col(f"c.{CHANGE}.order") if keys.has_envelope else F.array().cast("array<bigint>")
     newest = changes.filter(F.col(DOES) == TRUNCATE).alias("c").orderBy(F.expr(keys.order("c")).desc()).limit(1)
     rows = newest.select(order.alias("order"), *place_of(F.col(f"c.{quoted(keys.metadata)}"))).collect()
@@ -129,27 +120,23 @@ def newest_truncate(changes: DataFrame, keys: Keys) -> Truncate:
 
 
 def place_of(metadata: Column) -> list[Column]:
-    """Return where a record is, as `truncate_of` takes it."""
+    """Return a record's place, as `truncate_of` reads it."""
     return [metadata[name].alias(name) for name in _PLACE]
 
 
 def truncate_of(row: Row, is_read: bool = False) -> Truncate:
-    """Return what a row of ``order`` and `place_of` stands for."""
+    """Return the truncate of a row with ``order`` and `place_of`."""
     return Truncate(tuple(row["order"]), is_read=is_read, **{name: row[name] for name in _PLACE})
 
 
 def remembered_truncate(state: TableState) -> Truncate | None:
-    """Return the newest truncate that the table has applied; None if there is none."""
+    """Return the newest truncate that the table has applied."""
     summaries = (summary_of(snapshot) for snapshot in ancestors(state.table, state.head))
     return next((Truncate.from_json(found[TRUNCATED]) for found in summaries if TRUNCATED in found), None)
 
 
 def newer_of(new: Truncate | None, known: Truncate | None, keys: Keys) -> Emptied | None:
-    """Return the newer of two truncates; None if there is none.
-
-    Args:
-        known: The one that the table remembers.
-    """
+    """Return the newer of a batch's truncate and the table's; None if there is neither."""
     if new is None or known is None:
         at = new or known
         return None if at is None else Emptied(at, is_new=new is not None)
@@ -158,7 +145,7 @@ def newer_of(new: Truncate | None, known: Truncate | None, keys: Keys) -> Emptie
 
 
 def without_older(changes: DataFrame, emptied: Emptied, keys: Keys) -> tuple[DataFrame, Emptied]:
-    """Return changes without those that are older than a truncate, and how many those are."""
+    """Return the changes that aren't older than a truncate, and the truncate with the number of older ones."""
     behind = F.expr(emptied.at.is_behind(keys, "c"))
     older = changes.alias("c").filter(behind).count()
     return (changes.alias("c").filter(~behind) if older else changes), replace(emptied, changes=older)
@@ -175,18 +162,13 @@ def rows_behind(spark: Any, branch: StagingBranch, emptied: Emptied, keys: Keys)
 def empty(
     spark: Any, branch: StagingBranch, base: int, emptied: Emptied, *, keys: Keys, counted: tuple[int, int]
 ) -> tuple[int, Emptied]:
-    """Delete from a branch the rows that are older than a truncate, and look at what is left.
-
-    Args:
-        branch: Of the table, with the batch's changes merged.
-        base: The snapshot that it points to.
+    """Delete the older rows from a branch that points to ``base``, and count what is left.
 
     Returns:
-        The snapshot that it points to then, and the truncate with the rows that went, and those that should not have,
-        or should have.
+        The branch's snapshot, and the truncate with its figures.
 
     Raises:
-        PublishRefusedError: If others took the branch away meanwhile.
+        PublishRefusedError: If somebody removed the branch meanwhile.
     """
     there, older = counted
     if not older:

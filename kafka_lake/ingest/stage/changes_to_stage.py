@@ -10,9 +10,8 @@ from pyspark.sql import types as T
 
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.rows import change_columns
-from kafka_lake.ingest.keyed.bounds import are_few
 from kafka_lake.ingest.keyed.changes import can_leave_out
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, Keys
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, Keys, are_few
 from kafka_lake.ingest.keyed.source_snapshots import Ended
 from kafka_lake.ingest.keyed.truncates import Emptied
 from kafka_lake.ingest.plan.model import Plan

@@ -7,17 +7,22 @@ from pyspark.sql import functions as F
 
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.decode.rows import DELETED, VALID_FROM
-from kafka_lake.ingest.keyed.bounds import Bounds
-from kafka_lake.ingest.keyed.check import Merged, NotSent
-from kafka_lake.ingest.keyed.folded import Figures
-from kafka_lake.ingest.keyed.history.check import HistoryBatch, check_history, counts_of
-from kafka_lake.ingest.keyed.history.events import IN_BATCH, events_of, joined, stored_of
-from kafka_lake.ingest.keyed.history.intervals import IS_UNPLACED, UNKNOWN, with_intervals
-from kafka_lake.ingest.keyed.history.merge import is_changed, merge_events
-from kafka_lake.ingest.keyed.history.shape import Shape
-from kafka_lake.ingest.keyed.keys import quoted
-from kafka_lake.ingest.keyed.not_sent import LIMIT, without
-from kafka_lake.ingest.keyed.refusals import not_comparable, tombstone_elsewhere, value_not_told
+from kafka_lake.ingest.keyed.fold import MOST_NOT_SENT, UNKNOWN, Figures, NotSent, value_not_told, without
+from kafka_lake.ingest.keyed.history import (
+    IN_BATCH,
+    IS_UNPLACED,
+    HistoryBatch,
+    Shape,
+    counts_of,
+    events_of,
+    is_changed,
+    joined,
+    merge_events,
+    stored_of,
+    with_intervals,
+)
+from kafka_lake.ingest.keyed.keys import Bounds, not_comparable, quoted, tombstone_elsewhere
+from kafka_lake.ingest.keyed.merge import Merged
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
 from kafka_lake.ingest.stage.frames import append, shaped
 from kafka_lake.ingest.stage.keyed_rows import StagedChanges, appended, of_rows, planned, told, without_refused
@@ -65,8 +70,6 @@ def _merged(
     made, not_sent = _made(batch, stored, keys, shape, held=held)
     _refuse_unordered(batch, made, shape, seen.counts["deletes"])
     counts = counts_of(made, shape)
-    applied = without(changes, spark, not_sent, shape.keys) if not_sent else changes
-    check = check_history(made, applied, shape, double=counts["double"])
     if counts["changed"]:
         changed = shaped(made.filter(is_changed(shape)).select(*map(quoted, shape.columns.names)), batch.columns)
         primary, merged = _written(batch, changed, shape, within)
@@ -77,8 +80,9 @@ def _merged(
         versions=counts["versions"],
         closed=counts["closed"],
         rewritten=counts["changed"] - counts["rows"],
+        double=counts["double"],
+        overlapping=counts["overlapping"],
         merged=merged,
-        check=check,
         not_sent=not_sent,
     )
 
@@ -140,8 +144,8 @@ def _lacking(batch: ChangesToStage, made: DataFrame, shape: Shape) -> tuple[NotS
     lacking = made.filter(F.col(IN_BATCH) & (F.size(UNKNOWN) > 0))
     at = [place[name].alias(name) for name in ("partition", "offset")]
     named = lacking.select(*at, F.array_join(UNKNOWN, ", ").alias("columns"))
-    found = named.distinct().orderBy("partition", "offset").limit(LIMIT + 1).collect()
-    if len(found) > LIMIT:
+    found = named.distinct().orderBy("partition", "offset").limit(MOST_NOT_SENT + 1).collect()
+    if len(found) > MOST_NOT_SENT:
         raise value_not_told(batch.context.spec, *found[0])
     return tuple(NotSent(*each) for each in found)
 

@@ -7,9 +7,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
-from kafka_lake.ingest.keyed.bounds import Bounds, bounds
-from kafka_lake.ingest.keyed.check import KeyedBatch, Merged, NotSent
 from kafka_lake.ingest.keyed.deletes import (
     deletes_by_snapshot,
     deletes_of,
@@ -21,18 +20,33 @@ from kafka_lake.ingest.keyed.fold import (
     NEEDS_ROW,
     SEVERAL_PARTITIONS,
     UNKNOWN,
-    UNTOLD,
+    Figures,
+    FoldedBatch,
+    NotSent,
+    already_folded,
+    find_not_sent,
+    fold_batch,
+    look_at,
     tombstones_ordered,
     with_order_of_rows,
+    without,
 )
-from kafka_lake.ingest.keyed.folded import Figures, FoldedBatch, already_folded, fold_batch, look_at
-from kafka_lake.ingest.keyed.history.check import HistoryBatch
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE
-from kafka_lake.ingest.keyed.merge import HowToMerge, inserts, merge
-from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
-from kafka_lake.ingest.keyed.past import Told, past_of, refuse_to_remove
-from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
-from kafka_lake.ingest.keyed.source_snapshots import Ended
+from kafka_lake.ingest.keyed.history import HistoryBatch
+from kafka_lake.ingest.keyed.keys import (
+    AT,
+    DOES,
+    KEPT,
+    MOVES,
+    READS,
+    SOURCE,
+    UNTOLD,
+    Bounds,
+    bounds,
+    quoted,
+    refusal_of,
+)
+from kafka_lake.ingest.keyed.merge import HowToMerge, KeyedBatch, Merged, brings, merge
+from kafka_lake.ingest.keyed.source_snapshots import Ended, Told, check_removal, past_of
 from kafka_lake.ingest.keyed.truncates import Emptied, empty, rows_behind, without_older
 from kafka_lake.ingest.rules.asked import Verdict
 from kafka_lake.ingest.rules.result import refused_mark
@@ -165,8 +179,25 @@ def told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Figures]:
     spec = batch.context.spec
     changes = kept(shaped(batch.changes, T.StructType([*batch.columns.fields, *_ABOUT_CHANGES.fields])), held)
     seen = look_at(spec, changes, batch.keys, few=batch.few)
-    refuse_by_settings(spec, batch.keys, changes, seen.counts)
+    _check_settings(batch, changes, seen.counts)
     return changes, seen
+
+
+def _check_settings(batch: ChangesToStage, changes: DataFrame, figures: Row) -> None:
+    """Refuse deletes and truncates where the settings say so."""
+    spec, place = batch.context.spec, F.col(quoted(batch.keys.metadata))
+    for does, count, setting, settings in (
+        (DELETE, figures["deletes"], spec.deletes, "deletes: apply, soft or ignore"),
+        (TRUNCATE, figures["truncates"], spec.on_truncate, "on_truncate: apply or ignore"),
+    ):
+        if count and setting == "fail":
+            first = F.min(F.struct(place["partition"], place["offset"]))
+            at = changes.filter(F.col(DOES) == does).agg(first).collect()[0][0]
+            raise ChangeRefusedError(
+                f"Topic {spec.topic}: {count} records {'delete rows' if does == DELETE else 'empty the table'}, the "
+                f"first in partition {at[0]} at offset {at[1]}, and the settings say to fail.",
+                f"main is as it was. To go on, set {settings}.",
+            )
 
 
 def without_refused(batch: ChangesToStage, verdict: Verdict) -> ChangesToStage:
@@ -212,7 +243,7 @@ def _emptied(batch: ChangesToStage, primary: StagedTable) -> tuple[StagedTable, 
     spark, branch = batch.context.connections.spark(), batch.branch
     counted_rows = rows_behind(spark, branch, emptied, keys)
     if batch.ended is not None:
-        refuse_to_remove(batch.context.spec, batch.ended, *counted_rows)
+        check_removal(batch.context.spec, batch.ended, *counted_rows)
     snapshot, emptied = empty(spark, branch, primary.snapshot, emptied, keys=keys, counted=counted_rows)
     return replace(primary, snapshot=snapshot), emptied
 
@@ -239,9 +270,9 @@ def _counted(changes: DataFrame) -> tuple[int, int]:
 def _merged(batch: ChangesToStage, changes: DataFrame, within: Bounds) -> tuple[StagedTable, Merged]:
     """Merge changes into the branch; return it, and what happened to its rows."""
     spark, branch = batch.context.connections.spark(), batch.branch
-    how = HowToMerge(batch.keys, batch.may_lack, is_partial=batch.context.spec.is_partial, within=within)
+    how = HowToMerge(batch.keys, batch.may_lack, within)
     if not row_count(batch.state.table):
-        new = shaped(changes.alias("s").filter(F.expr(inserts("s", how))), batch.columns)
+        new = shaped(changes.alias("s").filter(F.expr(brings("s", batch.keys))), batch.columns)
         return appended(append(branch, batch.state, new, batch.summary))
     merge(spark, branch, changes, how, summary=batch.summary)
     primary = staged_table(branch, branch.head, batch.state)

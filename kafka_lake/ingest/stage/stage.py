@@ -23,9 +23,9 @@ from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder, Unreadable, batch_metrics, decoded
 from kafka_lake.ingest.decode.key_columns import key_columns
 from kafka_lake.ingest.decoding import Batch, SchemaPlan, Written
-from kafka_lake.ingest.keyed.check import KeyedBatch
-from kafka_lake.ingest.keyed.history.check import HistoryBatch
-from kafka_lake.ingest.keyed.not_sent import with_not_sent
+from kafka_lake.ingest.keyed.fold import with_not_sent
+from kafka_lake.ingest.keyed.history import HistoryBatch
+from kafka_lake.ingest.keyed.merge import KeyedBatch
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.asked import Verdict
 from kafka_lake.ingest.rules.result import Refused, refused_mark

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from kafka_lake.executors.writing.report import Span
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decoding import Written
-from kafka_lake.ingest.keyed.check import KeyedBatch
-from kafka_lake.ingest.keyed.history.check import HistoryBatch
+from kafka_lake.ingest.keyed.history import HistoryBatch
+from kafka_lake.ingest.keyed.merge import KeyedBatch
 from kafka_lake.ingest.rules.result import RuleResult
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.evolution.model import Conflict

@@ -1,1 +1,0 @@
-"""Histories (SCD 2): a table with a row for each change of a key, and from when until when it counts."""
