@@ -134,10 +134,9 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
             batch = replace(batch, emptied=counted_older)
         folded, not_sent = _folded(batch, ordered, held)
     one_each = folded.one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
-    gone = deletes_of(one_each, batch.keys)
-    if batch.ended is not None:
-        gone = gone.unionByName(_lacking(batch, batch.ended, one_each))
-    deletes = _stage_deletes(batch, gone, bool(figures["deletes"] or batch.ended), undo)
+    deletes = None
+    if (figures["deletes"] or batch.ended) and batch.context.spec.deletes != "ignore":
+        deletes = _stage_deletes(batch, one_each, undo)
     one_each = one_each.drop(UNTOLD)
     late = without_late(batch.context, one_each, batch.keys) if folded.count else None
     in_time = one_each if late is None else kept(late, held)
@@ -304,11 +303,12 @@ def _ready_for_deletes(batch: ChangesToStage, changes: DataFrame) -> None:
         append_nothing(table)
 
 
-def _stage_deletes(batch: ChangesToStage, rows: DataFrame, there_are: bool, undo: ExitStack) -> StagedTable | None:
-    """Append deleted keys to a branch of their table, which is made if there is none."""
+def _stage_deletes(batch: ChangesToStage, one_each: DataFrame, undo: ExitStack) -> StagedTable | None:
+    """Append the deleted keys of a batch to a branch of their table, which is created if it isn't there."""
     spec, connections = batch.context.spec, batch.context.connections
-    if not there_are or spec.deletes == "ignore":
-        return None
+    rows = deletes_of(one_each, batch.keys)
+    if batch.ended is not None:
+        rows = rows.unionByName(_lacking(batch, batch.ended, one_each))
     table = ensure_deletes_table(batch.context, rows.schema)
     state = read_state(table)
     assert state.head is not None, "ensure_table gives every table a first snapshot"
