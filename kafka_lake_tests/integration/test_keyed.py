@@ -667,7 +667,7 @@ def test_order_by_set_later_counts_from_then_on(
     topic.send(None, 0, key=b"2")
     ingest(spec, connections(), "run-1")
     topic.send({"id": 1, "at": 4, "v": "older"}, 1)
-    with pytest.raises(KafkaLakeError, match="Name the column that tells it with order_by:"):
+    with pytest.raises(KafkaLakeError, match="Name the column that orders changes with order_by:"):
         ingest(spec, connections(), "run-2")
     ordered = replace(spec, order_by=("at",))
     topic.send({"id": 2, "at": 3, "v": "back"}, 0)

@@ -228,7 +228,7 @@ def test_without_an_order_across_partitions_the_run_stops_at_the_record(
     topic.send(TRUNCATE, 1)
     topic.send(insert(3, "c"), 0)
     before = view(spec).fingerprint()
-    with pytest.raises(KafkaLakeError, match=r"partition 1 at offset 1 empties the table, and the topic has 2 part"):
+    with pytest.raises(KafkaLakeError, match=r"partition 1 at offset 1 empties the table, .* 2 partitions"):
         ingest(spec, connections(), "run-2")
     assert view(spec).fingerprint() == before
     ingest(replace(spec, on_truncate="ignore"), connections(), "run-3")

@@ -16,7 +16,7 @@ from kafka_lake.executors.task import CHANGE as TOLD
 from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
 from kafka_lake.ingest.decode.unavailable import may_be_unavailable
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, quoted
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, MOVES, OURS, READS, SOURCE, quoted
 from kafka_lake.ingest.topic_table import TopicTable
 
 BEGINS = ("first", "first_in_data_collection")
@@ -118,18 +118,19 @@ def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:
 def counted(spec: TopicTable) -> tuple[dict[str, Column], dict[str, Column]]:
     """Return aggregates over the changes of one key, and the aggregates that sum these up for the batch."""
     does = F.col(DOES)
-    parts = {
+    counts = {
         "changes": F.count_if(~F.col(MOVES)),
         "deletes": F.count_if(does == DELETE),
         "truncates": F.count_if(does == TRUNCATE),
         "reads": F.count_if(F.col(READS).isin(*BEGINS, *ENDS)),
     }
-    totals = {name: F.coalesce(F.sum(name), F.lit(0)) for name in parts}
+    parts = {f"{OURS}{name}": count for name, count in counts.items()}
+    totals = {name: F.coalesce(F.sum(f"{OURS}{name}"), F.lit(0)) for name in counts}
     if not deletes_by_source(spec):
         return parts, {**totals, "sources": F.array().cast("array<string>")}
-    parts |= {"first_source": F.min(SOURCE), "last_source": F.max(SOURCE)}
-    both = F.array(F.min("first_source"), F.max("last_source"))
-    return parts, {**totals, "sources": F.array_distinct(F.array_compact(both))}
+    first, last = f"{OURS}first_source", f"{OURS}last_source"
+    parts |= {first: F.min(SOURCE), last: F.max(SOURCE)}
+    return parts, {**totals, "sources": F.array_distinct(F.array_compact(F.array(F.min(first), F.max(last))))}
 
 
 def deletes_by_source(spec: TopicTable) -> bool:

@@ -20,6 +20,7 @@ from kafka_lake.ingest.keyed.deletes import without_late
 from kafka_lake.ingest.keyed.keys import (
     DOES,
     KEPT,
+    OURS,
     TOMBSTONE_ELSEWHERE,
     UNTOLD,
     Bounds,
@@ -38,6 +39,7 @@ SEVERAL_PARTITIONS = "__kafka_lake_several_partitions"
 """Whether the changes of a key came from several Kafka partitions."""
 NEEDS_ROW = "__kafka_lake_needs_row"
 """Whether a delete has no order of its own, and no delete before it in the batch has one."""
+_OF_ROW = f"{OURS}of_row"
 UNKNOWN = "__kafka_lake_unknown"
 """Columns that the newest change leaves as they are, though the row was deleted before it."""
 MOST_NOT_SENT = 100_000
@@ -98,21 +100,19 @@ def look_at(spec: TopicTable, changes: DataFrame, keys: Keys, *, few: bool) -> F
         changes: What `changes_of` returned, in the table's types.
         few: Whether the keys are listed, as `are_few` says.
     """
-    key = [F.expr(each).alias(f"key_{number}") for number, each in enumerate(keys.key("c"))]
+    names = [f"{OURS}key_{number}" for number in range(len(keys.key("c")))]
+    key = [F.expr(each).alias(name) for name, each in zip(names, keys.key("c"), strict=True)]
     parts, totals = counted(spec)
-    changes_rows = [UPSERT, READ] if spec.deletes == "ignore" else [UPSERT, READ, DELETE]
-    of_row = F.count_if(F.col(DOES).isin(*changes_rows)).alias("of_row")
-    named = changes.alias("c").groupBy(*key).agg(of_row, *[each.alias(name) for name, each in parts.items()])
+    kinds = [UPSERT, READ] if spec.deletes == "ignore" else [UPSERT, READ, DELETE]
+    parts[_OF_ROW] = F.count_if(F.col(DOES).isin(*kinds))
+    by_key = changes.alias("c").groupBy(*key).agg(*[part.alias(name) for name, part in parts.items()])
     if keys.columns:
-        back = [F.col(f"key_{number}").alias(name) for number, name in enumerate(keys.columns)]
+        named = [F.col(name).alias(column) for name, column in zip(names, keys.columns, strict=True)]
     else:
-        back = [F.struct(F.col("key_0").alias("key")).alias(keys.metadata)]
-    asked = (
-        *[each.alias(name) for name, each in totals.items()],
-        F.count_if(F.col("of_row") > 0).alias("keys"),
-        F.coalesce(F.max("of_row"), F.lit(0)).alias("most"),
-    )
-    within, found = bounds(named.select(*back, "of_row", *parts), keys, *asked, few=few)
+        named = [F.struct(F.col(names[0]).alias("key")).alias(keys.metadata)]
+    totals |= {"keys": F.count_if(F.col(_OF_ROW) > 0), "most": F.coalesce(F.max(_OF_ROW), F.lit(0))}
+    asked = [total.alias(name) for name, total in totals.items()]
+    within, found = bounds(by_key.select(*named, *parts), keys, *asked, few=few)
     return Figures(found, found["keys"], found["most"], within)
 
 
