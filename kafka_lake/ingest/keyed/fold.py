@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.executors.changes.change import DELETE, READ, UPSERT
+from kafka_lake.executors.error_classes import VALUE_NOT_SENT
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode import VALUE_NOT_SENT
 from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.keyed.changes import counted
 from kafka_lake.ingest.keyed.deletes import without_late

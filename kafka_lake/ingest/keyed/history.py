@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.executors.changes.change import DELETE
-from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.columns import nullable_all
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, EVENT, EVENT_TYPE, VALID_FROM, VALID_TO, is_counted
 from kafka_lake.ingest.keyed.fold import UNKNOWN, NotSent, told_before, with_order
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, Bounds, Keys, quoted
