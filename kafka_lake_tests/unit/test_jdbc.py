@@ -62,21 +62,13 @@ def test_sqlite_is_the_same_file_wherever_spark_runs(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        (
-            "postgresql://hush:hush@db/lake?gssencmode=disable",
-            "gssencmode, which has no equivalent",
-        ),
         ("postgresql+psycopg2:///lake?host=/var/run", "names no host"),
         ("postgresql+psycopg2://hush:hush@/lake", "names no host"),
         ("mysql+pymysql://hush:hush@db/lake", "its database is mysql"),
-        ("sqlite://", "belongs to one process"),
+        ("sqlite://", "not a file"),
         ("no address hush", "is not a URL"),
         ("postgresql://me:hush@h1:5432,h2:5432/lake", "is not a URL"),
-        ("postgresql://db/lake?sslmode=hush&sslmode=disable", "sslmode more than once"),
-        ("postgresql://db/lake?sslkey=/hush.pem", "sslkey, a file as PEM"),
-        ("sqlite:///file:/data/hush.db?uri=true", "a file: URI"),
-        ("sqlite+pysqlcipher://:hush@//x.db", "another driver"),
-        ("sqlite:////data/a%3Fb.db", "has a ?"),
+        ("sqlite:///file:/data/hush.db?uri=true", "not a file"),
     ],
 )
 def test_an_address_that_spark_can_not_be_told_is_refused_without_its_secrets(uri, said):
@@ -109,21 +101,6 @@ def test_a_key_for_tls_may_be_given_for_java_apart():
     assert (conf["jdbc.sslcert"], conf["jdbc.sslkey"]) == ("/c.pem", "/k.pk8")
 
 
-def test_names_that_pyiceberg_has_made_lower_case_are_the_driver_s_again():
-    uri = "postgresql://db/lake"
-    conf = spark({**POSTGRES, "uri": uri, "jdbc.sockettimeout": "30", "jdbc.connecttimeout": "5"})
-    assert (conf["jdbc.socketTimeout"], conf["jdbc.connectTimeout"]) == ("30", "5")
-    assert "jdbc.sockettimeout" not in conf
-    assert spark({**POSTGRES, "uri": uri, "jdbc.newName": "x", "jdbc.strict-mode": "true"})["jdbc.newName"] == "x"
-
-
-def test_a_lower_case_name_that_is_not_known_is_refused():
-    with pytest.raises(ConfigurationError, match=r"jdbc\.newname is no property") as refused:
-        spark({**POSTGRES, "uri": "postgresql://db/lake", "jdbc.newname": "hush"})
-    assert "catalog_properties in YAML" in refused.value.remedy
-    assert "hush" not in str(refused.value)
-
-
 @pytest.mark.parametrize("file", ["a b.db", "a%2520b.db", "a#b.db", "a+b.db"])
 def test_an_sqlite_file_is_the_same_for_both_engines(file, tmp_path):
     catalog = LakeCatalog(
@@ -146,15 +123,15 @@ def test_relative_paths_are_absolute_for_both_engines(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("warehouse", ["file://./tables", "file://tables", "file://localhost/tables"])
 def test_a_folder_that_each_engine_would_look_for_elsewhere_is_refused(warehouse):
-    with pytest.raises(ConfigurationError, match="where a path begins") as refused:
+    with pytest.raises(ConfigurationError, match="for different folders") as refused:
         LakeCatalog("lake", {"type": "sql", "uri": "sqlite:////x/c.db", "warehouse": warehouse})
-    assert "PYICEBERG_CATALOG__LAKE__WAREHOUSE to file:///folder" in refused.value.remedy
+    assert "PYICEBERG_CATALOG__LAKE__WAREHOUSE" in refused.value.remedy
 
 
 @pytest.mark.parametrize(("kind", "warehouse"), [("sql", "/a#b"), ("sql", "file:///a?b"), ("rest", "file:///a#b")])
 def test_a_folder_whose_name_pyiceberg_would_cut_is_refused(kind, warehouse):
     uri = {"sql": "sqlite:////x.db", "rest": "http://r"}[kind]
-    with pytest.raises(ConfigurationError, match="PyIceberg would end the address"):
+    with pytest.raises(ConfigurationError, match="for different folders"):
         LakeCatalog("lake", {"type": kind, "uri": uri, "warehouse": warehouse})
 
 
