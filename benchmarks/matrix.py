@@ -115,6 +115,26 @@ def _protobuf(number: int) -> bytes:
     return head + b"\x29" + struct.pack("<d", order["total_price"]) + b"\x30" + _varint(_micros(number))
 
 
+def _debezium(number: int) -> bytes:
+    source = {"connector": "postgresql", "name": "shop", "ts_ms": 1_764_000_000_000 + number, "snapshot": "false"}
+    source |= {"db": "shop", "schema": "public", "table": "orders", "lsn": number + 1, "txId": number, "xmin": None}
+    source |= {"sequence": json.dumps([str(number), str(number + 1)]), "ts_ns": 1_764_000_000_000_000_000 + number}
+    envelope = {"before": None, "after": _order(number), "source": source, "transaction": None, "op": "c"}
+    return json.dumps({**envelope, "ts_ms": source["ts_ms"]}, separators=(",", ":")).encode()
+
+
+_ROW = [{"type": "int64" if name.endswith("_id") else "string", "field": name} for name in _order(0)]
+_WITH_SCHEMA = (
+    b'{"schema":%s,"payload":'
+    % json.dumps(
+        {
+            "type": "struct",
+            "fields": [{"type": "struct", "fields": _ROW, "field": name} for name in ("before", "after")],
+        }
+    ).encode()
+)
+
+
 @dataclass(frozen=True)
 class Source:
     """What a topic has.
@@ -154,6 +174,8 @@ TOPICS: Mapping[str, Source] = {
     "in-protobuf": Source(_protobuf),
     "to-upsert": Source(_json, 0.5),
     "changes": Source(lambda n: _json(n, sauce="changed"), 50_000, first=3, among=7),
+    "in-debezium": Source(_debezium, 0.3),
+    "in-debezium-with-schemas": Source(lambda n: _WITH_SCHEMA + _debezium(n) + b"}", 0.3),
     "changes-400": Source(lambda n: _json(n, sauce="changed again"), 400, first=5, among=11),
 }
 
@@ -197,6 +219,11 @@ CASES: Sequence[Case] = (
     Case(
         {"upsert: fill": "to-upsert", "upsert: 50,000 changes": "changes", "upsert: 400 changes": "changes-400"},
         {**_PLAIN, "write": "upsert", "key": ("order_id",), "order_by": ("date_ordered",)},
+    ),
+    Case({"upsert: Debezium": "in-debezium"}, {"write": "upsert", "key": ("order_id",), "envelope": "debezium"}),
+    Case(
+        {"upsert: Debezium with schemas": "in-debezium-with-schemas"},
+        {"write": "upsert", "key": ("order_id",), "envelope": "debezium"},
     ),
 )
 HEADER = ("case", "records per CPU-s", "MB per CPU-s", "CPU-s", "s", "beside declared JSON", "goal")

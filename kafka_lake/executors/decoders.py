@@ -68,7 +68,7 @@ def record_decoder(work: Mapping[str, Any]) -> RecordDecoder:
         key = value_decoder(work["key"]) if work["key"] is not None else None
         return KeyDecoder(value_decoder(work["value"]), key, **work["told"])
     if work["decoder"] == "changes":
-        parts = [None if work[part] is None else record_decoder(work[part]) for part in ("rows", "old", "in_key")]
+        parts = [None if work[part] is None else record_decoder(work[part]) for part in ("rows", "keys")]
         decoder: RecordDecoder = pickle.loads(work["packed"])(*parts, **work["told"])
         return decoder
     return OfValues(value_decoder(work))

@@ -1,14 +1,28 @@
 """Maxwell's and Canal's records, as their documentation has them: what they say of rows, in Python alone."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.sql import types as T
 
-from kafka_lake.executors.changes import canal, maxwell
-from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE, UPSERT
-from kafka_lake.executors.changes.spans import items
-from kafka_lake.executors.error_classes import NOT_A_CHANGE, OTHER_KEY, SEVERAL_ROWS
+from kafka_lake.executors.changes.change import (
+    DELETE,
+    NOT_A_CHANGE,
+    NOTHING,
+    OTHER_KEY,
+    SEVERAL_ROWS,
+    TRUNCATE,
+    UPSERT,
+)
+from kafka_lake.executors.changes.mysql import key_names
+from kafka_lake.executors.error_classes import NOT_JSON
+from kafka_lake_tests.unit.changes import change, columns, decoded, records
+
+LONG, DOUBLE, STRING = T.LongType(), T.DoubleType(), T.StringType()
+OF_MAXWELL = columns(id=LONG, m=DOUBLE, c=STRING, comment=STRING)
+OF_CANAL = columns(id=LONG, name=STRING, description=STRING, weight=DOUBLE)
 
 # https://maxwells-daemon.io/dataformat/
 INSERTED = {
@@ -75,35 +89,35 @@ CREATED = {
 }
 
 
-def of_maxwell(value: Any, columns: tuple[str, ...] = ("id", "c"), of_record: bool = True, key: Any = None) -> Any:
-    raw = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
-    return maxwell.change_of(key, raw, columns, of_record)
+def of_maxwell(
+    value: Any, fields: tuple[str, ...] = ("id", "c"), of_record: bool = True, key: Any = None, kinds: Any = OF_MAXWELL
+) -> Any:
+    return change(decoded(records((key, value)), "maxwell", kinds, fields, of_record=of_record))
 
 
-def of_canal(value: Any, columns: tuple[str, ...] = ("id",), of_record: bool = True) -> Any:
-    raw = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
-    return canal.change_of(b"x", raw, columns, of_record)
+def of_canal(value: Any, fields: tuple[str, ...] = ("id",), of_record: bool = True, kinds: Any = OF_CANAL) -> Any:
+    return change(decoded(records((b"x", value)), "canal", kinds, fields, of_record=of_record))
 
 
 @pytest.mark.parametrize(
     ("kind", "does"), [("insert", UPSERT), ("bootstrap-insert", UPSERT), ("update", UPSERT), ("delete", DELETE)]
 )
 def test_maxwell_tells_the_row(kind: str, does: str) -> None:
-    change = of_maxwell({**(UPDATED if kind == "update" else INSERTED), "type": kind})
-    assert (change.does, change.order, change.error_class) == (does, None, "")
-    assert json.loads(change.row) == (UPDATED if kind == "update" else INSERTED)["data"]
+    found = of_maxwell({**(UPDATED if kind == "update" else INSERTED), "type": kind})
+    assert (found.does, found.order, found.error) == (does, None, None)
+    assert found.row == (UPDATED if kind == "update" else INSERTED)["data"]
 
 
 def test_canal_tells_the_row_and_its_numbers() -> None:
-    change = of_canal(CHANGED)
-    assert (change.does, change.order, change.error_class) == (UPSERT, None, "")
+    found = of_canal(CHANGED)
+    assert (found.does, found.order, found.error) == (UPSERT, None, None)
     row = {"id": 111, "name": "scooter", "description": "Big 2-wheel scooter", "weight": 5.18}
-    assert json.loads(change.row) == row
-    assert json.loads(of_canal({**CHANGED, "type": "INSERT", "old": None}).row) == row
+    assert found.row == row
+    assert of_canal({**CHANGED, "type": "INSERT", "old": None}).row == row
     gone = of_canal({**CHANGED, "type": "DELETE", "old": None})
-    assert (gone.does, json.loads(gone.row)) == (DELETE, row)
-    without = of_canal({**CHANGED, "sqlType": None})
-    assert json.loads(without.row) == CHANGED["data"][0]  # type: ignore[index]
+    assert (gone.does, gone.row) == (DELETE, row)
+    texts = columns(**dict.fromkeys(row, STRING))
+    assert of_canal({**CHANGED, "sqlType": None}, kinds=texts).row == CHANGED["data"][0]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(("time", "at"), [(1477053217, 1477053217000), ("x", None), (-1, None), (None, None)])
@@ -120,43 +134,45 @@ def test_canal_tells_when_its_source_made_a_change() -> None:
 
 
 def test_no_digit_is_lost() -> None:
-    raw = json.dumps(INSERTED).replace("4.2341", "123456789012345678901234567890.10").encode()
-    assert b'"m": 123456789012345678901234567890.10' in of_maxwell(raw).row
-    raw = json.dumps(CHANGED).replace("5.18", "123456789012345678901234567890.10").encode()
-    assert b'"weight": 123456789012345678901234567890.10' in of_canal(raw).row
+    exact, text = T.DecimalType(32, 2), "123456789012345678901234567890.10"
+    raw = json.dumps(INSERTED).replace("4.2341", text).encode()
+    assert of_maxwell(raw, kinds=columns(id=LONG, m=exact, c=STRING)).row["m"] == Decimal(text)
+    raw = json.dumps(CHANGED).replace("5.18", text).encode()
+    assert of_canal(raw, kinds=columns(id=LONG, weight=exact)).row["weight"] == Decimal(text)
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "made"),
     [
-        ("7", 4, "7"),
-        ("-7", -5, "-7"),
-        ("0007", 4, "7"),
-        ("000", 4, "0"),
-        ("18446744073709551615", -5, "18446744073709551615"),
-        ("1.50", 3, "1.50"),
-        ("1e3", 8, "1e3"),
-        ("1.5", 4, '"1.5"'),
-        ("NaN", 8, '"NaN"'),
-        ("", 4, '""'),
-        ("٣", 4, '"٣"'),
-        ("7", 12, '"7"'),
-        ("7", 93, '"7"'),
-        ("7", None, '"7"'),
-        (None, 4, "null"),
+        ("7", 4, "long"),
+        ("-7", -5, "long"),
+        ("0007", 4, "long"),
+        ("000", 4, "long"),
+        ("18446744073709551615", -5, "double"),
+        ("1.50", 3, "double"),
+        ("1e3", 8, "double"),
+        ("1.5", 4, "text"),
+        ("NaN", 8, "text"),
+        ("", 4, "text"),
+        ("٣", 4, "text"),
+        ("7", 12, "text"),
+        ("7", 93, "text"),
+        ("7", None, "text"),
+        (None, 4, None),
     ],
 )
-def test_canals_text_of_a_number_is_one(text: str | None, kind: int | None, made: str) -> None:
+def test_canals_text_of_a_number_is_one(text: str | None, kind: int | None, made: str | None) -> None:
     types = {} if kind is None else {"v": kind}
-    change = of_canal({**CHANGED, "data": [{"v": text}], "old": None, "sqlType": types}, ("v",), of_record=False)
-    assert change.row.decode() == f'{{"v": {made}}}'.replace("٣", "\\u0663")
+    value = {**CHANGED, "data": [{"v": text}], "old": None, "sqlType": types}
+    found = decoded(records((b"x", value)), "canal", T.StructType([]), ("v",), of_record=False)
+    assert found.seen.news == ({"new": {"v": made}} if made else {})
 
 
 @pytest.mark.parametrize(
     ("value", "error", "says"),
     [
-        (b"no json", NOT_A_CHANGE, "not one JSON object"),
-        (b"\xff", NOT_A_CHANGE, "not one JSON object"),
+        (b"no json", NOT_JSON, "broken JSON"),
+        (b"\xff", NOT_JSON, "not UTF-8"),
         ({"id": 1}, NOT_A_CHANGE, "no message of Maxwell's"),
         (ALTERED, NOT_A_CHANGE, "ddl_kafka_topic"),
         ({**ALTERED, "type": "database-create"}, NOT_A_CHANGE, "change of the schema"),
@@ -167,15 +183,15 @@ def test_canals_text_of_a_number_is_one(text: str | None, kind: int | None, made
     ],
 )
 def test_what_is_no_change_of_maxwells_says_why(value: Any, error: str, says: str) -> None:
-    change = of_maxwell(value)
-    assert change.error_class == error
-    assert says in change.error_message
+    found = of_maxwell(value)
+    assert found.error == error
+    assert says in found.message
 
 
 @pytest.mark.parametrize(
     ("value", "error", "says"),
     [
-        (b"no json", NOT_A_CHANGE, "not one JSON object"),
+        (b"no json", NOT_JSON, "broken JSON"),
         ({"id": 1}, NOT_A_CHANGE, "canal.mq.flatMessage"),
         (CREATED, NOT_A_CHANGE, "The type is CREATE: it is a change of the schema"),
         ({**CREATED, "type": "QUERY"}, NOT_A_CHANGE, "change of the schema"),
@@ -188,9 +204,9 @@ def test_what_is_no_change_of_maxwells_says_why(value: Any, error: str, says: st
     ],
 )
 def test_what_is_no_change_of_canals_says_why(value: Any, error: str, says: str) -> None:
-    change = of_canal(value)
-    assert change.error_class == error
-    assert says in change.error_message
+    found = of_canal(value)
+    assert found.error == error
+    assert says in found.message
 
 
 def test_a_truncate_and_a_record_without_a_value() -> None:
@@ -198,32 +214,31 @@ def test_a_truncate_and_a_record_without_a_value() -> None:
     assert of_canal(truncate).does == TRUNCATE
     assert of_canal(truncate).source == "test.demo10"
     assert of_canal(CHANGED).source == "inventory.products"
-    assert of_canal(None).does == of_maxwell(None).does == NOTHING
+    for found in (of_canal(None), of_maxwell(None)):
+        assert (found.does, found.error) == (NOTHING, None)
 
 
 def test_a_key_of_the_settings_is_not_the_sources() -> None:
-    assert of_maxwell(INSERTED, ("comment",), of_record=False).error_class == ""
-    assert of_canal(CHANGED, ("name",), of_record=False).error_class == ""
+    assert of_maxwell(INSERTED, ("comment",), of_record=False).error is None
+    assert of_canal(CHANGED, ("name",), of_record=False).error is None
 
 
-def test_update_that_may_change_the_key_tells_the_row_before() -> None:
+def test_update_that_may_change_the_key_tells_the_key_before() -> None:
     maxwells = of_maxwell({**UPDATED, "old": {"id": 7}})
-    assert json.loads(maxwells.old) == {**UPDATED["data"], "id": 7}  # type: ignore[dict-item]
+    assert maxwells.old == {"id": 7, "c": "2016-10-21 05:33:37.523000"}
     canals = of_canal({**CHANGED, "old": [{"id": "7"}]})
-    assert json.loads(canals.old)["id"] == 7
-    assert json.loads(canals.row)["id"] == 111
-    # Columns that the settings name may be called otherwise in records.
-    assert json.loads(of_canal({**CHANGED, "old": [{"name": "car"}]}, ("label",), of_record=False).old)["name"] == "car"
+    assert (canals.old, canals.row["id"]) == ({"id": 7}, 111)
+    assert of_canal({**CHANGED, "old": [{"name": "car"}]}, ("name",), of_record=False).old == {"name": "car"}
 
 
-def test_update_of_other_columns_than_the_key_tells_no_row_before() -> None:
+def test_update_of_other_columns_than_the_key_tells_no_key_before() -> None:
     assert of_maxwell({**UPDATED, "old": {"comment": "x"}}).old is None
     assert of_canal({**CHANGED, "old": [{"name": "car"}]}).old is None
     assert of_canal({**CHANGED, "old": None}, ("name",), of_record=False).old is None
 
 
 @pytest.mark.parametrize(
-    ("key", "columns"),
+    ("key", "fields"),
     [
         (b'{"database":"test","table":"e","pk.id":1,"pk.c":"x"}', ("id", "c")),
         (b'["test","e",[{"id":1},{"c":"x"}]]', ("id", "c")),
@@ -234,24 +249,17 @@ def test_update_of_other_columns_than_the_key_tells_no_row_before() -> None:
         (None, ()),
     ],
 )
-def test_maxwells_key_tells_its_columns(key: bytes | None, columns: tuple[str, ...]) -> None:
+def test_maxwells_key_tells_its_columns(key: bytes | None, fields: tuple[str, ...]) -> None:
     message = {name: each for name, each in INSERTED.items() if name != "primary_key_columns"}
-    assert maxwell.key_columns(key, json.dumps(message).encode()) == columns
-    assert maxwell.key_columns(key, json.dumps(INSERTED).encode()) == ("id", "c")
-    assert maxwell.key_columns(key, json.dumps(ALTERED).encode()) == ()
-    assert maxwell.key_columns(key, None) == ()
+    assert key_names("maxwell", key, json.dumps(message).encode()) == fields
+    assert key_names("maxwell", key, json.dumps(INSERTED).encode()) == ("id", "c")
+    assert key_names("maxwell", key, json.dumps(ALTERED).encode()) == ()
+    assert key_names("maxwell", key, None) == ()
+    other = of_maxwell(message, ("comment",), key=key)
+    assert other.error == (OTHER_KEY if fields else None)
 
 
 def test_canals_message_tells_the_key() -> None:
-    assert canal.key_columns(None, json.dumps(CHANGED).encode()) == ("id",)
-    assert canal.key_columns(None, json.dumps(CREATED).encode()) == ()
-    assert canal.key_columns(None, None) == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("[1.10, [2], {}]", ["1.10", "[2]", "{}"]), ("[1;2]", None), (" [ ] ", []), ("[1,]", None), ("[1 2]", None),
-     ("{}", None), ("[1] x", None), ("", None), ("[" * 100_000, None)],
-)  # fmt: skip
-def test_items_are_the_texts_that_stand_there(text: str, found: list[str] | None) -> None:
-    assert items(text) == found
+    assert key_names("canal", None, json.dumps(CHANGED).encode()) == ("id",)
+    assert key_names("canal", None, json.dumps(CREATED).encode()) == ()
+    assert key_names("canal", None, None) == ()

@@ -6,17 +6,27 @@ https://debezium.io/documentation/reference/stable/connectors/postgresql.html#po
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_lake.executors.changes.change import joined, mask_of, only
+from kafka_lake.executors.changes.json_members import each_distinct, is_few, replaced
+from kafka_lake.executors.json.json_texts import JsonTexts
+from kafka_lake.executors.json.text import dumps, parse_object
 
 Convert = Callable[[Any], Any]
 """Makes a value of another, both as Python's JSON has them; raises ValueError or a relative if it can't."""
 
 _EPOCH = datetime(1970, 1, 1)
 _SECOND, _DAY = 10**9, 86_400 * 10**9
-_SCHEMAS = 64
 _DIGITS = {1_000_000: 3, 1_000: 6, 1: 9}
 
 
@@ -24,56 +34,94 @@ class Number(Decimal):
     """A decimal that JSON shall have digit by digit."""
 
 
-def converted(row: Mapping[str, str], converts: Mapping[str, Convert]) -> dict[str, str]:
-    """Return the members of a row, those that the schema tells of as the JSON that they mean.
+@dataclass(frozen=True)
+class Struct:
+    """What a schema says of a struct.
 
     Args:
-        row: Its members as JSON text.
+        names: Its fields.
+        converts: What makes JSON of the values of some fields.
     """
-    if not converts:
-        return dict(row)
-    return {name: _converted(text, converts[name]) if name in converts else text for name, text in row.items()}
+
+    names: tuple[str, ...] = ()
+    converts: Mapping[str, Convert] = field(default_factory=dict)
 
 
-class ConnectTypes:
-    """What to do with the fields that schemas tell of; each schema is parsed once."""
+def struct_of(schema: Any) -> Struct:
+    """Return what a struct's schema says, as Connect's JSON converter writes it; nothing if it isn't one."""
+    try:
+        fields = {each["field"]: _of(each) for each in schema.get("fields") or ()}
+        return Struct(tuple(fields), {name: convert for name, convert in fields.items() if convert is not None})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Struct()
 
-    def __init__(self) -> None:
-        self._known: dict[str, Mapping[str, Any]] = {}
 
-    def of_struct(self, schema: str) -> Mapping[str, Convert]:
-        """Return what to do with the fields of a struct; nothing for those that are what they look like.
+def structs_in(schema: Any) -> Mapping[str, Struct]:
+    """Return the structs among the fields of a schema, by their names."""
+    try:
+        return {each["field"]: struct_of(each) for each in schema.get("fields") or () if each["type"] == "struct"}
+    except (TypeError, KeyError, AttributeError):
+        return {}
+
+
+class Converter:
+    """Makes rows, as JSON text, of rows whose values Connect's JSON converter has written."""
+
+    def __init__(self, texts: JsonTexts) -> None:
+        self._texts = texts
+
+    def in_groups(
+        self, texts: pa.Array, groups: Iterable[tuple[np.ndarray, Struct | None]], singly: np.ndarray
+    ) -> pa.Array:
+        """Return rows as `rows` does, those of groups by the structs of the groups.
 
         Args:
-            schema: JSON text, as Connect's JSON converter writes it.
+            groups: The numbers of rows, and what their schema says; None for nothing.
         """
-        return self._parsed(f"struct {schema}", _of_fields, schema)
+        for places, struct in groups:
+            if struct is not None and struct.converts:
+                made = self.rows(texts.take(pa.array(places)), struct, singly[places])
+                texts = replaced(texts, places, made)
+        return texts
 
-    def of_envelope(self, schema: str) -> Mapping[str, Mapping[str, Convert]]:
-        """Return for each member of an envelope that is a struct what to do with that struct's fields.
+    def rows(self, texts: pa.Array, struct: Struct, singly: np.ndarray) -> pa.Array:
+        """Return rows, each value that the schema tells of as the JSON that it means.
 
         Args:
-            schema: JSON text, as Connect's JSON converter writes it.
+            singly: The rows with numbers that DuckDB would write anew.
         """
-        return self._parsed(
-            f"envelope {schema}",
-            lambda fields: {f["field"]: _of_fields(f.get("fields") or ()) for f in fields if f["type"] == "struct"},
-            schema,
-        )
-
-    def _parsed(self, name: str, parse: Callable[[Any], Mapping[str, Any]], schema: str) -> Mapping[str, Any]:
-        if name not in self._known:
-            if len(self._known) == _SCHEMAS:
-                self._known.clear()
-            try:
-                self._known[name] = parse(json.loads(schema).get("fields") or ())
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                self._known[name] = {}
-        return self._known[name]
+        if not struct.converts or texts.null_count == len(texts):
+            return texts
+        many = only(texts, ~singly)
+        found = None if is_few(many, self._texts) else self._texts.fields(many, struct.names)
+        if found is None or not set(pc.unique(found[1].flatten()).to_pylist()) <= set(struct.names):
+            made = pa.nulls(len(texts), pa.string())
+        else:
+            made = pc.if_else(many.is_valid(), _objects(found[0], struct), pa.scalar(None, pa.string()))
+        rest = np.flatnonzero(mask_of(texts) & ~mask_of(made))
+        if not len(rest):
+            return made
+        rows = pa.array([_row(texts[int(number)].as_py(), struct) for number in rest], pa.string())
+        return replaced(made, rest, rows)
 
 
-def _of_fields(fields: Sequence[Mapping[str, Any]]) -> dict[str, Convert]:
-    return {each["field"]: convert for each in fields if (convert := _of(each)) is not None}
+def _objects(fields: Mapping[str, pa.Array], struct: Struct) -> pa.Array:
+    """Return JSON objects of their fields' texts; null is left out."""
+    members = []
+    for name in struct.names:
+        values = fields[name]
+        if (convert := struct.converts.get(name)) is not None:
+            values = each_distinct(values, partial(_converted, convert=convert))
+        members.append(pc.binary_join_element_wise(f",{json.dumps(name)}:", values, ""))
+    return pc.binary_join_element_wise("{", joined(members), "}", "")
+
+
+def _row(text: str, struct: Struct) -> str:
+    members = {name: dumps(value) for name, value in parse_object(text.encode()).items()}
+    for name, convert in struct.converts.items():
+        if name in members:
+            members[name] = _converted(members[name], convert)
+    return f"{{{','.join(f'{json.dumps(name)}:{value}' for name, value in members.items())}}}"
 
 
 def _of(schema: Mapping[str, Any]) -> Convert | None:

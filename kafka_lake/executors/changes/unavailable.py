@@ -6,25 +6,21 @@ https://debezium.io/documentation/reference/stable/connectors/postgresql.html#po
 """
 
 import json
-from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from base64 import b64decode, b64encode
+from datetime import date, timedelta
 from hashlib import md5
 from typing import Any
 from uuid import UUID
 
-from kafka_lake.executors.changes.avro_spans import Types
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_lake.executors.changes.change import where
 
 DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
 _HEX = "hex:"
-_SHAPES = tuple(
-    map(
-        bytes.fromhex,
-        (
-            "0101000020e6100000000000fc83d797c1000000fc83d797c1",
-            "0101000020e61000000c21e7fdff7f66401842cefbff7f5640",
-        ),
-    )
-)
+_SHAPES = ("AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==", "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA==")
 """The points that stand for a geometry and a geography, in well-known binary, whatever the setting is."""
 
 
@@ -32,7 +28,7 @@ class Placeholders:
     """Knows values that weren't sent.
 
     Raises:
-        ValueError: If it begins with ``hex:`` and no bytes of UTF-8 follow.
+        ValueError: If the setting begins with ``hex:`` and no bytes of UTF-8 follow.
     """
 
     def __init__(self, setting: str = DEFAULT_PLACEHOLDER) -> None:
@@ -41,87 +37,48 @@ class Placeholders:
         id_ = str(UUID(bytes=md5(raw, usedforsecurity=False).digest(), version=3))
         # Java's bytes have a sign.
         numbers = [byte - 256 if byte > 127 else byte for byte in raw]
-        self._raw, self._id, self._numbers = raw, id_, numbers
         as_text = json.dumps({text: text}, ensure_ascii=False, separators=(",", ":"))
-        self._in_json: list[Any] = [text, encoded, raw.hex(), as_text, [text], [encoded], [id_], numbers, {text: text}]
-        self._shapes = tuple(b64encode(each).decode() for each in _SHAPES)
-        marks = [text, json.dumps(text)[1:-1], encoded, raw.hex(), id_, *self._shapes]
-        marks += [separator.join(map(str, numbers)) for separator in (",", ", ")]
+        self._texts = [text, encoded, raw.hex(), as_text]
+        days = [date(1970, 1, 1) + timedelta(days=number) for number in numbers]
+        lists: list[Any] = [[text], [encoded], [id_], [raw], numbers, days, [(text, text)]]
+        self._values: list[Any] = [*self._texts, raw, *lists, {text: text}]
+        self._shapes = [*_SHAPES, *map(b64decode, _SHAPES)]
+        self._bytes, self._sizes = pa.array([raw]), (1, len(numbers))
+        marks = [text, json.dumps(text)[1:-1], encoded, raw.hex(), id_, ",".join(map(str, numbers)), *_SHAPES]
         self._marks = tuple(dict.fromkeys(marks))
 
-    def may_be_in(self, text: str) -> bool:
-        """Return whether JSON may have a placeholder; few records have any."""
-        return any(mark in text for mark in self._marks)
-
-    def is_json(self, text: str) -> bool:
-        """Return whether the JSON of a column's value is a placeholder."""
-        if not self.may_be_in(text):
-            return False
-        value = json.loads(text)
+    def is_one(self, value: Any) -> bool:
+        """Return whether a value of a column, as JSON or Arrow has it in Python, is a placeholder."""
         if isinstance(value, dict) and "wkb" in value:
             return value["wkb"] in self._shapes
-        return value in self._in_json
+        return value in self._values
 
-    def in_avro(self, types: Types, kind: Any) -> tuple[bytes, ...]:
-        """Return what a column's value begins with if it is a placeholder."""
-        return tuple(self._encoded(types, kind))
+    def may_be_in(self, texts: pa.Array) -> np.ndarray:
+        """Return which compact JSON texts may have a placeholder; few records have any."""
+        found = np.zeros(len(texts), dtype=bool)
+        for mark in self._marks:
+            found |= where(pc.match_substring(texts, mark))
+        return found
 
-    def _encoded(self, types: Types, kind: Any) -> Iterator[bytes]:
-        known = types.resolved(kind)
-        if isinstance(known, list):
-            for number, each in enumerate(known):
-                yield from (_whole(number) + found for found in self._encoded(types, each))
-            return
-        name = known["type"] if isinstance(known, dict) else known
-        if name in ("string", "bytes"):
-            texts = [self._raw, b64encode(self._raw), self._raw.hex().encode()]
-            yield from map(_text, [*texts, self._as_map()] if name == "string" else texts[:1])
-        elif name == "array":
-            yield from self._arrays(types, known["items"])
-        elif name == "map":
-            for value in self._encoded(types, known["values"]):
-                yield _block([_text(self._raw) + value])
-        elif name in ("record", "error") and known["fields"][0]["name"] == "wkb":
-            yield from map(_text, _SHAPES)
-
-    def _arrays(self, types: Types, items: Any) -> Iterator[bytes]:
-        for prefix, name in _kinds(types, items):
-            if name in ("int", "long"):
-                yield _block([prefix + _whole(number) for number in self._numbers])
-            elif name in ("string", "bytes"):
-                for raw in (self._raw, b64encode(self._raw), self._id.encode()):
-                    yield _block([prefix + _text(raw)])
-
-    def _as_map(self) -> bytes:
-        return str(self._in_json[3]).encode()
+    def in_column(self, values: pa.Array) -> np.ndarray:
+        """Return which values of a column are placeholders."""
+        kind = values.type
+        if pa.types.is_string(kind):
+            return where(pc.is_in(values, pa.array(self._texts)))
+        if pa.types.is_binary(kind):
+            return where(pc.is_in(values, self._bytes))
+        if pa.types.is_list(kind) or pa.types.is_map(kind):
+            some = np.isin(np.diff(values.offsets), self._sizes) & values.is_valid().to_numpy(zero_copy_only=False)
+        elif pa.types.is_struct(kind) and kind.get_field_index("wkb") >= 0:
+            some = values.is_valid().to_numpy(zero_copy_only=False)
+        else:
+            return np.zeros(len(values), dtype=bool)
+        for number in np.flatnonzero(some).tolist():
+            some[number] = self.is_one(values[number].as_py())
+        found: np.ndarray = some
+        return found
 
 
-def _kinds(types: Types, kind: Any) -> Iterator[tuple[bytes, str]]:
-    """Give the names of a type, or those of a union's types, and what a value of each begins with."""
-    known = types.resolved(kind)
-    if not isinstance(known, list):
-        yield b"", known["type"] if isinstance(known, dict) else known
-        return
-    for number, each in enumerate(known):
-        yield from ((_whole(number) + prefix, name) for prefix, name in _kinds(types, each))
-
-
-def _whole(number: int) -> bytes:
-    r"""Return an int or long as Avro has it.
-
-    >>> _whole(0), _whole(-1), _whole(64)
-    (b'\x00', b'\x01', b'\x80\x01')
-    """
-    rest, found = (number << 1) ^ (number >> 63), bytearray()
-    while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*found, rest])
-
-
-def _text(raw: bytes) -> bytes:
-    return _whole(len(raw)) + raw
-
-
-def _block(items: Sequence[bytes]) -> bytes:
-    return _whole(len(items)) + b"".join(items) + b"\x00"
+def may_be_unavailable(kind: pa.DataType) -> bool:
+    """Return whether a column's values may be stored beside their row in PostgreSQL, so that some aren't sent."""
+    return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))

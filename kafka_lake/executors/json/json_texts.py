@@ -35,16 +35,24 @@ class JsonTexts:
         groups = _distinct_in_any_case(names)
         shapes = [_literal(json.dumps(dict.fromkeys(group, "JSON"))) for group in groups]
         asked = ["json_keys(v)", *(f"json_transform(v, {shape})" for shape in shapes)]
-        try:
-            keys, *structs = self._selected(asked, texts)
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] != "_duckdb":
-                raise
+        made = self._of_json(asked, texts)
+        if made is None:
             return None
+        keys, *structs = made
         found: dict[str, pa.Array] = {}
         for group, struct in zip(groups, structs, strict=True):
             found |= zip(group, struct.flatten(), strict=True)
         return found, keys
+
+    def names(self, texts: pa.Array) -> pa.ListArray | None:
+        """Return the names of each object; None if a text isn't JSON."""
+        made = self._of_json(["json_keys(v)"], texts)
+        return None if made is None else made[0]
+
+    def transformed(self, texts: pa.Array, shape: Any) -> pa.StructArray | None:
+        """Return objects as structs of a shape, see DuckDB's ``json_transform``; None if a text isn't JSON."""
+        made = self._of_json([f"json_transform(v, {_literal(json.dumps(shape))})"], texts)
+        return None if made is None else made[0]
 
     def elements(self, texts: pa.Array) -> pa.ListArray:
         """Return the JSON texts of arrays' elements."""
@@ -57,6 +65,14 @@ class JsonTexts:
     def strings(self, texts: pa.Array) -> pa.Array:
         """Return the texts that JSON strings stand for."""
         return self._select("json_transform(v, '\"VARCHAR\"')", texts)
+
+    def _of_json(self, asked: Sequence[str], texts: pa.Array) -> list[pa.Array] | None:
+        try:
+            return self._selected(asked, texts)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] != "_duckdb":
+                raise
+            return None
 
     def _select(self, asked: str, texts: pa.Array) -> Any:
         return self._selected([asked], texts)[0]

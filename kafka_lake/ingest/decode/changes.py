@@ -9,19 +9,21 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.errors import TableError
-from kafka_lake.executors.changes.debezium import key_row
+from kafka_lake.executors.changes.debezium import SOURCE, key_fields
 from kafka_lake.executors.changes.decoder import ChangesDecoder
-from kafka_lake.executors.changes.told import ROWS_TOLD, rows_told
+from kafka_lake.executors.changes.mysql import key_names
 from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
-from kafka_lake.executors.decoded import Observed
-from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
-from kafka_lake.ingest.decode.columns import Target, nullable_all
-from kafka_lake.ingest.decode.decoder import Decoder, Learned
+from kafka_lake.executors.decoded import NOTHING, Observed
+from kafka_lake.ingest.decode.columns import Target, columns_of, nullable_all
+from kafka_lake.ingest.decode.decoder import Decoder, Learned, observed_in_tasks
 from kafka_lake.ingest.decode.json_values import Json
+from kafka_lake.ingest.decode.key import Keyed
+from kafka_lake.ingest.decode.registered import Registered
 from kafka_lake.ingest.decode.unavailable import may_be_unavailable
-from kafka_lake.ingest.tasks import packed, told
+from kafka_lake.ingest.tasks import packed
 
 _LOOKED_AT = 100
+_OF_MYSQL = ("maxwell", "canal")
 _KEYS_IN = {
     "maxwell": "Let Maxwell write keys of columns (a table with a primary key), or output_primary_key_columns",
     "canal": "Let Canal write pkNames, of a table with a primary key",
@@ -36,6 +38,7 @@ _CHANGE = T.StructType(
         T.StructField("source", _TEXT),
     ]
 )
+_NOTHING = Target(T.StructType([]))
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,13 @@ class Changes:
     """Decodes records that are changes, see `kafka_lake.executors.changes.decoder`.
 
     Args:
+        rows: Decodes rows; or Debezium's whole envelopes in Avro.
         envelope: What they are wrapped in.
         key: Columns of the row's key; empty if it is the record's bytes, or not known before records are looked at.
         order_by: Columns that tell the order of changes.
         of_record: Whether the columns are those of the record's key.
-        looks: Whether each record must be looked at to tell its row: for an envelope, and for records without a value
-            whose key tells columns.
+        looks: Whether records are wrapped, or one without a value has the columns of its row's key as its key.
+        keys: Decodes keys in Avro, with an envelope.
         comparable: Whether a change of an old key and one of a new key can be compared with others, from whatever
             partition.
         placeholder: What Debezium writes for values that aren't sent.
@@ -61,6 +65,7 @@ class Changes:
     order_by: tuple[str, ...]
     of_record: bool
     looks: bool
+    keys: Registered | None = None
     comparable: bool = True
     placeholder: str = DEFAULT_PLACEHOLDER
     left_out: tuple[str, ...] | None = ()
@@ -71,74 +76,40 @@ class Changes:
         return self.rows.fixed
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
-        """Return what rows look like."""
-        return self.rows.incoming()
+        """Return what rows look like, and keys, of which a row may lack columns."""
+        if self.keys is None:
+            return self.rows.incoming()
+        rows = ((label, fields["after"].dataType) for label, fields in self.rows.incoming())
+        return [*((label, row) for label, row in rows if isinstance(row, T.StructType)), *self.keys.incoming()]
 
     def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
         """Return what tasks are told. Deletes tell the key alone: what a row must have is asked of rows."""
-        of_key = self.key_in(target)
-        old, in_key = self._old_keys(target), self._keys_beside(target)
-        is_avro = isinstance(self.rows, Envelopes)
-        may_lack = self._may_lack(target)
-        told = {
-            "told": self._teller(target) if self.looks else None,
-            "key": of_key,
-            "columns": target.columns.fieldNames(),
-            "required": [f.name for f in target.columns if not f.nullable and f.name not in of_key],
-            "order_by": self.order_by,
-            "comparable": self.comparable,
-            "feeds": may_lack,
-            "fed": [name for f in target.columns for name in target.feeds(f.name, f.name)],
-            "left_out": None if self.left_out is None or self.rows.fixed is not None else self.left_out,
-            "counts_ids": is_avro,
-        }
+        of_key, columns = self.key_in(target), columns_of(target.columns, target)
+        ignores = self.left_out is None or self.rows.fixed is not None
         return {
             "decoder": "changes",
             "packed": packed(ChangesDecoder),
-            "rows": self.rows.work(_relaxed(target), max_record_bytes),
-            "old": None if old is None else self._of_keys().work(old, None),
-            "in_key": None if in_key is None else self._of_keys().work(in_key, None),
-            "told": told,
+            "rows": self.rows.work(self._rows_target(target), max_record_bytes),
+            "keys": self._keys_work(target),
+            "told": {
+                "envelope": self._envelope(target),
+                "columns": columns,
+                "key": of_key,
+                "order_by": self.order_by,
+                "comparable": self.comparable,
+                "ignored": None if ignores else self.left_out,
+            },
         }
 
     def change(self, target: Target) -> T.StructType:
         """Return the type of what records do to rows: with the key before an update, and columns that stay."""
         fields = list(_CHANGE)
-        if (old := self._old_keys(target)) is not None:
-            fields.append(T.StructField("old", old.columns))
-        if self._may_lack(target) is not None:
+        keys = self._keys_target(target).columns
+        if (self.envelope in _OF_MYSQL or (self.envelope != "none" and not self.of_record)) and keys.fields:
+            fields.append(T.StructField("old", keys))
+        if self.envelope == "debezium" and any(may_be_unavailable(field.dataType) for field in target.columns):
             fields.append(T.StructField("kept", T.ArrayType(_TEXT)))
         return T.StructType(fields)
-
-    def _may_lack(self, target: Target) -> dict[str, list[str]] | None:
-        """Return the columns whose values may not be sent, and which fields feed them; None if all are sent."""
-        if self.envelope != "debezium":
-            return None
-        lacking = (f.name for f in target.columns if may_be_unavailable(f.dataType))
-        return {name: list(target.feeds(name, name)) for name in lacking}
-
-    def _of_keys(self) -> Decoder:
-        """Return what decodes keys: what a row has beside them is of no interest."""
-        if isinstance(self.rows, Json):
-            return replace(self.rows, declared=Target(T.StructType([])), watches=False)
-        return self.rows
-
-    def _old_keys(self, target: Target) -> Target | None:
-        """Return the key's columns, to decode rows before updates into; None if no record may tell another key."""
-        may_change = self.envelope in ROWS_TOLD or (self.envelope != "none" and not self.of_record)
-        keys = self._keys(target)
-        return keys if may_change and keys.columns.fields else None
-
-    def _keys_beside(self, target: Target) -> Target | None:
-        """Return the key's columns, to decode records' keys into; None if rows have them all."""
-        keys = self._keys(target)
-        lacks = isinstance(self.rows, Envelopes) and self.rows.lacks(self.key)
-        return keys if lacks and keys.columns.fields else None
-
-    def _keys(self, target: Target) -> Target:
-        """Return the key's columns, none of them required."""
-        columns = T.StructType([field for field in target.columns if field.name in self.key_in(target)])
-        return _relaxed(replace(target, columns=columns))
 
     def key_in(self, target: Target) -> tuple[str, ...]:
         """Return the key's columns of a table, by the names that the table has today."""
@@ -148,13 +119,24 @@ class Changes:
 
     def of_partitions(self, count: int) -> "Changes":
         """Return a decoder for a topic of so many partitions, whose offsets alone may tell the order of changes."""
-        has_order = bool(self.order_by) or self.envelope not in ROWS_TOLD
+        has_order = bool(self.order_by) or self.envelope not in _OF_MYSQL
         return replace(self, comparable=has_order or count == 1)
 
     def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
-        """Return what a pass taught about rows."""
-        learned = self.rows.learn(seen, records, _relaxed(target))
-        return learned and Learned(replace(self, rows=learned.decoder), learned.again)
+        """Return what a pass taught about rows, and about keys in Avro."""
+        rows = self.rows.learn(seen, records, _relaxed(target))
+        keys = self.keys.learn(seen.key or NOTHING, records, target) if self.keys is not None else None
+        if rows is None and keys is None:
+            return None
+        wiser = replace(self, rows=rows.decoder if rows else self.rows)
+        if keys is not None and isinstance(keys.decoder, Registered):
+            wiser = replace(wiser, keys=keys.decoder)
+        return Learned(wiser, bool((rows and rows.again) or (keys and keys.again)) or wiser._refuses_more(self))
+
+    def _refuses_more(self, before: "Changes") -> bool:
+        """Return whether schemas are known now to be no envelopes: what is said of their records depends on it."""
+        schemas = [each.rows.refused for each in (self, before) if isinstance(each.rows, Registered)]
+        return self.keys is not None and len(schemas) == 2 and schemas[0].keys() != schemas[1].keys()
 
     def look(self, records: DataFrame) -> "Changes":
         """Return a decoder that has looked at rows, and at the columns of the first record's key if that is needed.
@@ -162,16 +144,24 @@ class Changes:
         Raises:
             TableError: If it is, and no record has any.
         """
-        known = replace(self, rows=self.rows.look(records)) if isinstance(self.rows, Envelopes) else self
-        if known.of_record and not known.key:
-            known = replace(known, key=known._key_shown(records))
-        if isinstance(known.rows, Envelopes):
-            return known
-        return replace(known, rows=known.rows.look(known._rows_of(records)))
+        if self.keys is not None:
+            looked = replace(self, rows=self.rows.look(records), keys=self.keys.look(records))
+            return looked._with_key(records)
+        known = self._with_key(records)
+        if not known.looks or known.envelope == "none" or known.rows.fixed is not None:
+            return replace(known, rows=known.rows.look(records))
+        json = known.rows.value if isinstance(known.rows, Keyed) else known.rows
+        assert isinstance(json, Json)
+        seen = observed_in_tasks(records, known.work(_NOTHING, None), json.rules.max_columns)
+        learned = known.rows.learn(seen, records, _NOTHING)
+        rows = known.rows if learned is None else learned.decoder
+        if isinstance(rows, Keyed):
+            rows = replace(rows, key=rows.key.look(records))
+        return replace(known, rows=rows)
 
     def marks(self) -> Mapping[str, str]:
-        """Return the marks of what decodes rows."""
-        return self.rows.marks()
+        """Return the marks of what decodes rows, and keys in Avro."""
+        return {**self.rows.marks(), **(self.keys.marks() if self.keys is not None else {})}
 
     def seen(self, seen: Observed) -> Mapping[str, int]:
         """Return the schemas of rows."""
@@ -181,44 +171,79 @@ class Changes:
         """Return what is said of rows."""
         return self.rows.unkept()
 
-    def _key_shown(self, records: DataFrame) -> tuple[str, ...]:
-        """Return the columns of the key that records tell."""
-        if (module := ROWS_TOLD.get(self.envelope)) is not None:
+    def _envelope(self, target: Target) -> dict[str, Any]:
+        """Return how tasks open records, see `kafka_lake.executors.changes.decoder`."""
+        fields = self.key if self.of_record else tuple(target.feeds(name, name)[0] for name in self.key)
+        if self.envelope == "none":
+            return {"name": "none", "fields": fields}
+        settings: dict[str, Any] = {"name": self.envelope, "fields": fields, "of_record": self.of_record}
+        if self.envelope != "debezium":
+            return settings
+        settings["placeholder"] = self.placeholder
+        if self.keys is None:
+            return {**settings, "learns_keys": self._learns_keys(target)}
+        of_ids = {id_: tuple(writer.fields.fieldNames()) for (id_, _), writer in self.keys.writers.items()}
+        return {**settings, "name": "debezium_avro", "key_fields": of_ids}
+
+    def _rows_target(self, target: Target) -> Target:
+        """Return what rows are decoded into; of Debezium's envelopes in Avro what they are."""
+        if self.keys is None:
+            return _relaxed(target)
+        parts = {"after": _relaxed(target), "before": self._keys_target(target)}
+        kinds = {"string": T.StringType(), "long": T.LongType()}
+        source = T.StructType([T.StructField(name, kinds[kind]) for name, kind in SOURCE.items()])
+        members = {**{name: part.columns for name, part in parts.items()}, "op": T.StringType(), "source": source}
+        return Target(
+            T.StructType([T.StructField(name, kind) for name, kind in members.items()]),
+            {f"{name}.{path}": source for name, part in parts.items() for path, source in part.sources.items()},
+            {f"{name}.{path}": others for name, part in parts.items() for path, others in part.also.items()},
+            any_case=target.any_case,
+        )
+
+    def _keys_work(self, target: Target) -> Mapping[str, Any] | None:
+        """Return what decodes the key's columns, of records' keys and of rows before a change; None if nothing does."""
+        if self.keys is not None:
+            return self.keys.work(self._keys_target(target), None)
+        rows = self.rows.value if isinstance(self.rows, Keyed) else self.rows
+        if not self.looks or not isinstance(rows, Json):
+            return None
+        # What else is in a key is of no interest.
+        declared = None if self._learns_keys(target) else _NOTHING
+        return replace(rows, declared=declared, watches=False).work(self._keys_target(target), None)
+
+    def _keys_target(self, target: Target) -> Target:
+        """Return the key's columns, none of them required."""
+        columns = T.StructType([field for field in target.columns if field.name in self.key_in(target)])
+        return _relaxed(replace(target, columns=columns))
+
+    def _learns_keys(self, target: Target) -> bool:
+        """Return whether the table lacks columns of records' keys: rows may lack them too."""
+        names = target.columns.fieldNames()
+        return self.of_record and self.rows.fixed is None and any(name not in names for name in self.key_in(target))
+
+    def _with_key(self, records: DataFrame) -> "Changes":
+        """Return a decoder that knows the columns of the key, if records tell them."""
+        if not self.of_record or self.key:
+            return self
+        if self.envelope in _OF_MYSQL:
             first = records.filter(F.col("value").isNotNull()).select("key", "value").head(_LOOKED_AT)
-            shown = (module.key_columns(row["key"] and bytes(row["key"]), bytes(row["value"])) for row in first)
+            shown = (key_names(self.envelope, row["key"] and bytes(row["key"]), bytes(row["value"])) for row in first)
             what, writes = f"None of the first {len(first)} records tells the key of its row", _KEYS_IN[self.envelope]
         else:
             first = records.filter(F.col("key").isNotNull()).select("key").head(1)
-            is_avro = isinstance(self.rows, Envelopes)
-            shown = (self._columns_of(bytes(row["key"])) for row in first)
+            shown = (self._fields_of(bytes(row["key"])) for row in first)
             what = "The first record with a key tells no columns by it"
-            writes = f"Let the connector write keys as {'Avro records' if is_avro else 'JSON objects'}"
+            writes = f"Let the connector write keys as {'JSON objects' if self.keys is None else 'Avro records'}"
         found: tuple[str, ...] = next(filter(None, shown), ())
         if not found:
             raise TableError(f"{what}: rows can't be told apart.", f"{writes}, or name the columns with key:.")
-        return found
+        return replace(self, key=found)
 
-    def _columns_of(self, key: bytes) -> tuple[str, ...]:
-        if isinstance(self.rows, Envelopes):
-            return self.rows.key_columns(key)
-        return tuple(key_row(key) or ())
-
-    def _rows_of(self, records: DataFrame) -> DataFrame:
-        """Return records whose values are the rows that they tell."""
-        if not self.looks:
-            return records
-        # No lists among them: those that are null cost Spark's Arrow writer the square of their number.
-        looked_at = records.select("key", "value", "partition", "offset")
-        return looked_at.mapInArrow(told(rows_told, self._teller(None)), looked_at.schema)
-
-    def _teller(self, target: Target | None) -> dict[str, Any]:
-        """Return what `change_teller` takes."""
-        fields = [target.feeds(name, name)[0] for name in self.key] if target and not self.of_record else self.key
-        work = {"envelope": self.envelope, "columns": list(fields), "of_record": self.of_record}
-        work["placeholder"] = self.placeholder
-        if isinstance(self.rows, Envelopes):
-            work |= {"envelope": f"{self.envelope}_avro", "schemas": dict(self.rows.schemas)}
-        return work
+    def _fields_of(self, key: bytes) -> tuple[str, ...]:
+        if self.keys is None:
+            return key_fields(key)
+        writer = self.keys.writers.get((int.from_bytes(key[1:5], "big"), b""))
+        return () if writer is None else tuple(writer.fields.fieldNames())
 
 
 def _column_of(field: str, target: Target) -> str:

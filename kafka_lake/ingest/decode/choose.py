@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.executors.columns import Rules
 from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
+from kafka_lake.ingest.decode.avro.debezium import envelopes_and_keys
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.columns import Target
 from kafka_lake.ingest.decode.decoder import Decoder, Plain
@@ -36,8 +36,11 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
         RegistryError: If the registry doesn't answer.
         SchemaNotSupportedError: If a file's schema has types that no table can have.
     """
+    keys: Registered | None = None
     if spec.envelope == "debezium" and spec.format == "avro":
-        rows: Decoder = _envelopes(spec, connections, state)
+        envelopes, keys = envelopes_and_keys(fetch_of(spec, connections, "value", spec.format))
+        rows: Decoder = envelopes.remembering(_remembered(state, MARKS["value"]))
+        keys = keys.remembering(_remembered(state, MARKS["key"]))
     else:
         rows = _one(spec, connections, state=state, part="value", format_=spec.format, file=spec.schema_file)
     if spec.key_format is not None:
@@ -50,6 +53,7 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
     looks = spec.envelope != "none" or bool(spec.format == "json" and columns and columns != (spec.key_column,))
     return Changes(
         rows=rows,
+        keys=keys,
         envelope=spec.envelope,
         key=columns,
         order_by=spec.order_by,
@@ -83,11 +87,6 @@ def _one(
         return FromFile(writer, rules, watches=part == "value")
     decoder = Registered(format_, fetch_of(spec, connections, part, format_), part=part, rules=rules)
     return decoder.remembering(_remembered(state, MARKS[part]))
-
-
-def _envelopes(spec: TopicTable, connections: Connections, state: TableState | None) -> Envelopes:
-    decoder = Envelopes.of(fetch_of(spec, connections, "value", spec.format))
-    return decoder.remembering(_remembered(state, MARKS["value"]), _remembered(state, MARKS["key"]))
 
 
 def fetch_of(spec: TopicTable, connections: Connections, part: Part, format_: Format) -> Callable[[int], WriterSchema]:

@@ -12,7 +12,6 @@ from pyspark.sql import types as T
 
 from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.columns import Target, documented, iceberg_columns, nullable_all, spark_columns
@@ -41,6 +40,7 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     Args:
         state: The table, None if there is none yet.
     """
+    whole = decoder
     if isinstance(decoder, Changes):
         decoder = decoder.rows
     # A table has the columns that the transform returns; those that it gets evolve from nothing.
@@ -67,7 +67,7 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
                 evolve(
                     columns,
                     sources,
-                    incoming=_incoming(decoder.incoming(), spec),
+                    incoming=_incoming(whole.incoming(), spec),
                     policy=spec.policy,
                     reserved=reserved,
                     adopted=adopted,
@@ -325,6 +325,4 @@ def _registered_values(decoder: Decoder) -> Registered | None:
     """Return the decoder of values with registered schemas; None if there is none."""
     part = decoder.rows if isinstance(decoder, Changes) else decoder
     part = part.value if isinstance(part, Keyed) else part
-    if isinstance(part, Envelopes):
-        return part.of_values()
     return part if isinstance(part, Registered) else None

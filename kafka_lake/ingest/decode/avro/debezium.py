@@ -1,16 +1,16 @@
-"""Schemas that Debezium writes with, as those of rows, with the types that have a name of Connect's or Debezium's."""
+"""Schemas that Debezium writes with, with the types that have a name of Connect's or Debezium's."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.executors.avro.readers import ISO_TEXTS, VARIABLE_SCALE_DECIMAL
-from kafka_lake.executors.changes.avro_spans import Types
-from kafka_lake.executors.changes.debezium_avro import row_type
-from kafka_lake.ingest.decode.writer import REMEDY, inlined, reader_of
+from kafka_lake.executors.changes.debezium import IS_NO_ENVELOPE, no_envelope
+from kafka_lake.ingest.decode.registered import Registered
+from kafka_lake.ingest.decode.writer import REMEDY, inlined
 from kafka_lake.kafka.registry import WriterSchema
 
 _NAME = "connect.name"
@@ -30,37 +30,55 @@ _LOGICAL: Mapping[tuple[str, str], str] = MappingProxyType(
 )
 """Type and name in Connect → the logical type that a field is read as."""
 
+Fetch = Callable[[int], WriterSchema]
 
-def of_rows(envelope: WriterSchema) -> WriterSchema:
-    """Return the schema of an envelope's rows.
 
-    Args:
-        envelope: What Debezium writes values with.
+def envelopes_and_keys(fetch: Fetch) -> tuple[Registered, Registered]:
+    """Return decoders of Debezium's values and of records' keys, by the ids of their schemas; none is known yet."""
+    values = Registered("avro", lambda id_: envelope_schema(fetch(id_)))
+    return values, Registered("avro", lambda id_: key_schema(fetch(id_)), part="key")
+
+
+def envelope_schema(schema: WriterSchema) -> WriterSchema:
+    """Return the schema of envelopes.
 
     Raises:
         SchemaNotSupportedError: If it is another schema, or none.
     """
-    text = inlined(envelope)
-    try:
-        types = Types(json.loads(text))
-        row = types.resolved(row_type(types))
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise SchemaNotSupportedError(f"Avro: {envelope.label} is no envelope of Debezium's. {error}", REMEDY) from None
-    reader = reader_of(replace(envelope, text=text, references={}))
-    return _of(envelope, reader.inline(row, "", set()))
+    named = _with_types(schema)
+    if named.kind != "AVRO":
+        return named
+    root = json.loads(named.text)
+    names = [field["name"] for field in root.get("fields", ())] if _is_record(root) else []
+    if "op" not in names:
+        raise SchemaNotSupportedError(f"Avro: {schema.label} {IS_NO_ENVELOPE}. {no_envelope(names)}", REMEDY)
+    if not {"before", "after", "source"} <= set(names):
+        raise SchemaNotSupportedError(
+            f"Avro: {schema.label} {IS_NO_ENVELOPE}. It has no before, after or source.", REMEDY
+        )
+    return named
 
 
-def of_keys(key: WriterSchema) -> WriterSchema:
-    """Return the schema of records' keys, which are rows of the key's columns.
+def key_schema(schema: WriterSchema) -> WriterSchema:
+    """Return the schema of records' keys.
 
     Raises:
         SchemaNotSupportedError: If it is none.
     """
-    return _of(key, json.loads(inlined(key)))
+    named = _with_types(schema)
+    if named.kind == "AVRO" and not _is_record(json.loads(named.text)):
+        raise SchemaNotSupportedError(f"Avro: {schema.label} is no record, so it has no columns of a key.", REMEDY)
+    return named
 
 
-def _of(schema: WriterSchema, node: Any) -> WriterSchema:
-    return replace(schema, text=json.dumps(_named(node)), references={})
+def _with_types(schema: WriterSchema) -> WriterSchema:
+    if schema.kind != "AVRO":
+        return schema
+    return replace(schema, text=json.dumps(_named(json.loads(inlined(schema)))), references={})
+
+
+def _is_record(root: Any) -> bool:
+    return isinstance(root, dict) and root.get("type") == "record"
 
 
 def _named(node: Any) -> Any:
