@@ -6,19 +6,9 @@ from typing import Any
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.executors.changes.change import (
-    DELETE,
-    NO_OLD_KEY,
-    NO_ORDER,
-    NOT_A_CHANGE,
-    NOTHING,
-    OTHER_KEY,
-    READ,
-    TRUNCATE,
-    UPSERT,
-)
+from kafka_lake.executors.changes.change import DELETE, NOTHING, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.decoder import key_row
-from kafka_lake.executors.error_classes import NOT_JSON
+from kafka_lake.executors.error_classes import NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, NOT_JSON, OTHER_KEY
 from kafka_lake.ingest.keyed.keys import Bounds, Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, statement
 from kafka_lake_tests.unit.changes import change, columns, decoded, inferred, records
@@ -196,9 +186,7 @@ def test_a_records_key_tells_the_row_of_a_tombstone(key: bytes | None, columns: 
 
 def test_names_are_quoted_in_what_spark_is_told() -> None:
     keys = Keys("_kafka", ("a`b",), ("at'time",), False, "it's")
-    text = statement(
-        "`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], HowToMerge(keys, [], Bounds(()))
-    )
+    text = statement("`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], HowToMerge(keys, [], Bounds(())))
     assert "t.`a``b` = s.`a``b`" in text
     assert "<=> 'its'" in text
     assert "raise_error" not in text, "an order of their own tells which is newer"

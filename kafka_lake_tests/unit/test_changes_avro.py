@@ -11,17 +11,8 @@ from pyspark.sql import types as T
 
 from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.executors.avro.decoder import MALFORMED
-from kafka_lake.executors.changes.change import (
-    DELETE,
-    NO_OLD_KEY,
-    NO_ORDER,
-    NOT_A_CHANGE,
-    NOTHING,
-    OTHER_KEY,
-    READ,
-    TRUNCATE,
-    UPSERT,
-)
+from kafka_lake.executors.changes.change import DELETE, NOTHING, READ, TRUNCATE, UPSERT
+from kafka_lake.executors.error_classes import NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, OTHER_KEY
 from kafka_lake.executors.registered import NO_SCHEMA_ID, UNKNOWN_SCHEMA
 from kafka_lake.ingest.decode.avro.debezium import envelope_schema as envelopes_of
 from kafka_lake.ingest.decode.avro.debezium import envelopes_and_keys

@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.executors.changes.change import (
-    DELETE,
-    NOT_A_CHANGE,
-    NOTHING,
-    OTHER_KEY,
-    SEVERAL_ROWS,
-    TRUNCATE,
-    UPSERT,
-)
+from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.mysql import key_names
-from kafka_lake.executors.error_classes import NOT_JSON
+from kafka_lake.executors.error_classes import NOT_A_CHANGE, NOT_JSON, OTHER_KEY, SEVERAL_ROWS
 from kafka_lake_tests.unit.changes import change, columns, decoded, records
 
 LONG, DOUBLE, STRING = T.LongType(), T.DoubleType(), T.StringType()

@@ -14,15 +14,6 @@ from kafka_lake.executors.decoded import Decoded, Observed, failed_at
 UPSERT, READ, DELETE, TRUNCATE, NOTHING = "upsert", "read", "delete", "truncate", "nothing"
 """What a change does: brings a row, brings one that a snapshot has read, takes one away, takes all away; or nothing."""
 
-NOT_A_CHANGE = "not_a_change"
-NO_KEY = "no_key"
-NO_ORDER = "no_order"
-OTHER_KEY = "other_key"
-KEY_CHANGED = "key_changed"
-NO_OLD_KEY = "no_old_key"
-SEVERAL_ROWS = "several_rows"
-VALUE_NOT_SENT = "value_not_sent"
-
 Columns = dict[str, pa.Array]
 
 

@@ -15,11 +15,7 @@ import pyarrow.compute as pc
 
 from kafka_lake.executors.changes.change import (
     DELETE,
-    NO_OLD_KEY,
-    NO_ORDER,
-    NOT_A_CHANGE,
     NOTHING,
-    OTHER_KEY,
     READ,
     TRUNCATE,
     UPSERT,
@@ -39,6 +35,7 @@ from kafka_lake.executors.changes.json_members import JsonMembers, field_names, 
 from kafka_lake.executors.changes.unavailable import Placeholders, may_be_unavailable
 from kafka_lake.executors.decoded import NOTHING as NO_NEWS
 from kafka_lake.executors.decoded import Decoded, Observed
+from kafka_lake.executors.error_classes import NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, OTHER_KEY
 from kafka_lake.executors.json.json_texts import JsonTexts
 from kafka_lake.executors.json.text import NotJsonError, TooDeepError, dumps, parse_object
 

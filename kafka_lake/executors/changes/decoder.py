@@ -9,13 +9,8 @@ import pyarrow.compute as pc
 
 from kafka_lake.executors.changes.change import (
     DELETE,
-    KEY_CHANGED,
-    NO_KEY,
-    NO_OLD_KEY,
-    NO_ORDER,
     READ,
     UPSERT,
-    VALUE_NOT_SENT,
     Changes,
     Columns,
     Envelope,
@@ -31,7 +26,14 @@ from kafka_lake.executors.changes.mysql import Canal, Maxwell
 from kafka_lake.executors.changes.unavailable import may_be_unavailable
 from kafka_lake.executors.columns import Column, arrow_type
 from kafka_lake.executors.decoded import Decoded
-from kafka_lake.executors.error_classes import NULL_IN_REQUIRED_COLUMN
+from kafka_lake.executors.error_classes import (
+    KEY_CHANGED,
+    NO_KEY,
+    NO_OLD_KEY,
+    NO_ORDER,
+    NULL_IN_REQUIRED_COLUMN,
+    VALUE_NOT_SENT,
+)
 from kafka_lake.executors.json.text import NotJsonError, TooDeepError, dumps, parse
 
 _LATER = ", and the row of the old key may be from another partition. Name a column with order_by:."

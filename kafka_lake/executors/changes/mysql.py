@@ -16,10 +16,7 @@ import pyarrow.compute as pc
 
 from kafka_lake.executors.changes.change import (
     DELETE,
-    NOT_A_CHANGE,
     NOTHING,
-    OTHER_KEY,
-    SEVERAL_ROWS,
     TRUNCATE,
     UPSERT,
     Changes,
@@ -34,6 +31,7 @@ from kafka_lake.executors.changes.change import (
 from kafka_lake.executors.changes.debezium import LAST_MILLISECOND, joined_names, other_key
 from kafka_lake.executors.changes.json_members import JsonMembers, utf8
 from kafka_lake.executors.decoded import Decoded
+from kafka_lake.executors.error_classes import NOT_A_CHANGE, OTHER_KEY, SEVERAL_ROWS
 from kafka_lake.executors.json.json_texts import JsonTexts
 from kafka_lake.executors.json.text import NotJsonError, Real, TooDeepError, dumps, parse_object
 
