@@ -18,6 +18,8 @@ from kafka_lake.executors.columns import Rules
 from kafka_lake.executors.decoded import ANOTHER_TYPE, Decoded
 from kafka_lake.executors.json import decoder as json_decode
 from kafka_lake.executors.json.decoder import JsonDecoder
+from kafka_lake.executors.json.json_texts import JsonTexts
+from kafka_lake.ingest.tasks import packed
 
 SCALARS = ["boolean", "byte", "short", "int", "long", "float", "double", "string", "binary", "date", "timestamp",
            "timestamp_ntz"]  # fmt: skip
@@ -572,3 +574,8 @@ def test_a_value_of_some_megabytes_takes_seconds(value: bytes) -> None:
     decoded([value])
     # By the square of the length it would be minutes.
     assert time.process_time() - began < 20
+
+
+def test_a_decoder_travels_after_this_process_has_decoded() -> None:
+    assert len(JsonTexts().valid(pa.array(["{}"]))) == 1
+    assert packed(JsonDecoder)

@@ -13,13 +13,20 @@ _ELEMENTS, _ENTRIES = '["JSON"]', '"MAP(VARCHAR, JSON)"'
 _PAIRS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))
 
 
+class _Databases(dict[int, Any]):
+    """The databases of this process by thread. They don't travel: a pickled copy is empty."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _Databases, ()
+
+
 class JsonTexts:
     """A DuckDB in memory, one for all decoders of a thread.
 
     Its parser is lenient, and writes numbers and texts anew: callers find what that changes.
     """
 
-    _databases: ClassVar[dict[int, Any]] = {}
+    _databases: ClassVar[_Databases] = _Databases()
 
     @property
     def begun(self) -> bool:
