@@ -1,9 +1,6 @@
-"""How a client logs in at a REST catalog is the same in both engines, or refused when the catalog is opened."""
-
-import pytest
+"""How a client logs in at a REST catalog is the same in both engines."""
 
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.catalog_properties import properties_from_environment, python_properties
 
 REST = {"type": "rest", "uri": "http://r"}
@@ -28,12 +25,5 @@ def test_a_variable_s_hyphens_are_arguments_of_python(monkeypatch):
     }
 
 
-def test_what_java_can_not_be_told_is_refused_when_the_catalog_is_opened(monkeypatch):
-    monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    with pytest.raises(ConfigurationError, match=r"no property like auth\.oauth2"):
-        CatalogResource(name="lake", properties=OAUTH2).open()
-
-
-def test_a_connect_server_may_have_a_catalog_that_java_can_not_be_told_here(monkeypatch):
-    monkeypatch.setenv("SPARK_REMOTE", "sc://spark:15002")
+def test_python_keeps_a_log_in_that_java_lacks():
     assert CatalogResource(name="lake", properties=OAUTH2).open().properties == OAUTH2

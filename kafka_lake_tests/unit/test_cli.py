@@ -376,7 +376,7 @@ _TOPIC = "type: kafka_lake.KafkaTopic\nattributes:\n  topic: pizzas\n"
         ),
         (_TOPIC + "  table: {partition_by: [day(]}\n", 4, "table: partition_by: 'day(' is not an Iceberg transform"),
         (
-            _TOPIC + "  match: all\n---\n" + _TOPIC + "  starting_offsets: whenever\n",
+            _TOPIC + "  starting_offsets: latest\n---\n" + _TOPIC + "  starting_offsets: whenever\n",
             9,
             "starting_offsets: 'whenever' is",
         ),

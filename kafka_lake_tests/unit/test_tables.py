@@ -299,7 +299,7 @@ def test_a_schema_that_others_changed_meanwhile_is_left_alone(catalog):
 
 
 def test_tables_of_format_version_3_evolve_too(catalog):
-    table = ensure_table(catalog, NAME, DEEP, properties={"format-version": "3"}, begin=lambda: None)
+    table = ensure_table(catalog, NAME, DEEP, properties={"format-version": "3"})
     wanted = Schema(*table.schema().fields, optional(100, "new", StringType()))
     apply_changes(table, wanted, needed_changes(table.schema(), wanted))
     evolve_layout(catalog.table(NAME), ("id",), ())
