@@ -516,7 +516,7 @@ def test_a_schema_that_no_table_can_have_is_named_with_its_reason(
     topic = new_topic()
     schema_id = register(client, topic, order(("id", "long"), ("nothing", {"type": "array", "items": "null"})))
     topic.send(framed(schema_id, b"\x02\x00"))
-    why = rf"Avro: schema id {schema_id}, nothing: the type is an array whose elements take no bytes\."
+    why = rf"Avro: schema id {schema_id}, nothing: the type is an array whose elements take no bytes"
     with pytest.raises(TableError, match=f"no columns to make a table of. {why}"):
         ingest(topic.spec(None, format="avro"), connections(schemas), "run-1")
 
