@@ -119,11 +119,7 @@ VARIABLES = tuple(each for each in list(globals().values()) if isinstance(each, 
 
 
 def samples(environment: Mapping[str, str] | None = None) -> bool:
-    """Return whether dead letters are quoted for topics that don't say: ``$KAFKA_LAKE_SAMPLES``, or true.
-
-    Raises:
-        ConfigurationError: If it is neither true nor false.
-    """
+    """Return whether dead letters are quoted for topics that don't say: ``$KAFKA_LAKE_SAMPLES``, or true."""
     text = SAMPLES.value(environment)
     if text.lower() not in ("true", "false"):
         raise ConfigurationError(f"{SAMPLES.name}={text} is neither true nor false.", "Write one of these.")

@@ -89,15 +89,7 @@ def _own_dagster_yaml() -> Path | None:
 
 
 def write_atomic(path: Path, text: str, *, owner_only: bool = False) -> None:
-    """Write a file in one step: a reader gets what was there before, or all of the new text.
-
-    Args:
-        path: The file; its folder is there.
-        owner_only: Whether the file is readable by its owner alone.
-
-    Raises:
-        OSError: If it can't be written. It is as it was then.
-    """
+    """Write a file in one step: a reader gets what was there before, or all of the new text."""
     partial = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666)

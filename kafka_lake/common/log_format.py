@@ -39,22 +39,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def formatter(name: str) -> logging.Formatter:
-    """Return what formats lines as a setting says.
-
-    Raises:
-        ConfigurationError: If it is neither.
-    """
+    """Return what formats lines as a setting says."""
     if name not in FORMATS:
         raise ConfigurationError(f"{LOG.name}={name} is neither text nor json.", "Write one of them, or unset it.")
     return JsonFormatter() if name == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
 
 
 def log_to(stream: TextIO, name: str) -> None:
-    """Write what runs log to a stream from now on; nothing else changes. Once is enough: further calls do nothing.
-
-    Args:
-        name: The format, as `formatter` takes it.
-    """
+    """Write what runs log to a stream from now on; nothing else changes. Once is enough: further calls do nothing."""
     logger = logging.getLogger(RUNS)
     if any(each.get_name() == RUNS for each in logger.handlers):
         return
@@ -68,10 +60,6 @@ def log_to(stream: TextIO, name: str) -> None:
 
 
 def log_as_the_environment_says() -> None:
-    """Write what runs log to standard error, if `KAFKA_LAKE_LOG` says in which format.
-
-    Raises:
-        ConfigurationError: If it is neither text nor JSON.
-    """
+    """Write what runs log to standard error, if `KAFKA_LAKE_LOG` says in which format."""
     if name := LOG.value():
         log_to(sys.stderr, name)

@@ -17,11 +17,7 @@ _AT_THE_BEGINNING = re.compile(r"^(\d*)(?=[-+#=>.):])")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], code: int = 0) -> str:
-    """Return a table, without a line end behind it.
-
-    Args:
-        code: How many of the first columns are code.
-    """
+    """Return a table, without a line end behind it."""
     lines = [head, ["---"] * len(head)]
     lines += [[f"`{cell}`" if cell and n < code else cell for n, cell in enumerate(row)] for row in rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

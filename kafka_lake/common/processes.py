@@ -72,12 +72,7 @@ class ServerProcess:
         return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
     def start(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Start the process and wait until it is ready.
-
-        Raises:
-            ServerStartError: If another server has the log, or the process ends or isn't ready in time; it is
-                killed then.
-        """
+        """Start the process and wait until it is ready."""
         if self.alive():
             return
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -197,14 +192,7 @@ class Server:
         return None if self._server is None else self._server.pid
 
     def start(self) -> Self:
-        """Start the server and wait until it is ready; one that runs is left alone.
-
-        Raises:
-            ServerStartError: If a port is taken, another server has the folder, a program is missing, or the server
-                ends or isn't ready in time. Its data stay as they are.
-            JarsError: If its jars can't be retrieved.
-            JavaNotFoundError: If it needs Java and there is none.
-        """
+        """Start the server and wait until it is ready; one that runs is left alone."""
         if self.alive():
             return self
         for port in self._ports():
@@ -267,9 +255,6 @@ def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nothing listens on right now.
 
     It is below those that systems give to outgoing connections, which could take it before a server does.
-
-    Raises:
-        OSError: If none is found.
     """
     for _ in range(_PORTS_TRIED):
         port = secrets.choice(_SERVERS_PORTS)

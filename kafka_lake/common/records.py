@@ -57,13 +57,6 @@ def differs_at(
 ) -> int | None:
     """Return the offset of a record that the log didn't have when the position was written; None if there is none.
 
-    Args:
-        remembered: The last record before the position.
-        position: The next offset of the table.
-        seen: The records that a reader sees now from that record's offset on, ascending.
-        is_complete: Whether all records between the two were seen when the position was written. A reader of committed
-            records sees none there: one that is there now is of another log.
-
     >>> old, new = last_record(8, 0, None, b"old"), last_record(8, 0, None, b"new")
     >>> [differs_at(old, 10, seen) for seen in ([old], [new], [], [old, last_record(9, 0, None, b"more")])]
     [None, 8, None, 9]

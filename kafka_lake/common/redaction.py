@@ -43,9 +43,6 @@ class RedactedError(Exception):
 def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
     """Return a text with ``***`` for secrets: the values of variables with such names, and what looks like one.
 
-    Args:
-        environment: The variables; the process's own by default.
-
     >>> without_secrets("FATAL: 'open-sesame' at http://me:you@host", {"DB_PASSWORD": "open-sesame"})
     "FATAL: '***' at http://***@host"
     """
@@ -63,11 +60,7 @@ def error_without_secrets(error: BaseException) -> BaseException:
 
 
 def without_secret_values(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return a text with ``***`` for the values of variables whose names are those of secrets.
-
-    Args:
-        environment: The variables; the process's own by default.
-    """
+    """Return a text with ``***`` for the values of variables whose names are those of secrets."""
     for value in _secret_values(os.environ if environment is None else environment):
         text = text.replace(value, _REPLACEMENT)
     return text

@@ -118,9 +118,6 @@ class _Token:
 def unsafe_condition(text: str) -> str:
     """Return why a condition may not be given to Spark, as the end of a sentence; empty if it may.
 
-    Args:
-        text: An expression over the columns of a row.
-
     >>> unsafe_condition("error_class = 'wrong_type' AND lower(topic) LIKE 'a%'")
     ''
 

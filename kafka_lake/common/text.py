@@ -10,9 +10,6 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def seconds_of(text: str) -> float:
     """Return a duration in seconds.
 
-    Raises:
-        ConfigurationError: If the text isn't one.
-
     >>> seconds_of("500ms"), seconds_of("0s"), seconds_of("30m"), seconds_of("1.5h"), seconds_of("7d")
     (0.5, 0.0, 1800.0, 5400.0, 604800.0)
     """

@@ -100,10 +100,6 @@ def build_topic_assets(
 
     Checks of the table warn of dead letters, and of a lack of maintenance. Further tables of the topic are assets like
     it, which the same run makes.
-
-    Args:
-        continuous: How a run continues; None for runs that end where the topic ended when they began.
-        tables: How Dagster shows single tables, by namespace and name, where it isn't as the others.
     """
     sources = [
         shown.asset(

@@ -106,14 +106,7 @@ class Freshness:
 
 
 def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog) -> list[Freshness]:
-    """Return how fresh tables are; without those of which that can't be told now.
-
-    Args:
-        cluster: Has them. A record is read of each partition that has unread ones.
-
-    Raises:
-        KafkaError: If the cluster doesn't answer.
-    """
+    """Return how fresh tables are; without those of which that can't be told now."""
     if not specs:
         return []
     answers = cluster.watermarks(spec.topic for spec in specs)
@@ -164,12 +157,7 @@ def _unread(spec: TopicTable, now: Watermarks, position: Position | None) -> lis
 def freshness_changes(
     specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog, cursor: str | None
 ) -> tuple[list[dg.AssetCheckEvaluation], str | None]:
-    """Return results of the check where they differ from those that were told last, and what is told by then.
-
-    Args:
-        specs: Topics of one cluster; their tables without a `freshness_limit` are left out.
-        cursor: What was told, as this function gave it; None if nothing was.
-    """
+    """Return results of the check where they differ from those that were told last, and what is told by then."""
     timed = [table for spec in specs for table in spec.tables if table.max_age is not None]
     if not timed:
         return [], cursor

@@ -76,11 +76,7 @@ def health_check_key(spec: TopicTable) -> dg.AssetCheckKey:
 
 
 def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDefinition:
-    """Return the check of a table that maintains it, and the tables beside it, in runs of the job.
-
-    Args:
-        topic: The settings of the topic, whose runs fill the tables; others for the table of a route.
-    """
+    """Return the check of a table that maintains it, and the tables beside it, in runs of the job."""
     key = table_key(spec)
     check = dg.AssetCheckSpec(
         TABLE_HEALTH,

@@ -42,9 +42,6 @@ class HasIdentifier(Protocol):
 def of_cluster(name: str, cluster: str | None) -> str:
     """Return what a cluster's own resource, sensor or job is called.
 
-    Args:
-        name: What it is called of a cluster without a name.
-
     >>> of_cluster("kafka", "eu"), of_cluster("kafka", None)
     ('kafka_eu', 'kafka')
     """
@@ -139,10 +136,6 @@ def key_of(table: tuple[str, str]) -> dg.AssetKey:
 
 def plain_name(text: str, besides: str = "") -> str:
     """Return a name that Dagster takes for ops, pools and groups: the text itself, if it has letters and digits only.
-
-    Args:
-        text: What is to be named; texts that differ get names that differ.
-        besides: Signs that may be in it beside ASCII letters, digits and underscores.
 
     >>> plain_name("pizza__orders"), plain_name("größe.1"), plain_name("a-b.c", "-.")
     ('pizza__orders', 'gr__e_1_5a9e088a', 'a-b.c')

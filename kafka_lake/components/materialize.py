@@ -104,14 +104,7 @@ CONTINUOUS_TAG = "continuous"
 
 
 def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None, RunReport]:
-    """Bring a topic's tables up to date, or replace rows, and yield what Dagster is told.
-
-    Returns:
-        What was done.
-
-    Raises:
-        KafkaLakeError: Whatever ends the run; what it has committed stays.
-    """
+    """Bring a topic's tables up to date, or replace rows, and yield what Dagster is told."""
     context, connections = reporter.context, reporter.connections
 
     def tell(commit: Commit, plan: Plan) -> None:
@@ -167,12 +160,7 @@ def observer_of(reporter: Reporter) -> Observer:
 
 
 def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
-    """Let a run go on for its time, and yield what Dagster is told meanwhile and in the end.
-
-    Raises:
-        KafkaLakeError: Whatever ends the run; what it has committed stays, and has been told.
-        DagsterExecutionInterruptedError: If it was asked to stop.
-    """
+    """Let a run go on for its time, and yield what Dagster is told meanwhile and in the end."""
     context = reporter.context
     end = datetime.now(UTC) + timedelta(seconds=run.settings.time_limit)
     policy, name = reporter.connections.retry, CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG
@@ -265,9 +253,6 @@ def continue_together(
     """Continue all topics of a run if this step is the last one; give Dagster's events.
 
     If a step has failed, or runs in another process, no topic continues: the sensor requests the next run.
-
-    Raises:
-        DagsterExecutionInterruptedError: If the run was asked to stop.
     """
     if len(shared.done) < topics:
         return

@@ -216,9 +216,6 @@ class LastReport:
     def rate(self, end: int, now: float) -> float | None:
         """Return how many records per second have come since; None if nobody can tell.
 
-        Args:
-            end: The end offset now. Offsets without a record count, too: of transactions and of compaction.
-
         >>> LastReport(100, 10.0).rate(400, 70.0), LastReport(100, 10.0).rate(40, 70.0)
         (5.0, None)
         """
@@ -244,9 +241,6 @@ def topic_materialization(
     """Return what Dagster shows of a topic: its end, which is its data version, and what its table lacks of it.
 
     It is others who fill the topic. Dagster's page of what is only ever observed says that it is never materialized.
-
-    Args:
-        behind: Offsets still to consume by partition; those that are left out have none.
     """
     version = sha256(repr(sorted(now.end.items())).encode()).hexdigest()[:16]
     few = len(now.end) <= _PLOTTED_PARTITIONS
@@ -355,11 +349,7 @@ def history_metadata(table: Table | None) -> dict[str, dict[str, Any]]:
 
 
 def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog, spec: TopicTable) -> dict[str, Any]:
-    """Return what describes a table, and the dead letters of a report.
-
-    Args:
-        table: The table as it is now; None if there is none.
-    """
+    """Return what describes a table, and the dead letters of a report."""
     lags = report.lags()
     metadata: dict[str, Any] = {
         "dagster/table_name": f"{catalog.name}.{report.table}",
@@ -397,12 +387,7 @@ def schema_changes(table: Table) -> list[dg.TableRecord]:
 
 
 def column_lineage(spec: TopicTable, table: Table) -> dg.TableColumnLineage:
-    """Return which field of the topic's records feeds which column of its table.
-
-    Args:
-        spec: A topic without a transform: what a transform does to columns, nobody can tell.
-        table: Its table, which remembers the fields whose names are no column's.
-    """
+    """Return which field of the topic's records feeds which column of its table."""
     sources, topics = sources_of(table), [topic_key(each) for each in spec.each_topic]
     fields = [f.name for f in table.schema().fields if f.name != spec.metadata_column]
     return dg.TableColumnLineage(

@@ -39,14 +39,7 @@ def missing_keys(known: Iterable[str], partitions: Iterable[int], key: Callable[
 def register_partitions(
     instance: dg.DagsterInstance, topic: str, partitions: Iterable[int], key: Callable[[int], str] = str
 ) -> list[str]:
-    """Make a topic's partitions known to Dagster.
-
-    Args:
-        topic: The topic's full name, or the name of what it shares a table with.
-
-    Returns:
-        The keys that are new.
-    """
+    """Make a topic's partitions known to Dagster."""
     name = str(partitions_of(topic).name)
     if new := missing_keys(instance.get_dynamic_partitions(name), partitions, key):
         instance.add_dynamic_partitions(name, new)
@@ -54,11 +47,7 @@ def register_partitions(
 
 
 def register_topics(specs: Iterable[TopicTable], cluster: KafkaCluster, tell_user: Callable[[str], None]) -> None:
-    """Register the partitions that topics have now; topics that can't be asked are left out.
-
-    Args:
-        tell_user: Called with a line for the user if that fails.
-    """
+    """Register the partitions that topics have now; topics that can't be asked are left out."""
     by_topic = {spec.topic: spec for spec in specs}
     try:
         answers = cluster.watermarks(by_topic)
@@ -70,11 +59,7 @@ def register_topics(specs: Iterable[TopicTable], cluster: KafkaCluster, tell_use
 
 
 def register(partitions: Mapping[str, Iterable[int]], tell_user: Callable[[str], None]) -> None:
-    """Register partitions with the Dagster of ``DAGSTER_HOME``, or with that of this deployment's folder.
-
-    Args:
-        tell_user: Called with a line for the user if that fails.
-    """
+    """Register partitions with the Dagster of ``DAGSTER_HOME``, or with that of this deployment's folder."""
     _register([(topic, numbers, str) for topic, numbers in partitions.items()], tell_user)
 
 

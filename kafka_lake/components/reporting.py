@@ -99,11 +99,7 @@ class Reporter:
         return self.progress.told()
 
     def interval(self, report: RunReport, silent: set[int]) -> Iterator[Event]:
-        """Give what Dagster shows of a run that goes on.
-
-        Args:
-            silent: Partitions that are told of even if they had no records.
-        """
+        """Give what Dagster shows of a run that goes on."""
         table = self._take(report, patiently=False)
         yield from self._events(report, table, self._touched(report, silent))
         for side in self.sides:

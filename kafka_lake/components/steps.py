@@ -22,12 +22,6 @@ def as_failures(allow_retries: bool = True) -> Iterator[None]:
     """Run the block, which is the body of an op; what a user can fix fails the step with its sentence.
 
     What runs log goes to standard error from then on, if the environment says so.
-
-    Args:
-        allow_retries: Whether Dagster may try the step again; never if a gate refused a commit.
-
-    Raises:
-        Failure: With the sentence, and the error as its cause.
     """
     log_as_the_environment_says()
     try:
@@ -44,11 +38,7 @@ def as_failures(allow_retries: bool = True) -> Iterator[None]:
 
 @contextmanager
 def as_failed_tick() -> Iterator[None]:
-    """Run the block, which is the body of a sensor; what a user can fix fails the tick with its sentence.
-
-    Raises:
-        SensorFailedError: With the sentence, and the error as its cause.
-    """
+    """Run the block, which is the body of a sensor; what a user can fix fails the tick with its sentence."""
     try:
         yield
     except Exception as error:
@@ -63,9 +53,6 @@ def run_choices(config: type[dg.Config]) -> dict[str, dg.Field]:
 
     Dagster's own schema of the class would take ``{env: NAME}`` for a text, and whoever may launch a run would read the
     deployment's environment in the run's errors. Dagster refuses that before a run starts.
-
-    Args:
-        config: The class. The step makes it of `op_config`, since Dagster gives steps a `config` of its own schema.
     """
     return {name: _plain(field) for name, field in config.to_fields_dict().items()}
 

@@ -171,12 +171,7 @@ def _is_number(annotation: Any) -> bool:
 
 
 def one_of(key: str, groups: Mapping[str, type[Settings]], default: str | None = None) -> Any:
-    """Return what chooses a group by one of its settings, and takes that setting's text alone for the whole group.
-
-    Args:
-        groups: What it may be, and the group that has it.
-        default: What it is where it is left out; None if it is needed.
-    """
+    """Return what chooses a group by one of its settings, and takes that setting's text alone for the whole group."""
 
     def chosen(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
         if isinstance(value, tuple(groups.values())):

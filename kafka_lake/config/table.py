@@ -95,9 +95,6 @@ _PART = re.compile(next(each.pattern for each in get_args(TableName) if isinstan
 def table_name(text: str) -> tuple[str, str]:
     """Return namespace and table of a name, as settings have it.
 
-    Raises:
-        ValueError: If no catalog takes it.
-
     >>> table_name("shop.orders"), table_name("orders")
     (('shop', 'orders'), ('lake', 'orders'))
     """

@@ -53,11 +53,7 @@ class ContinuousRuns(Settings):
             yield (), str(error)
 
     def settings(self) -> Continuous:
-        """Return the settings as a continuous run takes them.
-
-        Raises:
-            ConfigurationError: If a duration is too short for another.
-        """
+        """Return the settings as a continuous run takes them."""
         trigger, time_limit, idle = map(seconds_of, (self.trigger, self.time_limit, self.idle))
         # Dagster is told at most once in half a minute: its event log grows with each report.
         return Continuous(trigger, time_limit, idle, report_every=max(_REPORT_SECONDS, trigger))
@@ -343,14 +339,7 @@ class Topic(Settings):
     def topic_table(
         self, folder: Path | None = None, defaults: MaintenanceSettings | None = None, topics: Sequence[str] = ()
     ) -> TopicTable:
-        """Return the settings as the pipeline takes them.
-
-        Args:
-            folder: Where the document is: schema files are there. Without it they aren't looked for.
-
-        Raises:
-            ConfigurationError: If a schema file isn't there.
-        """
+        """Return the settings as the pipeline takes them."""
         names = topics or self.every_topic or ("any_topic",)
         common: dict[str, Any] = {
             "topic": names[0],

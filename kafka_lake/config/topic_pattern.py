@@ -64,11 +64,7 @@ class TopicPattern:
 
 
 def compiled(setting: str, pattern: str) -> re.Pattern[str]:
-    """Return a regular expression.
-
-    Raises:
-        ConfigurationError: If the text is none, with the setting that it is of.
-    """
+    """Return a regular expression."""
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -79,11 +75,7 @@ def compiled(setting: str, pattern: str) -> re.Pattern[str]:
 
 
 def check_template(setting: str, template: str, pattern: TopicPattern) -> None:
-    """Make sure that each topic's name has the parts that a template names.
-
-    Raises:
-        ConfigurationError: If one of the expressions lacks a part.
-    """
+    """Make sure that each topic's name has the parts that a template names."""
     for text in pattern.topics:
         groups = re.compile(text)
         known = {"topic", *groups.groupindex, *map(str, range(1, groups.groups + 1))}
@@ -97,9 +89,6 @@ def check_template(setting: str, template: str, pattern: TopicPattern) -> None:
 
 def filled(template: str, topic: FoundTopic) -> str:
     """Return the name that a template gives for a topic, with the signs that the default name of a table has.
-
-    Args:
-        template: Text in which ``{topic}``, ``{name}`` and ``{1}`` stand for parts of the topic's name.
 
     >>> filled("{topic}", TopicPattern([".*"]).matching(["shop.Orders"])[0])
     'shop_orders'

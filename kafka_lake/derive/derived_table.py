@@ -35,11 +35,7 @@ class TimePartitions:
 
     @classmethod
     def of(cls, text: str) -> "TimePartitions":
-        """Parse the setting.
-
-        Raises:
-            ConfigurationError: If it isn't valid.
-        """
+        """Parse the setting."""
         found = _TEXT.fullmatch(text.strip())
         try:
             if found is None:

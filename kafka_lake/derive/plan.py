@@ -69,11 +69,7 @@ class State:
 
 
 def load(spec: DerivedTable, catalog: LakeCatalog) -> State:
-    """Load the tables, the derived one first, so that it is never ahead.
-
-    Raises:
-        TableError: If a table that the query reads isn't there.
-    """
+    """Load the tables, the derived one first, so that it is never ahead."""
     table = catalog.table(spec.identifier)
     found: dict[str, Table] = {}
     for name, identifier in {**spec.upstream, **spec.joined}.items():
@@ -89,17 +85,7 @@ def load(spec: DerivedTable, catalog: LakeCatalog) -> State:
 
 
 def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = "") -> DerivePlan | None:
-    """Return the next commit; None if the table is up to date.
-
-    Args:
-        rebuild: Whether to compute everything.
-        zone: Spark's session time zone; empty if Spark isn't running.
-
-    Raises:
-        ConfigurationError: If the query or the time zone has changed and ``on_change`` is ``fail``, or the rows of an
-            upstream table can change unseen.
-        TableError: If the changed rows of an upstream table can't be determined, or the table isn't a derived one.
-    """
+    """Return the next commit; None if the table is up to date."""
     known = record_of(state.table) if state.table is not None else None
     if known is None and state.table is not None and row_count(state.table):
         raise TableError(

@@ -21,11 +21,7 @@ _DIALECT = "spark"
 
 
 def parsed(sql: str) -> exp.Query:
-    """Return a query as a tree.
-
-    Raises:
-        ConfigurationError: If the text isn't one query.
-    """
+    """Return a query as a tree."""
     statements = _parsed("sql:", sql)
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         kinds = ", ".join(each.key.upper() for each in statements) or "nothing"
@@ -34,11 +30,7 @@ def parsed(sql: str) -> exp.Query:
 
 
 def parsed_key(name: str, text: str) -> exp.Expr:
-    """Return the expression of a key's column as a tree.
-
-    Raises:
-        ConfigurationError: If the text isn't one expression.
-    """
+    """Return the expression of a key's column as a tree."""
     found = _parsed(f"key: {name}: {text}", f"SELECT {text}")
     if len(found) != 1 or len(found[0].selects) != 1:
         raise ConfigurationError(f"key: {name}: {text} isn't one expression.", "Write an expression in Spark SQL.")
@@ -56,9 +48,6 @@ def _parsed(what: str, sql: str) -> list[Any]:
 
 def tables_read(query: exp.Query) -> set[str]:
     """Return the names of the tables that a query reads, in lower case, without its own common table expressions.
-
-    Raises:
-        ConfigurationError: If two tables have the same name in the query.
 
     >>> sorted(tables_read(parsed("WITH a AS (SELECT * FROM B) SELECT * FROM A JOIN c.d USING (id)")))
     ['b', 'c.d']
@@ -85,11 +74,7 @@ def result_columns(query: exp.Query) -> set[str] | None:
 
 
 def fingerprint(spec: DerivedTable) -> str:
-    """Return a fingerprint that changes when the rows of the table may change, but not with spaces and comments.
-
-    Raises:
-        ConfigurationError: If the query can't be read.
-    """
+    """Return a fingerprint that changes when the rows of the table may change, but not with spaces and comments."""
     parts = {
         "write": spec.write,
         "from": sorted(map(list, spec.upstream.items())),

@@ -43,19 +43,7 @@ _MERGED = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update",
 
 
 def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Window | None = None) -> DeriveReport:
-    """Bring a derived table up to date in one commit. If it fails, ``main`` is as it was.
-
-    Args:
-        rebuild: Compute everything.
-        window: Partitions to recompute in a second commit. A table with ``write: replace`` is computed as a whole.
-
-    Raises:
-        ConfigurationError: If the settings don't fit the tables, or the query has changed and ``on_change`` is
-            ``fail``.
-        TableError: If an upstream table isn't there, or its changed rows can't be determined.
-        AuditFailedError: If the rows are wrong or break a rule.
-        PublishRefusedError: If other commits kept moving ``main`` ahead of this run.
-    """
+    """Bring a derived table up to date in one commit. If it fails, ``main`` is as it was."""
     run_log = RunLog(spec.name, engine.run_id)
     try:
         return _derive(spec, replace(engine, observer=run_log.observing(engine.observer)), rebuild, window)

@@ -220,11 +220,7 @@ _TIME, _OWNER = "kafka_lake_time", "kafka_lake_owner_"
 
 
 def time_type(spec: DerivedTable, columns: T.StructType) -> str:
-    """Return the type of the partitions' column; empty without partitions.
-
-    Raises:
-        ConfigurationError: If the column doesn't determine the partition.
-    """
+    """Return the type of the partitions' column; empty without partitions."""
     cut = spec.time_partitions
     if cut is None:
         return ""

@@ -114,11 +114,7 @@ def read_of(table: Table) -> Read:
 
 
 def record_of(table: Table) -> Record | None:
-    """Return what a derived table was made of, by the newest snapshot of ``main`` that has it.
-
-    Raises:
-        TableError: If it can't be parsed.
-    """
+    """Return what a derived table was made of, by the newest snapshot of ``main`` that has it."""
     for snapshot in ancestors(table, head_of(table)):
         if text := summary_of(snapshot).get(DERIVED):
             try:

@@ -62,14 +62,7 @@ class Discovered:
 
 
 def topics_of(cluster: KafkaCluster, internal: bool) -> tuple[list[str], int]:
-    """Return the names of the cluster's topics, sorted, and how many are left out.
-
-    Args:
-        internal: Those of the cluster's own software as well: names that begin with an underscore.
-
-    Raises:
-        KafkaError: If the brokers don't answer.
-    """
+    """Return the names of the cluster's topics, sorted, and how many are left out."""
     names = cluster.topics(internal=True)
     shown = [name for name in names if internal or not name.startswith("_")]
     return shown, len(names) - len(shown)
@@ -82,20 +75,7 @@ def discover(
     count: int,
     on_topic: Callable[[str], None] = lambda _: None,
 ) -> list[Discovered]:
-    """Look at topics: what the brokers tell of them, and their newest records.
-
-    Args:
-        specs: The tables that there are.
-        connections: The cluster, and the registry if there is one.
-        count: How many records of each topic to look at.
-        on_topic: Called with the name of each topic before it is looked at.
-
-    Returns:
-        What was found, in the order of the names. What concerns one topic alone is that one's ``error``.
-
-    Raises:
-        KafkaLakeError: If the cluster as a whole doesn't answer.
-    """
+    """Look at topics: what the brokers tell of them, and their newest records."""
     tables: dict[str, tuple[str, ...]] = {}
     cluster = connections.cluster.name
     for spec in (each for each in specs if each.cluster == cluster):
@@ -120,11 +100,7 @@ def discover(
 
 
 def described(known: Discovered, now: Watermarks, sample: Sample, schemas: Schemas) -> Discovered:
-    """Return a topic with what a sample of it says.
-
-    Args:
-        schemas: Tells what schema ids mean.
-    """
+    """Return a topic with what a sample of it says."""
     offsets = sum(now.end[p] - now.low[p] for p in now.partitions)
     records = sample.records
     values = [record.value for record in records if record.value is not None]
@@ -169,16 +145,7 @@ class Document:
 
 
 def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: Path) -> list[Document]:
-    """Return the documents that make tables of topics.
-
-    Args:
-        specs: The tables that there are.
-        folder: Where the documents go, each in a folder that is called as its table.
-
-    Raises:
-        ConfigurationError: If one of them can't be: the topic can't be read or has a table, the table is another
-            topic's, or the file is there.
-    """
+    """Return the documents that make tables of topics."""
     owners = {".".join(each): spec.full_topic for spec in specs for table in spec.tables for each in table.identifiers}
     planned = []
     for each in found:
@@ -207,11 +174,7 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
 
 
 def write(planned: Iterable[Document]) -> None:
-    """Write documents; no file is ever overwritten.
-
-    Raises:
-        ConfigurationError: If a file can't be written; those before it are.
-    """
+    """Write documents; no file is ever overwritten."""
     for each in planned:
         try:
             each.path.parent.mkdir(parents=True, exist_ok=True)

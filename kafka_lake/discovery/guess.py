@@ -135,13 +135,7 @@ class Schemas:
 
 
 def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
-    """Return what values or keys seem to be.
-
-    Args:
-        contents: Those that are not null, the oldest first.
-        part: Which of the two they are, for the words of the evidence.
-        schemas: Tells what they mean if they begin with schema ids.
-    """
+    """Return what values or keys seem to be."""
     if not contents:
         return Guess(None, f"no {part} to guess from")
     ids = [schema_id(content) for content in contents]

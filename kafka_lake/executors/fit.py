@@ -72,15 +72,7 @@ class Fit:
     def decoded(
         self, records: pa.StructArray, places: np.ndarray, errors: Errors, count: int, seen: Observed
     ) -> Decoded:
-        """Return the result of a decoder.
-
-        Args:
-            records: What could be decoded, of type `have`, none of them null.
-            places: The numbers of those values, ascending.
-            errors: Why other values could not, by their numbers.
-            count: How many values there were, nulls included.
-            seen: What the batch tells the driver.
-        """
+        """Return the result of a decoder."""
         made, wrong = self.rows(records)
         if wrong:
             errors = errors | {int(places[number]): error for number, error in wrong.items()}

@@ -27,9 +27,6 @@ def control_offsets(table: Table, groups: Iterable[str]) -> tuple[str, str, dict
 
     A coordinator that has restarted notes only the partitions that gave it something since. So all of the history
     counts, and of each partition what is farthest.
-
-    Raises:
-        TableError: If the offsets can't be read.
     """
     found: dict[int, int] = {}
     known: tuple[str, str] | None = None
@@ -161,11 +158,7 @@ _BY_HAND = "If you know the offsets, name those of all partitions with --from-of
 
 
 def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionStart, ...]:
-    """Return where each Kafka partition resumes.
-
-    Raises:
-        AdoptionRefusedError: If a partition has no offset, or one that Kafka no longer has, or hasn't yet.
-    """
+    """Return where each Kafka partition resumes."""
     topic = now.identity.topic
     if unknown := sorted(evidence.offsets.keys() - now.end.keys()):
         raise AdoptionRefusedError(
@@ -238,12 +231,7 @@ class Source(Protocol):
     """Knows up to which offsets another writer has filled a table."""
 
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
-        """Return what it knows.
-
-        Raises:
-            AdoptionRefusedError: If that can't be told with certainty.
-            KafkaLakeError: If Kafka can't be read.
-        """
+        """Return what it knows."""
 
 
 @dataclass(frozen=True)
@@ -372,13 +360,7 @@ _DELETES = "total-equality-deletes"
 
 
 def plan_adoption(spec: TopicTable, connections: Connections, source: Source) -> Adoption:
-    """Return what `kafka-lake adopt` would write.
-
-    Raises:
-        TableError: If there is no such table, or it has a position of its own.
-        AdoptionRefusedError: If it can't be told with certainty where the table must resume.
-        ConfigurationError: If a setting or an option can't be met.
-    """
+    """Return what `kafka-lake adopt` would write."""
     name = ".".join(spec.identifier)
     if spec.topics:
         raise ConfigurationError(

@@ -96,9 +96,6 @@ class ByteLimit:
         """Return as much of a plan as the limit allows: at least one record, all if there is no limit.
 
         Records are looked at only where they may come near the limit; the plan tells how large they are then.
-
-        Raises:
-            KafkaError: If the brokers don't give records of the topic.
         """
         cut = self._cut(todo)
         if not self._largest or not can_be_parted(cut):
@@ -189,11 +186,7 @@ class TooLarge:
         self._others_had_their_turn = False
 
     def cut(self, todo: Plan, table: Table | None) -> Plan:
-        """Return what of a plan can be read before a record that is too large, or is tried alone.
-
-        Raises:
-            RecordTooLargeError: If the record comes next. The other partitions have had a commit.
-        """
+        """Return what of a plan can be read before a record that is too large, or is tried alone."""
         refused = refused_in(table, todo.after.identity)
         for each in todo.ranges if can_be_parted(todo) else ():
             found = next((one for one in (*refused, self._suspect) if one and _holds(each, one)), None)
@@ -212,11 +205,7 @@ class TooLarge:
         return todo
 
     def failed(self, todo: Plan | None, error: Exception) -> None:
-        """Look for a record that is too large, if the engine has died while it worked at a plan.
-
-        Raises:
-            RecordTooLargeError: If the engine died of a record. The table tells later runs, if there is one.
-        """
+        """Look for a record that is too large, if the engine has died while it worked at a plan."""
         if todo is None or not can_be_parted(todo) or not engine_died(error):
             return
         tried = self._suspect
@@ -340,11 +329,7 @@ class Search:
         return part(plan, chunk(plan.ranges, self.limit))
 
     def failed(self, plan: Plan, message: str) -> "Search":
-        """Return the search after a commit failed.
-
-        Raises:
-            EveryRecordFailsError: If too many records in a row failed alone.
-        """
+        """Return the search after a commit failed."""
         size = plan.records_at_most
         if size > 1:
             return replace(self, limit=size // 2, suspects=size)

@@ -70,11 +70,7 @@ def newest(now: Watermarks, records: int) -> tuple[OffsetRange, ...]:
 
 
 def preview(spec: TopicTable, connections: Connections, records: int, topic: TopicTable | None = None) -> Preview:
-    """Look at a topic's newest records as the next run would, and change nothing.
-
-    Raises:
-        KafkaLakeError: If brokers, registry or catalog don't answer.
-    """
+    """Look at a topic's newest records as the next run would, and change nothing."""
     now = connections.cluster.watermarks_of(spec.topic)
     ranges = newest(now, records)
     if not ranges:

@@ -31,12 +31,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def publish(context: Context, staged: Staged, done: Totals, also: Mapping[str, str] = _NOTHING) -> float:
-    """Make an audited commit visible.
-
-    Raises:
-        PublishRefusedError: If a table's ``main`` moved since it was planned. The primary is as it was; dead letters
-            may be published, which the next attempt finds by their own position.
-    """
+    """Make an audited commit visible."""
     visible_at = 0.0
     for table in staged.tables():
         is_primary = table is staged.primary
@@ -109,12 +104,7 @@ def audit_and_publish(
     failed_so_far: tuple[int, int],
     also: Mapping[str, str] = _NOTHING,
 ) -> Published:
-    """Publish what passes its audit.
-
-    Raises:
-        GateFailedError: If a check refuses it.
-        PublishRefusedError: If others moved ``main``, and only a new plan can tell what is to be done.
-    """
+    """Publish what passes its audit."""
     retrying = Retrying(
         stop=stop_after_attempt(_FOLLOWED),
         wait=short_pauses(context.connections.retry),
@@ -140,9 +130,6 @@ def refused_if_main_moved(context: Context, state: TableState) -> Iterator[None]
     """Let an error be a refused publication where others have moved ``main`` meanwhile.
 
     Who publishes takes the branches of those away who no longer can: that shows as any error.
-
-    Raises:
-        PublishRefusedError: Instead of an error of the block.
     """
     try:
         yield
@@ -160,11 +147,7 @@ def refused_if_main_moved(context: Context, state: TableState) -> Iterator[None]
 def audited(
     context: Context, todo: Plan, staged: Staged, failed_so_far: tuple[int, int]
 ) -> tuple[list[Finding], dict[int, int]]:
-    """Return what an audit finds of a table that may be published, and its rows by Kafka partition.
-
-    Raises:
-        GateFailedError: If a check refuses it.
-    """
+    """Return what an audit finds of a table that may be published, and its rows by Kafka partition."""
     identifier = context.spec.identifier
     findings, by_partition = audit(context, todo, staged, failed_so_far)
     if failed := [f for f in findings if f.refuses]:

@@ -41,11 +41,7 @@ _ROWS_AT_ONCE = 5_000_000
 
 
 def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> list[Finding]:
-    """Check the table as its readers see it.
-
-    Raises:
-        TableError: If there is no table yet.
-    """
+    """Check the table as its readers see it."""
     table = _existing(spec, catalog)
     return [
         _row_count(table),
@@ -213,12 +209,7 @@ def _begin(field: NestedField, bounds: Mapping[int, bytes] | None) -> int:
 
 
 def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Rule]) -> list[Finding]:
-    """Ask rules of all rows that a table has.
-
-    Raises:
-        TableError: If there is no table yet.
-        ConfigurationError: If a rule can't be asked of the table's columns.
-    """
+    """Ask rules of all rows that a table has."""
     if not rules:
         return []
     if connections.catalog.table(spec.identifier) is None:

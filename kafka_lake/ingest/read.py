@@ -54,11 +54,7 @@ _TUNED = {
 
 
 def read(connections: Connections, plan: Plan, topic: str) -> DataFrame:
-    """Return the records of the planned ranges: key, value, topic, partition, offset, timestamp, headers.
-
-    Raises:
-        KafkaError: If this process reads the records, and the brokers don't give them all.
-    """
+    """Return the records of the planned ranges: key, value, topic, partition, offset, timestamp, headers."""
     if plan.by_client:
         records = read_ranges(connections.cluster, topic, plan.ranges)
         return connections.frames.from_arrow(connections.spark(), records)

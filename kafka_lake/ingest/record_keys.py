@@ -24,11 +24,7 @@ def added_between(spark: Any, name: str, before: int, snapshot: int) -> DataFram
 
 
 def metadata_column_of(spec: TopicTable) -> str:
-    """Return the column whose fields name the record of a row.
-
-    Raises:
-        ConfigurationError: If the topic's table has no metadata column.
-    """
+    """Return the column whose fields name the record of a row."""
     if spec.metadata_column is None:
         raise ConfigurationError(
             f"Topic {spec.topic}: without a metadata column the rows of table {'.'.join(spec.identifier)} don't tell "
@@ -39,9 +35,5 @@ def metadata_column_of(spec: TopicTable) -> str:
 
 
 def state_of(spec: TopicTable, table: Table) -> TableState:
-    """Return head and position of a table, by what one load of its metadata says.
-
-    Raises:
-        TableError: If a position is there but can't be read.
-    """
+    """Return head and position of a table, by what one load of its metadata says."""
     return read_state(table, spec.topic, spec.topics)

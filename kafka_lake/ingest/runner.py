@@ -77,13 +77,7 @@ class Runner:
         self._reported = time.monotonic()
 
     def run(self) -> RunReport:
-        """Commit what the job asks for until it asks for nothing more.
-
-        Raises:
-            GateFailedError: If a gate refused a commit; commits before it stay.
-            PublishRefusedError: If others kept moving ``main`` ahead of this run.
-            KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
-        """
+        """Commit what the job asks for until it asks for nothing more."""
         with self.lineage:
             # Asked within an attempt, the brokers would be tried as often as attempts times attempts.
             self.topic.poll()

@@ -31,11 +31,7 @@ def quoted(text: str, samples: bool, mask: Sequence[str]) -> str:
 
 
 def check_mask(pattern: str) -> None:
-    """Check that a mask is a regular expression.
-
-    Raises:
-        ConfigurationError: If it is none.
-    """
+    """Check that a mask is a regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:

@@ -44,10 +44,6 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
 
     Partitions without a row begin where a new table would begin, or where the table was taken over from another writer.
     Dead letters don't count: a run that died before its rows were published has left some of offsets without rows.
-
-    Raises:
-        TableError: If it can't be certain: there is no metadata column, rows are of another topic, or the table began
-            at the latest offset and a partition, or another topic of the table, has no row.
     """
     spec, connections = context.spec, context.connections
     strangers = not _may_have_commits_of_ours(spec, state.table)
@@ -184,12 +180,7 @@ def tables(context: Context) -> Tables:
 def with_position(
     context: Context, topic: TopicEnds, state: TableState, required: bool = True, sought: bool = True
 ) -> TableState:
-    """Return a table's state, its position rebuilt if no snapshot carries it any more.
-
-    Raises:
-        TableError: If the position is gone and can't be told with certainty, or another writer has filled the table
-            from a topic and nobody has said where it resumes.
-    """
+    """Return a table's state, its position rebuilt if no snapshot carries it any more."""
     if not sought:
         return state
     try:
@@ -207,11 +198,7 @@ def dead_letters_head(context: Context) -> int | None:
 
 
 def existing(context: Context, state: TableState | None) -> TableState:
-    """Return the table's state.
-
-    Raises:
-        TableError: If there is no table with a position yet.
-    """
+    """Return the table's state."""
     if state is None or state.position is None:
         topic = context.spec.topic
         raise TableError(

@@ -74,20 +74,11 @@ class TopicEnds:
 
     @property
     def now(self) -> Watermarks:
-        """Return what the topic held when it was last looked at.
-
-        Raises:
-            KafkaError: If it is looked at for the first time, and the brokers don't answer, or refuse.
-        """
+        """Return what the topic held when it was last looked at."""
         return self.poll() if self._now is None else self._now
 
     def poll(self) -> Watermarks:
-        """Look again, and return what the topic holds now.
-
-        Raises:
-            KafkaError: If the brokers don't answer, or refuse; `now` is as it was.
-            ConfigurationError: If the table has several topics, and the brokers tell no topic ids.
-        """
+        """Look again, and return what the topic holds now."""
         context = self._context
         now = context.with_retries(lambda: context.connections.cluster.watermarks_of(context.spec.topic))
         if context.spec.topics and not now.identity.topic_id:

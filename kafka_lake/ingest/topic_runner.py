@@ -79,12 +79,7 @@ class TopicRunner:
         return least([replace(positions[0], offsets=self._next_offsets(each)) for each in self._going()])
 
     def run(self) -> RunReport:
-        """Commit what the job asks for until it asks for nothing more.
-
-        Raises:
-            LeftBehindError: If tables couldn't take their records; the others have theirs.
-            KafkaLakeError: As `Runner.run`, for what concerns all tables.
-        """
+        """Commit what the job asks for until it asks for nothing more."""
         with self.lineage:
             self.topic.poll()
             self._add_tables()
@@ -97,11 +92,7 @@ class TopicRunner:
             return report
 
     def next_commit(self) -> Commit | None:
-        """Let each table make its next commit.
-
-        Raises:
-            LeftBehindError: If no table goes on.
-        """
+        """Let each table make its next commit."""
         self._add_tables()
         try:
             while True:
@@ -154,11 +145,7 @@ class TopicRunner:
             runner.forget_failed()
 
     def raise_errors(self, report: RunReport) -> None:
-        """Raise the errors of tables that stopped.
-
-        Raises:
-            LeftBehindError: If any were.
-        """
+        """Raise the errors of tables that stopped."""
         if self.errors:
             errors = {".".join(table): error for table, error in self.errors.items()}
             raise LeftBehindError(f"Topic {self.context.spec.topic}: the run left tables", errors, report)

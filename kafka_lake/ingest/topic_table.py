@@ -302,11 +302,7 @@ class TopicTable:
         return Policy(self.evolution, self.on_incompatible, self.renames)
 
     def is_within_limit(self, dead_letters: int, records: int) -> bool:
-        """Return whether a run may go on with so many dead letters among so many records.
-
-        Raises:
-            ConfigurationError: If ``max_dead_letters`` is neither a count nor a share.
-        """
+        """Return whether a run may go on with so many dead letters among so many records."""
         return not is_over(limit_of(self.max_dead_letters, "max_dead_letters"), dead_letters, of=records)
 
 
@@ -372,9 +368,6 @@ def pydantic_fields(kind: Any) -> dict[str, FieldInfo]:
 
 def limit_of(text: int | str | None, setting: str) -> int | float | None:
     """Return a limit as a count (int) or a share (float, 0 to 1); None for no limit.
-
-    Raises:
-        ConfigurationError: If it is neither.
 
     >>> limit_of(100, "x"), limit_of("5%", "x"), limit_of(None, "x")
     (100, 0.05, None)

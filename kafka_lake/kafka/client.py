@@ -86,15 +86,7 @@ class KafkaClient:
         return str(self.properties["bootstrap.servers"])
 
     def made(self, client: type[Any], settings: Mapping[str, Any]) -> Any:
-        """Return a new client of the cluster.
-
-        Args:
-            client: A class of confluent_kafka.
-            settings: librdkafka properties that win over the cluster's.
-
-        Raises:
-            ConfigurationError: If a property is wrong.
-        """
+        """Return a new client of the cluster."""
         # Errors of lost connections come back with the answers; librdkafka's log on stderr would repeat them.
         quiet = {"log_level": 0, **self.properties, "error_cb": self._reported.note}
         try:
@@ -106,26 +98,12 @@ class KafkaClient:
             raise own_variables(not_made(self._text(error.args[0]), self.properties), self.name) from error
 
     def consumer(self, settings: Mapping[str, Any]) -> Consumer:
-        """Return a consumer that commits no offsets.
-
-        Args:
-            settings: librdkafka properties beside those of the cluster, ``group.id`` among them. Assigning partitions
-                and reading from given offsets needs no right on that group.
-
-        Raises:
-            ConfigurationError: If a property is wrong.
-        """
+        """Return a consumer that commits no offsets."""
         isolation = "read_committed" if self.reads_committed else "read_uncommitted"
         return self.made(Consumer, {**settings, "enable.auto.commit": False, "isolation.level": isolation})
 
     def explained(self, what: str, error: Exception, right: Right | None = None) -> KafkaLakeError:
-        """Return the error to show for an error of one of this cluster's clients.
-
-        Args:
-            what: What was requested, as a sentence begins.
-            error: What the client raised; a timeout is explained by what was reported about connections meanwhile.
-            right: What the principal needs for the request.
-        """
+        """Return the error to show for an error of one of this cluster's clients."""
         cause = error.args[0] if error.args and isinstance(error.args[0], ClientError) else None
         self._admin().poll(0)
         if cause is None or cause.code() < 0:
@@ -207,17 +185,7 @@ class Reader:
         seconds: float | None = None,
         errors: Collection[int] | None = (END,),
     ) -> Iterator[Message]:
-        """Yield the messages of partitions until `close` was called for each of them.
-
-        Args:
-            starts: Where to begin in each partition.
-            seconds: Most that this may take in all; it ends then. None to raise once nothing comes for as long as one
-                request may take.
-            errors: Codes that are yielded too; None for all errors of single partitions.
-
-        Raises:
-            KafkaError: If the brokers refuse, or nothing comes.
-        """
+        """Yield the messages of partitions until `close` was called for each of them."""
         assigned = sorted(starts, key=lambda start: (start.topic, start.partition))
         self._open = {(start.topic, start.partition) for start in assigned}
         if not assigned:

@@ -107,12 +107,7 @@ def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError
 
 
 def missing_right(where: str, right: Right, properties: Mapping[str, str], text: str = "") -> AuthorizationError:
-    """Return the error for a missing right, with the command that grants it.
-
-    Args:
-        where: The request and the cluster, as a sentence begins.
-        text: The brokers' message.
-    """
+    """Return the error for a missing right, with the command that grants it."""
     named = f"{right.kind} {right.name}".strip()
     resource = "--cluster" if right.kind == "cluster" else f"--{right.kind} {right.name or 'NAME'}"
     command = (

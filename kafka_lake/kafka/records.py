@@ -50,11 +50,7 @@ def _record(message: Any) -> Record:
 
 
 def read_all(cluster: KafkaCluster, now: Watermarks) -> Iterator[Record]:
-    """Yield every record of a small topic from its first offsets up to its ends, each partition in order.
-
-    Raises:
-        KafkaError: If the brokers refuse, or nothing comes for as long as one request may take.
-    """
+    """Yield every record of a small topic from its first offsets up to its ends, each partition in order."""
     topic = now.identity.topic
     starts = [TopicPartition(topic, p, now.low[p]) for p in now.partitions if now.low[p] < now.end[p]]
     with Reader(cluster, "adopt") as reader:
@@ -81,14 +77,7 @@ _COLUMNS_OF_SPARK = pa.schema(
 
 
 def read_ranges(cluster: KafkaCluster, topic: str, ranges: Sequence[OffsetRange]) -> pa.Table:
-    """Return the records of ranges, in the columns of Spark's Kafka source; timestamps that are no time are null.
-
-    Args:
-        ranges: At most one of each partition. All their records are in memory at once.
-
-    Raises:
-        KafkaError: If the brokers refuse, have lost an offset of the ranges, or don't answer.
-    """
+    """Return the records of ranges, in the columns of Spark's Kafka source; timestamps that are no time are null."""
     wanted = {offsets.partition: offsets for offsets in ranges if len(offsets)}
     rows: list[dict[str, Any]] = []
     # Java's client checks checksums too.
@@ -134,11 +123,7 @@ class Place:
 
 
 def unread(now: Watermarks, position: Position | None) -> dict[int, Place]:
-    """Return the place of the oldest unread record of each partition that has one.
-
-    Args:
-        position: The table's, in this topic or in an earlier one of that name; None if it has none.
-    """
+    """Return the place of the oldest unread record of each partition that has one."""
     ours = in_topic(position, now)
     offsets = ours.offsets if ours else {}
     return {
@@ -149,15 +134,7 @@ def unread(now: Watermarks, position: Position | None) -> dict[int, Place]:
 
 
 def arrival_times(cluster: KafkaCluster, places: Collection[Place], seconds: float) -> dict[Place, float | None]:
-    """Return the Kafka timestamp of the first record at or after each place, in seconds since the epoch.
-
-    Args:
-        seconds: Most that this may take. Places that weren't found by then are left out, and so are partitions that
-            the brokers refuse to give, and records without a time.
-
-    Returns:
-        None for a place that no record follows: transaction markers have offsets too.
-    """
+    """Return the Kafka timestamp of the first record at or after each place, in seconds since the epoch."""
     wanted = {(place.topic, place.partition): place for place in places}
     found: dict[Place, float | None] = {}
     settings = {**_LOOKING, "max.partition.fetch.bytes": 1024, "queued.min.messages": 1}
@@ -178,16 +155,7 @@ def arrival_times(cluster: KafkaCluster, places: Collection[Place], seconds: flo
 def record_sizes(
     cluster: KafkaCluster, topic: str, ranges: Sequence[OffsetRange], places: int, seconds: float = 10.0
 ) -> list[Probe]:
-    """Return how large records are at the beginnings of equal parts of ranges, from a few records of each part.
-
-    Args:
-        ranges: At most one of each partition.
-        places: How many parts of each range.
-        seconds: Most that this may take. Parts that weren't read by then are left out.
-
-    Raises:
-        KafkaError: If the brokers refuse to give records of the topic.
-    """
+    """Return how large records are at the beginnings of equal parts of ranges, from a few records of each part."""
     left = {offsets.partition: parts(offsets, places) for offsets in ranges if len(offsets)}
     deadline = time.monotonic() + seconds
     found: list[Probe] = []
@@ -232,17 +200,6 @@ def first_large_record(
     """Return partition, offset and bytes of the first large record in some ranges; None if there is none.
 
     All records are read, one batch of each partition at a time: this process holds a batch of the largest twice.
-
-    Args:
-        ranges: At most one of each partition.
-        limit: Bytes of key, value and headers up to which a record isn't large.
-
-    Returns:
-        The bytes are None if the client refuses to expand the record's batch
-        (``receive.message.max.bytes``, which limits some codecs).
-
-    Raises:
-        KafkaError: If the brokers refuse, or don't answer.
     """
     wanted = {offsets.partition: offsets for offsets in ranges if len(offsets)}
     starts = [TopicPartition(topic, p, offsets.start) for p, offsets in wanted.items()]
@@ -308,12 +265,6 @@ class Sampler:
 
         Each partition gives its share, see `shares`. Where its last offsets hold too few values, those before are
         read, in growing steps.
-
-        Args:
-            count: How many values to find.
-
-        Raises:
-            KafkaLakeError: If the brokers refuse to give records of this topic. The next topic may be tried.
         """
         wanted = shares({p: now.end[p] - now.low[p] for p in now.partitions}, count)
         first = {p: max(now.low[p], now.end[p] - self._farthest) for p in wanted}
@@ -356,10 +307,6 @@ class Sampler:
 
 def shares(available: Mapping[int, int], count: int) -> dict[int, int]:
     """Return how many of a topic's newest records each partition gives: equally many, as far as it has them.
-
-    Args:
-        available: Offsets that each partition holds.
-        count: How many records are wanted; if there are more partitions, the longest ones give one each.
 
     >>> shares({0: 1, 1: 100, 2: 0, 3: 100}, 20)
     {0: 1, 1: 9, 3: 10}

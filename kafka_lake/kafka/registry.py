@@ -88,10 +88,6 @@ def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str |
     ``KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO`` is ``basic.auth.user.info``: one underscore stands for a dot.
     ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` is ``url``. Empty variables count as unset. The registry of a cluster with a name
     has its own variables: ``KAFKA_LAKE_REGISTRY__EU__URL``.
-
-    Args:
-        environ: The process's own by default.
-        cluster: The cluster's name; None if it has none.
     """
     variables = os.environ if environ is None else environ
     given = {name: value for name, value in variables.items() if value and name != environment.REGISTRY_PORT.name}
@@ -157,30 +153,13 @@ class SchemaRegistry:
             ) from None
 
     def by_id(self, schema_id: int, subject: str | None = None) -> WriterSchema:
-        """Return the schema of an id, as the header of a record has it. It is requested once and then cached.
-
-        Args:
-            subject: If it begins with a context, as ``:.eu:orders-value`` does, the id is looked up there: each context
-                has its own ids.
-
-        Raises:
-            UnknownSchemaError: If the registry has no such id, no longer has a schema that it refers to, or its
-                language isn't supported. Nothing is cached then.
-            RegistryRefusedError: If the registry refuses this client, or the address isn't a registry's.
-            RegistryError: If it doesn't answer.
-            ConfigurationError: If the properties make no client.
-        """
+        """Return the schema of an id, as the header of a record has it. It is requested once and then cached."""
         context = _context(subject)
         known = self._schemas.get((schema_id, context))
         return known or self._schemas.setdefault((schema_id, context), self._fetched(schema_id, context))
 
     def latest(self, subject: str) -> WriterSchema | None:
-        """Return the newest schema of a subject, requested each time; None if there is no such subject.
-
-        Raises:
-            RegistryError: As `by_id` does.
-            ConfigurationError: If the properties make no client.
-        """
+        """Return the newest schema of a subject, requested each time; None if there is no such subject."""
         what = f"Subject {subject}"
         found = self._ask(what, lambda client: client.get_version(subject, "latest"))
         return found and self._schema(

@@ -25,15 +25,7 @@ _REFUSED = {
 
 
 def create_topic(cluster: KafkaCluster, topic: str, partitions: int) -> bool:
-    """Create a topic with the brokers' default replication, and wait until all brokers know it.
-
-    Returns:
-        Whether it was created; an existing topic is left alone.
-
-    Raises:
-        ConfigurationError: If the name isn't allowed.
-        KafkaError: If the brokers refuse, or don't answer. Trying again is safe.
-    """
+    """Create a topic with the brokers' default replication, and wait until all brokers know it."""
     if not _NAME.fullmatch(topic) or topic in (".", ".."):
         raise ConfigurationError(
             f"{topic!r} can't be the name of a topic.", "Use up to 249 letters, digits, dots, underscores and dashes."
@@ -93,11 +85,7 @@ class RecordProducer:
         self._producer = cluster.made(Producer, settings)
 
     def send(self, key: str | bytes | None, value: str | bytes) -> None:
-        """Queue one record for delivery.
-
-        Raises:
-            KafkaError: The record is too large, or an earlier delivery failed.
-        """
+        """Queue one record for delivery."""
         while True:
             try:
                 self._producer.produce(self._topic, value, key, on_delivery=self._delivered)
@@ -111,11 +99,7 @@ class RecordProducer:
         self.check()
 
     def flush(self) -> None:
-        """Wait until every queued record is in the topic.
-
-        Raises:
-            KafkaError: A delivery failed, or records are still queued when the time is over.
-        """
+        """Wait until every queued record is in the topic."""
         with self._fatal_explained():
             left = self._producer.flush(self._seconds)
         self.check()
@@ -154,12 +138,7 @@ class RecordProducer:
 
 
 def produce(cluster: KafkaCluster, topic: str, records: Iterable[tuple[bytes | None, bytes]]) -> int:
-    """Produce records, given as keys and values, and return how many once all are in the topic.
-
-    Raises:
-        UnknownTopicError: If there is no such topic.
-        KafkaError: If one was not delivered; others may have been.
-    """
+    """Produce records, given as keys and values, and return how many once all are in the topic."""
     try:
         cluster.watermarks_of(topic)
     except UnknownTopicError as error:

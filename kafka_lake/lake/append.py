@@ -62,16 +62,7 @@ class _NothingNewer(ValidatableTableRequirement):
 
 
 def append_files(table: Table, branch: str, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
-    """Append data files to a branch as one snapshot; the table has it afterwards.
-
-    Args:
-        table: As it is now.
-        files: Written for its current schema and partition spec; none makes a snapshot without rows.
-
-    Raises:
-        CommitFailedException: If the branch has moved. The table is unchanged.
-        ValueError: If another snapshot has got the sequence number or the row ids. The table is unchanged.
-    """
+    """Append data files to a branch as one snapshot; the table has it afterwards."""
     if isinstance(table.metadata, TableMetadataV3):
         _append_v3(table, table.metadata, branch, files=files, summary=summary)
         return

@@ -26,9 +26,6 @@ def keeps_assertions(table: Table) -> bool:
     """Return whether the catalog refuses a commit that asserts a missing branch.
 
     A catalog that accepts it has set the property ``kafka-lake.assertions``, and nothing else.
-
-    Raises:
-        Exception: What PyIceberg raises if the catalog doesn't answer.
     """
     asserted = AssertRefSnapshotId.model_validate(
         {"type": "assert-ref-snapshot-id", "ref": _PROBE, "snapshot-id": _NO_SNAPSHOT}
@@ -43,11 +40,7 @@ def keeps_assertions(table: Table) -> bool:
 
 
 def require_assertions(catalog: LakeCatalog, table: Table) -> None:
-    """Test whether a REST catalog or a Hive Metastore refuses outdated commits; databases and Glue always do.
-
-    Raises:
-        CatalogRefusedError: If it doesn't.
-    """
+    """Test whether a REST catalog or a Hive Metastore refuses outdated commits; databases and Glue always do."""
     if catalog.type == "rest" and not keeps_assertions(table):
         raise CatalogRefusedError(
             f"Catalog {catalog.name} at {catalog.address_of('uri')} accepts commits whose assertions don't hold "
@@ -65,13 +58,7 @@ def require_assertions(catalog: LakeCatalog, table: Table) -> None:
 
 @contextmanager
 def probe_table(catalog: LakeCatalog) -> Iterator[Table]:
-    """Yield a new table in a new namespace; both are dropped when the block ends.
-
-    Raises:
-        CatalogRefusedError: If they can't be dropped; the message names them.
-        RESTError: If they can't be created.
-        OSError: If the table's metadata can't be written.
-    """
+    """Yield a new table in a new namespace; both are dropped when the block ends."""
     own, namespace = catalog.pyiceberg, f"kafka_lake_doctor_{uuid4().hex[:12]}"
     name = (namespace, "probe")
     own.create_namespace(namespace)

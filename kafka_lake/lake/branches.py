@@ -134,29 +134,14 @@ class StagingBranch:
         return head_of(table, self.name) if table else None
 
     def delete(self, condition: str) -> int | None:
-        """Delete the rows that match an SQL condition, by Spark.
-
-        Returns:
-            The new snapshot; None if no row matches.
-
-        Raises:
-            PublishRefusedError: If the table or the branch was dropped.
-        """
+        """Delete the rows that match an SQL condition, by Spark."""
         before = self.staged_snapshot()
         self._spark.sql(f"DELETE FROM {self.write_name} WHERE {condition}").collect()
         # If nothing was deleted, the snapshot before belongs to another commit.
         return None if self.staged_snapshot() == before else self.written(before).snapshot_id
 
     def append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
-        """Append data files to the branch as one snapshot; `written` tells whether it went where it should.
-
-        Args:
-            files: Written for this table's current schema and partition spec; none makes a snapshot without rows.
-
-        Raises:
-            PublishRefusedError: If the table or the branch was dropped.
-            TableError: If PyIceberg can't write the manifests.
-        """
+        """Append data files to the branch as one snapshot; `written` tells whether it went where it should."""
         try:
             _in_sequence(lambda: self._append(files, summary))
         except (TypeError, ValueError) as error:
@@ -171,16 +156,7 @@ class StagingBranch:
         self._appended = table
 
     def replace_files(self, gone: Sequence[DataFile], new: Sequence[DataFile], summary: Mapping[str, str]) -> None:
-        """Drop data files from the branch, and add others, by one snapshot.
-
-        Args:
-            gone: Files of the branch's tip, which must have no delete files: those would stay.
-            new: Files of the table's current partition spec.
-
-        Raises:
-            PublishRefusedError: If the table or the branch was dropped.
-            ValidationException: If a file isn't there.
-        """
+        """Drop data files from the branch, and add others, by one snapshot."""
         _in_sequence(lambda: self._replace_files(gone, new, summary))
 
     def _replace_files(self, gone: Sequence[DataFile], new: Sequence[DataFile], summary: Mapping[str, str]) -> None:
@@ -204,15 +180,7 @@ class StagingBranch:
         return table
 
     def written(self, after: int | None) -> Snapshot:
-        """Return the snapshot that a write has just added to the branch.
-
-        Args:
-            after: The branch's snapshot before the write.
-
-        Raises:
-            PublishRefusedError: If the snapshot has another parent: the branch was dropped, and the write made a new
-                one at ``main``.
-        """
+        """Return the snapshot that a write has just added to the branch."""
         seen, self._appended = self._appended, None
         table = seen or self._catalog.table(self.identifier)
         tip = head_of(table, self.name) if table else None
@@ -230,14 +198,6 @@ class StagingBranch:
         The commit asserts both refs (``assert-ref-snapshot-id`` of Iceberg's REST specification): ``main`` at the head
         where the branch began, and the branch at the audited snapshot. If the catalog's answer is lost, the table shows
         whether the commit happened.
-
-        Args:
-            staged: The audited snapshot.
-            properties: Returns table properties that the same commit sets, given the table before it.
-            schema: Ids of the current schema and of the one that the same commit makes current; None if it stays.
-
-        Raises:
-            PublishRefusedError: If ``main``, the branch or the schema changed meanwhile.
         """
         _patiently(lambda: self._publish(staged, properties, schema))
 

@@ -64,12 +64,7 @@ def without_secrets(uri: str) -> str:
 def explained(
     catalog: str, kind: str, properties: Mapping[str, str], what: str, error: Exception
 ) -> KafkaLakeError | None:
-    """Return the error to show for an error of PyIceberg or its libraries; None to raise that itself.
-
-    Args:
-        properties: The catalog's, secrets among them.
-        what: The request, as a sentence begins.
-    """
+    """Return the error to show for an error of PyIceberg or its libraries; None to raise that itself."""
     setting = catalog_variable(catalog)
     place = without_secrets(properties.get("uri", ""))
     where = f"{what}: catalog {catalog} ({kind}{f' at {place}' if place else ''})"

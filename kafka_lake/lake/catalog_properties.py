@@ -34,11 +34,7 @@ def catalog_name() -> str:
 
 
 def check_configuration() -> None:
-    """Read PyIceberg's configuration.
-
-    Raises:
-        ConfigurationError: If a file or a variable of it is wrong.
-    """
+    """Read PyIceberg's configuration."""
     _without_content(Config)
 
 
@@ -47,12 +43,6 @@ def properties_from_environment(name: str, given: Mapping[str, str] = MappingPro
 
     PyIceberg's own places count: ``PYICEBERG_CATALOG__<NAME>__<PROPERTY>`` and ``.pyiceberg.yaml``
     (https://py.iceberg.apache.org/configuration/).
-
-    Args:
-        given: Properties that win. If they have a type or an address, nothing of the embedded catalog is added.
-
-    Raises:
-        ConfigurationError: If PyIceberg's configuration can't be read.
     """
 
     def found(known: str) -> Mapping[str, Any] | None:
@@ -100,11 +90,7 @@ def python_properties(properties: Mapping[str, str]) -> dict[str, Any]:
 
 
 def on_this_machine(name: str, kind: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a catalog's properties with absolute paths: PyIceberg and Spark may run in different folders.
-
-    Raises:
-        ConfigurationError: If PyIceberg and Spark would take the warehouse for different folders.
-    """
+    """Return a catalog's properties with absolute paths: PyIceberg and Spark may run in different folders."""
     found = dict(properties)
     warehouse = found.get("warehouse", "")
     if kind == "sql" and not urlsplit(warehouse).scheme and "DEFAULT_SCHEME" not in found:

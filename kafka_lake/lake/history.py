@@ -73,11 +73,7 @@ class SchemaVersion:
 
 
 def schema_history(table: Table) -> list[SchemaVersion]:
-    """Return the versions of a table's schema along ``main``, oldest first.
-
-    Returns:
-        The first known schema and every change of it since. A schema that no snapshot has yet is the last entry.
-    """
+    """Return the versions of a table's schema along ``main``, oldest first."""
     schemas, before = table.schemas(), Schema()
     found: list[SchemaVersion] = []
     for snapshot in reversed([*ancestors(table, head_of(table))]):
@@ -357,14 +353,7 @@ def recorded_losses(table: Table) -> list[Loss]:
 
 
 def keep_losses(table: Table, until_ms: int) -> None:
-    """Copy the losses of snapshots that are about to expire to a table property.
-
-    Args:
-        until_ms: Time of the newest of these snapshots, in milliseconds since 1970.
-
-    Raises:
-        CommitFailedException: If another commit came first; nothing may expire then.
-    """
+    """Copy the losses of snapshots that are about to expire to a table property."""
     going = [
         loss
         for snapshot in ancestors(table, head_of(table))

@@ -28,12 +28,7 @@ def is_secret(name: str, value: str) -> bool:
 def how_to_read(
     catalog: str, identifier: tuple[str, str], properties: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return tool → code that shows the first rows of a table.
-
-    Args:
-        properties: The catalog's, of which secret ones are left out. None for code that reads all of them from the
-            environment, as `kafka-lake env` sets it.
-    """
+    """Return tool → code that shows the first rows of a table."""
     table = ".".join(identifier)
     known = {name: value for name, value in (properties or {}).items() if not is_secret(name, value)}
     given = f", **{json.dumps(known, ensure_ascii=False)}" if known else ""

@@ -59,16 +59,7 @@ _PARAMETERS: Mapping[str, str | None] = {
 
 
 def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a catalog's properties as Iceberg's Java library takes them.
-
-    Args:
-        name: The catalog's name, for messages.
-        kind: Its type: sql, rest, glue or hive.
-        properties: In PyIceberg's names. Those in Java's names, as ``jdbc.user``, win over translated ones.
-
-    Raises:
-        ConfigurationError: If an address can't be translated.
-    """
+    """Return a catalog's properties as Iceberg's Java library takes them."""
     if "://" not in properties.get("s3.endpoint", "://"):
         # Java takes minio:9000 for an address whose scheme is minio.
         raise ConfigurationError(
@@ -173,11 +164,7 @@ def _add_azure(java: dict[str, str], properties: Mapping[str, str]) -> None:
 
 
 def sqlite_address(name: str, uri: str) -> str:
-    """Return the address of a catalog's SQLite database in JDBC; empty if it is another database.
-
-    Raises:
-        ConfigurationError: If it isn't a file, or the address isn't a URL.
-    """
+    """Return the address of a catalog's SQLite database in JDBC; empty if it is another database."""
     return _sqlite(name, _parsed(name, uri)) if uri.startswith("sqlite") else ""
 
 

@@ -39,12 +39,6 @@ _KNOWN = {"identity", "year", "month", "day", "hour", "bucket", "truncate"}
 def parse_partition_field(text: str) -> tuple[str, Transform[Any, Any]]:
     """Return column and transform of one ``partition_by`` entry.
 
-    Args:
-        text: ``column``, ``day(column)`` or ``bucket(16, column)``. A name with brackets or commas is in backticks.
-
-    Raises:
-        ConfigurationError: If Iceberg has no such transform.
-
     >>> parse_partition_field("bucket(16, store_id)")
     ('store_id', BucketTransform(num_buckets=16))
 
@@ -67,9 +61,6 @@ def parse_partition_field(text: str) -> tuple[str, Transform[Any, Any]]:
 
 def parse_sort_field(text: str) -> tuple[str, SortDirection]:
     """Return column and direction of one ``sort_by`` entry.
-
-    Raises:
-        ConfigurationError: If it is not ``column``, ``column asc`` or ``column desc``.
 
     >>> parse_sort_field("sold at desc"), parse_sort_field("`sold desc`")
     (('sold at', SortDirection.DESC), ('sold desc', SortDirection.ASC))
@@ -169,11 +160,7 @@ def distribution_of(partition_by: Sequence[str]) -> str:
 
 
 def layout_property(partition_by: Sequence[str], sort_by: Sequence[str], distribution: str | None) -> str:
-    """Return the property `LAYOUT`.
-
-    Args:
-        distribution: The distribution mode if kafka_lake chose it; else None.
-    """
+    """Return the property `LAYOUT`."""
     layout: dict[str, Any] = {"partition_by": list(partition_by), "sort_by": list(sort_by)}
     return to_json(layout if distribution is None else {**layout, "distribution": distribution})
 
@@ -235,18 +222,6 @@ def evolve_layout(
 
     Only if kafka_lake created the table (it has the property `LAYOUT`), and only if the settings have changed since:
     what others did to the layout stays.
-
-    Args:
-        renames: The topic's; ``partition_by`` and ``sort_by`` may use old names.
-
-    Returns:
-        A line for each change.
-
-    Raises:
-        ConfigurationError: If a transform or sort names a missing column, or doesn't fit its type. Nothing is changed
-            then.
-        CommitFailedException: If somebody else changed the layout meanwhile. Nothing is changed then, except that the
-            table may be unsorted already.
     """
     schema, renames = table.schema(), renames or {}
     asked = Layout.asked(schema, partition_by, sort_by, renames)
@@ -334,11 +309,7 @@ def to_json(content: Mapping[str, Any]) -> str:
 
 
 def from_json(table: Table, name: str) -> dict[str, Any] | None:
-    """Return what a property of a table holds; None if the table lacks it.
-
-    Raises:
-        TableError: If it is not a JSON object.
-    """
+    """Return what a property of a table holds; None if the table lacks it."""
     text = table.properties.get(name)
     if text is None:
         return None

@@ -59,10 +59,6 @@ def column_name(source: str, taken: Iterable[str]) -> str:
     Dots, backticks, control characters and lone surrogates become underscores. Names of more than 255 characters are
     cut and end in a hash of the whole name. A taken name gets ``__2``, or the next free number.
 
-    Args:
-        source: The field's name in the records, which may be empty.
-        taken: Names that the column can't have, in any case: its siblings', and reserved ones.
-
     >>> column_name("shop.id", ()), column_name("ID", {"id"}), column_name("_pos", RESERVED)
     ('shop_id', 'ID__2', '_pos__2')
     """

@@ -114,11 +114,7 @@ def summary_of(snapshot: Snapshot) -> dict[str, str]:
 
 
 def adopted_position(table: Table) -> Position | None:
-    """Return where a table was taken over from another writer; None if it wasn't.
-
-    Raises:
-        TableError: If its property can't be read.
-    """
+    """Return where a table was taken over from another writer; None if it wasn't."""
     text = table.properties.get(ADOPTED_AT)
     try:
         return None if text is None else Position.from_json(text)
@@ -170,42 +166,24 @@ def _counted(table: Table, snapshot: Snapshot) -> int:
 
 
 def positions_in(summary: Mapping[str, str]) -> Positions:
-    """Return the positions that a snapshot's summary carries; none if it has none.
-
-    Raises:
-        ValueError: If they can't be read.
-    """
+    """Return the positions that a snapshot's summary carries; none if it has none."""
     return positions_from_json(summary[POSITION]) if POSITION in summary else {}
 
 
 def positions_summary(own: Position, others: Positions) -> dict[str, str]:
-    """Return what a snapshot's summary has of positions.
-
-    Args:
-        own: Of the topic whose commit it is.
-        others: Of the table's other topics.
-    """
+    """Return what a snapshot's summary has of positions."""
     topic = own.identity.topic
     return {POSITION: positions_to_json({**others, topic: own}.values()), TOPIC: topic}
 
 
 def position_in(found: Positions, topic: str, topics: Collection[str]) -> Position | None:
-    """Return a topic's position among those of a table.
-
-    Args:
-        topics: The table's topics. If it has positions of other topics only, one of those is returned, which a plan
-            refuses: the table must not be taken for an empty one.
-    """
+    """Return a topic's position among those of a table."""
     is_foreign = bool(found) and not found.keys() & {topic, *topics}
     return next(iter(found.values())) if is_foreign else found.get(topic)
 
 
 def read_positions(table: Table) -> Positions:
-    """Return the positions that the newest ancestor of ``main`` with any has; none if none has.
-
-    Raises:
-        TableError: If positions are there but can't be read.
-    """
+    """Return the positions that the newest ancestor of ``main`` with any has; none if none has."""
     for snapshot in ancestors(table, head_of(table)):
         try:
             found = positions_in(summary_of(snapshot))
@@ -221,15 +199,7 @@ def read_positions(table: Table) -> Positions:
 
 
 def read_state(table: Table, topic: str | None = None, topics: Collection[str] = ()) -> TableState:
-    """Return head and positions of ``main``, from one and the same load of the metadata.
-
-    Args:
-        topic: The topic whose position is meant; None for that of the table's only topic.
-        topics: The topics that the table is meant for, as for `position_in`.
-
-    Raises:
-        TableError: If a position is there but can't be read.
-    """
+    """Return head and positions of ``main``, from one and the same load of the metadata."""
     found = read_positions(table)
     if topic is None:
         own = next(iter(found.values())) if len(found) == 1 else None
@@ -272,21 +242,13 @@ def removes_mark(snapshot: int | None) -> dict[str, str]:
 
 
 def author_summary(run_id: str, kind: str, ranges: Iterable[OffsetRange] = ()) -> dict[str, str]:
-    """Return the snapshot properties of its author: run, host, user, and the commit's kind.
-
-    Args:
-        kind: As `Plan.kind` has it.
-        ranges: The offsets that it replaces; none for new ones.
-    """
+    """Return the snapshot properties of its author: run, host, user, and the commit's kind."""
     told = ",".join(f"{each.partition}:{each.start}-{each.end - 1}" for each in ranges if len(each))
     return {RUN_ID: run_id, KIND: kind, HOST: _host(), USER: _user()} | ({OFFSETS: told} if told else {})
 
 
 def offsets_of(text: str) -> list[OffsetRange]:
     """Parse the offsets of `author_summary`.
-
-    Raises:
-        ValueError: If the text has another form.
 
     >>> offsets_of("0:5-9,1:0-3")
     [OffsetRange(partition=0, start=5, end=10), OffsetRange(partition=1, start=0, end=4)]

@@ -85,12 +85,7 @@ def type_name(kind: IcebergType) -> str:
 
 
 def changes(before: Schema, after: Schema) -> list[Change]:
-    """Return what differs between two schemas, matched by field id, in the order of the newer one.
-
-    Args:
-        before: The schema that readers know.
-        after: The schema that a commit would give them.
-    """
+    """Return what differs between two schemas, matched by field id, in the order of the newer one."""
     return list(_struct_changes("", before.as_struct(), after.as_struct()))
 
 
@@ -159,9 +154,6 @@ def needed_changes(current: Schema, target: Schema) -> list[Change]:
 
     Columns that the rows lack become null and need no change, and neither do columns of a type that the table's
     own type can hold already.
-
-    Args:
-        target: The schema of the rows, any field ids.
     """
     matched = StructType(*_ids_like(current.as_struct(), target.as_struct()))
     found = _struct_changes("", current.as_struct(), matched)

@@ -61,15 +61,6 @@ def ensure_table(
     """Return the table, created if there is none, with a snapshot on ``main`` for branches to start from.
 
     All arguments but the first two are for creating it.
-
-    Args:
-        properties: Table properties that win over the defaults.
-        sources: Which fields feed its columns, as for `apply_changes`.
-        renames: The topic's; ``partition_by`` and ``sort_by`` may use old names.
-
-    Raises:
-        ConfigurationError: If a transform or sort names a missing column, or doesn't fit its type. Nothing is created
-            then.
     """
     table = catalog.table(identifier)
     if table is None:
@@ -183,11 +174,7 @@ def _type_of(field: pa.Field) -> IcebergType:
 
 
 def sources_of(table: Table) -> dict[str, str]:
-    """Return path of a column → field that feeds it, where their names differ, as `apply_changes` wrote it.
-
-    Raises:
-        TableError: If the table has that property and it can't be read.
-    """
+    """Return path of a column → field that feeds it, where their names differ, as `apply_changes` wrote it."""
     found = from_json(table, SOURCES) or {}
     return {str(path): str(name) for path, name in found.items()}
 
@@ -202,16 +189,7 @@ def partition_names(table: Table) -> frozenset[str]:
 def apply_changes(
     table: Table, target: Schema, changes: Sequence[Change], sources: Mapping[str, str] | None = None
 ) -> None:
-    """Evolve the table by safe changes, in one commit of its metadata; ``main`` stays where it is.
-
-    Args:
-        target: The schema after the changes; the case of its names doesn't matter.
-        changes: Safe changes. Renamed and widened columns keep their field ids and places.
-        sources: Path of a column → field that feeds it, where their names differ; None leaves what the table records.
-
-    Raises:
-        CommitFailedException: If somebody else changed the schema meanwhile. Nothing is changed then.
-    """
+    """Evolve the table by safe changes, in one commit of its metadata; ``main`` stays where it is."""
     knows_sources = sources is None or dict(sources) == sources_of(table)
     if not changes and knows_sources:
         return

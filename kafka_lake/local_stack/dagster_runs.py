@@ -128,22 +128,14 @@ class DagsterRuns:
         self._url = f"{url}/graphql"
 
     def since(self, moment: float) -> list[Run]:
-        """Return the runs that changed after ``moment`` (seconds since the epoch), newest first.
-
-        Raises:
-            KafkaLakeError: If the webserver doesn't answer as it should.
-        """
+        """Return the runs that changed after ``moment`` (seconds since the epoch), newest first."""
         answer = self._ask(_RUNS, {"since": moment})["runsOrError"]
         if "results" not in answer:
             raise KafkaLakeError(f"Dagster at {self._url} can't list its runs: {answer.get('message')}.")
         return [_run(each) for each in answer["results"]]
 
     def report(self, run_id: str) -> RunReport:
-        """Return the run's events.
-
-        Raises:
-            KafkaLakeError: If the webserver doesn't answer as it should.
-        """
+        """Return the run's events."""
         events = self._events(run_id)
         failures = [_cause(each) for each in events if each["__typename"] == "ExecutionStepFailureEvent"]
         failures += [_cause(each) for each in events if each["__typename"] == "RunFailureEvent"]
@@ -168,15 +160,7 @@ class DagsterRuns:
 
 
 def reload_definitions(url: str) -> list[str]:
-    """Have Dagster load its code locations again, as the button Reload definitions does.
-
-    Returns:
-        The names of the code locations.
-
-    Raises:
-        KafkaLakeError: If the webserver doesn't answer as it should, or definitions can't be loaded: those that it
-            had are gone from the UI then.
-    """
+    """Have Dagster load its code locations again, as the button Reload definitions does."""
     answer = _asked(f"{url}/graphql", _RELOAD, {}, 120)["reloadWorkspace"]
     if "locationEntries" not in answer:
         raise KafkaLakeError(f"Dagster at {url} can't load its definitions again: {answer.get('message')}.")

@@ -116,13 +116,7 @@ class CodeServer(Program):
 
 
 def code_server(location: CodeLocation, socket_file: Path, log: Path, env: Mapping[str, str], cwd: Path) -> CodeServer:
-    """Return the server of a code location's definitions, not started. Runs go on when it is killed.
-
-    Args:
-        socket_file: Where it listens; only who may use the file's folder reaches it.
-        log: The file that it logs to.
-        cwd: The project's folder, whose ``.env`` it reads.
-    """
+    """Return the server of a code location's definitions, not started. Runs go on when it is killed."""
     command = [location.python or sys.executable, "-m", "dagster", "code-server", "start", *location.options]
     command += ["--socket", str(socket_file), "--location-name", location.name, "--inject-env-vars-from-instance"]
     command += ["--log-level", "warning", *(["--use-python-environment-entry-point"] if location.python else [])]
@@ -138,24 +132,14 @@ def daemon(workspace: Path, log: Path, env: Mapping[str, str], cwd: Path) -> Pro
 def web_server(
     workspace: Path, log: Path, env: Mapping[str, str], cwd: Path, address: str, ready: Callable[[], bool]
 ) -> Program:
-    """Return Dagster's web server, not started.
-
-    Args:
-        workspace: The file that names its code servers.
-        log: The file that it logs to.
-    """
+    """Return Dagster's web server, not started."""
     host, _, port = address.partition(":")
     command = [sys.executable, "-m", "dagster_webserver", "-w", str(workspace), "-h", host, "-p", port]
     return Program([*command, "--live-data-poll-rate", "2000"], log, ready, _UI_SECONDS, env=env, cwd=cwd)
 
 
 def workspace_document(servers: Mapping[str, Path], others: Sequence[Mapping[str, Any]]) -> str:
-    """Return a workspace file for daemon and web server.
-
-    Args:
-        servers: Sockets of code servers, by the name of their code location.
-        others: Entries for what isn't started here, as they are in the project's own workspace file.
-    """
+    """Return a workspace file for daemon and web server."""
     ours = [{"grpc_server": {"socket": str(file), "location_name": name}} for name, file in servers.items()]
     return yaml.safe_dump({"load_from": [*ours, *others]})
 

@@ -88,11 +88,7 @@ class Ports:
 
 
 def check_free(*ports: Port) -> None:
-    """Check that every port is free and that no two are the same.
-
-    Raises:
-        KafkaLakeError: Names each port that is taken, what it is for and how to choose another.
-    """
+    """Check that every port is free and that no two are the same."""
     problems = [
         f"port {port.number} for {port.purpose} is taken: end the program that uses it, or set {port.variable}"
         for port in ports

@@ -154,12 +154,7 @@ class Stack:
         self._supervise(name, name.lower(), server)
 
     def start_connect(self, catalog: LakeCatalog) -> None:
-        """Start a Spark Connect server and make it the engine of this process and of its children.
-
-        Raises:
-            ConfigurationError: If one of ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT`` and ``_METASPACE`` is wrong, or the
-                catalog has a property that Spark can't have. Nothing is started.
-        """
+        """Start a Spark Connect server and make it the engine of this process and of its children."""
         memory = ConnectMemory.from_env()
         self._tell_user(f"Starting Spark Connect on {self.ports.connect.address}")
         conf = local_conf(catalog.for_spark(), "local[*]", spark_jars(), {})
@@ -171,12 +166,7 @@ class Stack:
     def start_dagster(
         self, locations: Sequence[CodeLocation], folder: Path, others: Sequence[Mapping[str, Any]] = ()
     ) -> str:
-        """Start Dagster's code servers, daemon and web server, wait until the UI answers, and return its address.
-
-        Args:
-            folder: Where they are started; has the project's ``.env``.
-            others: Entries of the project's workspace file for code locations that aren't started here.
-        """
+        """Start Dagster's code servers, daemon and web server, wait until the UI answers, and return its address."""
         url = f"http://{self.ports.ui.address}"
         self._tell_user(f"Starting Dagster on {url}")
         home_of_dagster = prepare_dagster_home()
@@ -242,11 +232,7 @@ class Stack:
         )
 
     def check(self) -> None:
-        """Start again what has ended, and say so; call it every second.
-
-        Raises:
-            KafkaLakeError: If a server ended too often. The message has the reason and names its log.
-        """
+        """Start again what has ended, and say so; call it every second."""
         self._supervision.check()
         if self._pids_now() != self._pids:
             self._tell()
@@ -319,16 +305,7 @@ def is_embedded(ports: Ports, servers: str | None = None) -> bool:
 def broker_at_hand(
     ports: Ports, tell_user: Callable[[str], None], servers: str | None = None, *, starts: bool
 ) -> Iterator[None]:
-    """Run the block with the embedded broker up, if that is the configured cluster.
-
-    Args:
-        tell_user: Called with a line for the user when the broker is started.
-        servers: Brokers of the configured cluster; by default what the environment says.
-        starts: Start the broker if it isn't up; it is stopped after the block.
-
-    Raises:
-        EmbeddedBrokerStoppedError: If the broker isn't up and shall not be started.
-    """
+    """Run the block with the embedded broker up, if that is the configured cluster."""
     if not is_embedded(ports, servers):
         yield
         return

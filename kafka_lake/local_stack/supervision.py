@@ -39,22 +39,11 @@ class Supervision:
         self._pool = ThreadPoolExecutor(_MOST_SERVERS, thread_name_prefix="restart")
 
     def add(self, name: str, server: Server, max_deaths: int = MAX_DEATHS) -> None:
-        """Look after a server that runs.
-
-        Args:
-            name: What users call it, as the beginning of a sentence.
-            server: Its ``restart`` is called in another thread.
-            max_deaths: The stack ends once the server has ended so often within a minute.
-        """
+        """Look after a server that runs."""
         self._parts.append(_Part(name, server, max_deaths))
 
     def check(self) -> None:
-        """Start again what has ended; call it every second.
-
-        Raises:
-            KafkaLakeError: If a server has ended too often. The message has the reason and names its log. The other
-                servers go on until `stop`.
-        """
+        """Start again what has ended; call it every second."""
         for part in self._parts:
             if part.restart is None:
                 if not part.server.alive():

@@ -54,16 +54,7 @@ class Workers:
             Thread(target=self._work, name=f"metrics-{number}", daemon=True).start()
 
     def do(self, jobs: Mapping[Hashable, Job], seconds: float) -> set[Hashable]:
-        """Have jobs done.
-
-        Args:
-            jobs: By their names. One of that name which hasn't been finished since an earlier call isn't begun again.
-                Its own errors are for a job to deal with; here they are only logged.
-            seconds: How long to wait while none of them is finished. They go on after that.
-
-        Returns:
-            The names of those that haven't been finished.
-        """
+        """Have jobs done."""
         with self._changed:
             for name, job in jobs.items():
                 if name not in self._unfinished:
@@ -92,11 +83,7 @@ class Workers:
 
 
 def topic_tables(spec: TopicTable, catalog: LakeCatalog) -> TopicTables:
-    """Return what is known of a topic's tables.
-
-    Raises:
-        KafkaLakeError: If the catalog doesn't answer, or a table's position can't be read.
-    """
+    """Return what is known of a topic's tables."""
     loaded = {identifier: catalog.table(identifier) for identifier in spec.identifiers}
     table, letters = loaded[spec.identifier], loaded[spec.dead_letter_table]
     history = list(ancestors(table, head_of(table))) if table else []
@@ -251,12 +238,7 @@ class ClusterCollector:
 
 
 def keep_collecting(collectors: Mapping[str, ClusterCollector], board: Board, interval: float) -> None:
-    """Begin to collect, a thread for each cluster, until the process ends.
-
-    Args:
-        board: Gets the time of each collection.
-        interval: Seconds between the end of a collection and the beginning of the next.
-    """
+    """Begin to collect, a thread for each cluster, until the process ends."""
 
     def go_on(name: str, collector: ClusterCollector) -> None:
         while True:

@@ -164,13 +164,7 @@ def lag_samples(key: Key, now: Watermarks, position: Position | None) -> Iterato
 
 
 def unread_samples(key: Key, lags: Mapping[int, int], oldest: Mapping[int, float | None]) -> Iterator[Sample]:
-    """Yield the ages of the oldest unread records; no sample for a partition with a lag whose age is unknown.
-
-    Args:
-        lags: Offsets that the table hasn't read yet, per partition.
-        oldest: Per partition, when the oldest unread record came, in seconds since the epoch; None if its unread
-            offsets have no records.
-    """
+    """Yield the ages of the oldest unread records; no sample for a partition with a lag whose age is unknown."""
     unread = {p for p, lag in lags.items() if lag}
     if len(lags) > MAX_PARTITIONS:
         if unread <= oldest.keys():

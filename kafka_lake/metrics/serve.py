@@ -58,11 +58,7 @@ class Board:
             self._collection[cluster] = (now, seconds)
 
     def samples(self, now: float, clusters: int) -> Iterator[Sample]:
-        """Yield the samples of a moment.
-
-        Args:
-            clusters: How many clusters there are: the time of the last collection is that of the slowest.
-        """
+        """Yield the samples of a moment."""
         with self._lock:
             parts, collection = dict(self._parts), list(self._collection.values())
         yield Sample(m.TOPICS, (), len({topic for (topic, _), _ in parts}))
@@ -112,14 +108,7 @@ class Exposed(Collector):
 
 
 def start_server(samples: Samples, host: str, port: int) -> Callable[[], None]:
-    """Serve metrics in threads of their own.
-
-    Returns:
-        What ends the server.
-
-    Raises:
-        ConfigurationError: If the port is in use, or the address isn't one of this machine.
-    """
+    """Serve metrics in threads of their own."""
     registry = CollectorRegistry()
     registry.register(Exposed(samples))
     ProcessCollector(registry=registry)

@@ -128,12 +128,7 @@ class Frames:
         return _rows(keys.groupBy("topic", "topic_id", "partition").agg(F.max("offset").alias("last")))
 
     def before(self, rows: DataFrame, offsets: Mapping[int, int], since_ms: int, column: str) -> list[Row]:
-        """Return which rows of a time and later lie before an offset: ``first`` and ``last`` for each ``partition``.
-
-        Args:
-            offsets: By partition; rows of others don't count.
-            since_ms: Kafka timestamp of a record, milliseconds since the epoch.
-        """
+        """Return which rows of a time and later lie before an offset: ``first`` and ``last`` for each ``partition``."""
         partition, offset = _origin("partition", column), _origin("offset", column)
         there = any_of([(partition == p) & (offset < end) for p, end in offsets.items()])
         found = rows.filter(there & (_origin("timestamp", column) >= F.timestamp_millis(F.lit(since_ms))))
@@ -169,9 +164,6 @@ def kept(frame: DataFrame, held: ExitStack, level: StorageLevel = StorageLevel.M
     Kept frames are in the memory that all sessions of a server share: only forgetting them frees it, not the end of
     their session. Spark finds what it keeps by the plan, and a Connect server plans a frame anew at each use: no two
     plans that read Kafka are the same. So the frame gets a name first, by which its plan stays what it was.
-
-    Returns:
-        The frame that is kept; the one that was given would be computed again.
     """
     spark, name = frame.sparkSession, f"{_KEPT}{uuid4().hex}"
     frame.createOrReplaceTempView(name)
@@ -197,11 +189,7 @@ def forget_all(spark: Any) -> None:
 
 @contextmanager
 def shuffles(spark: Any, partitions: int, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-    """Let shuffles of the block have so many partitions: two hundred, Spark's own, cost seconds for a few rows.
-
-    Args:
-        settings: Further SQL settings for the block; the session has its own again after it.
-    """
+    """Let shuffles of the block have so many partitions: two hundred, Spark's own, cost seconds for a few rows."""
     values = {_SHUFFLE_PARTITIONS: str(partitions), **settings}
     before = {name: spark.conf.get(name, None) for name in values}
     for name, value in values.items():

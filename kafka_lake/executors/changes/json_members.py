@@ -38,12 +38,7 @@ class JsonMembers:
         self._shape, self._kind, self._texts = shape, _kind(shape), texts
 
     def read(self, texts: pa.Array, errors: Errors) -> tuple[Columns, np.ndarray]:
-        """Return members by their names, null for records without them; and which records were read one by one.
-
-        Args:
-            texts: One object each; null where a record has none.
-            errors: Gets what is no object.
-        """
+        """Return members by their names, null for records without them; and which records were read one by one."""
         if is_few(texts, self._texts):
             nothing = pa.nulls(len(texts), self._kind)
             singly = mask_of(texts)
@@ -135,11 +130,7 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def utf8(values: pa.Array, errors: Errors | None = None) -> pa.Array:
-    """Return bytes as text, null for what isn't UTF-8.
-
-    Args:
-        errors: Gets what isn't.
-    """
+    """Return bytes as text, null for what isn't UTF-8."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

@@ -76,12 +76,7 @@ _ENCODED = json.encoder.encode_basestring
 
 
 def parse(content: bytes) -> Any:
-    """Return a JSON value: numbers as int or `Real`, objects with fields that are there twice as `Twice`.
-
-    Raises:
-        NotJsonError: If it isn't one JSON value by RFC 8259, in UTF-8.
-        TooDeepError: If it has more than `DEPTH` levels.
-    """
+    """Return a JSON value: numbers as int or `Real`, objects with fields that are there twice as `Twice`."""
     try:
         text = content.decode()
     except UnicodeDecodeError:

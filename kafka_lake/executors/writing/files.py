@@ -183,12 +183,7 @@ class OriginBounds:
 
 
 def in_order(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
-    """Return rows sorted as a table wants them (https://iceberg.apache.org/spec/#sorting); equal ones keep their order.
-
-    Args:
-        rows: With all columns of the table.
-        schema: The table's, for the columns that the order names by id.
-    """
+    """Return rows sorted by the table's order (https://iceberg.apache.org/spec/#sorting), stable."""
     if order.is_unsorted or len(rows) < 2:
         return rows
     keys: dict[str, pa.Array] = {}

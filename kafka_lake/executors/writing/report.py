@@ -143,11 +143,7 @@ def merged(failures: Iterable[Failure]) -> tuple[Failure, ...]:
 
 
 def failures_of(failed: pa.RecordBatch) -> Iterator[Failure]:
-    """Give the failures of a batch's records, one of each class.
-
-    Args:
-        failed: The records that failed, with ``error_class`` and ``error_message``.
-    """
+    """Give the failures of a batch's records, one of each class."""
     classes = failed.column(ERROR_CLASS)
     for name in classes.unique().to_pylist():
         those = failed.filter(pc.equal(classes, name))

@@ -33,11 +33,7 @@ LEFT_OUT = "left_out"
 
 
 def reason_of(broken: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
-    """Return error class and message of a row's dead letter. The message has no values, so it may be shown anywhere.
-
-    Args:
-        broken: Name, description and error class of each rule that the row breaks; one at least has an error class.
-    """
+    """Return error class and message of a row's dead letter. The message has no values, so it may be shown anywhere."""
     error_class = next(filter(None, (each for *_, each in broken)))
     said = "; ".join(f"{name} ({asks})" for name, asks, _ in broken)
     return error_class, f"Breaks {'a rule' if len(broken) == 1 else f'{len(broken)} rules'}: {said}."
@@ -46,13 +42,7 @@ def reason_of(broken: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
 def answers(
     tests: Sequence[RuleTest], column: Callable[[Path], pa.Array], count: int, left_out: pa.Array | None = None
 ) -> Iterator[pa.Array]:
-    """Give for each rule whether each row keeps it: null where a null leaves that open.
-
-    Args:
-        column: Returns the values of a column; never called with an empty path.
-        count: How many rows there are.
-        left_out: For each row, the columns that it leaves unchanged; None if each row has all columns.
-    """
+    """Give for each rule whether each row keeps it: null where a null leaves that open."""
     for *_, (kind, path, asks) in tests:
         if not path:
             yield pa.array([False if kind == "not_null" else None] * count, pa.bool_())
@@ -108,12 +98,7 @@ class Asked:
         self._reasons: dict[int, tuple[str, str]] = {}
 
     def add(self, rows: pa.Table, records: pa.RecordBatch) -> np.ndarray:
-        """Check rows, and return which rules each breaks: a number with a bit for each rule.
-
-        Args:
-            rows: Of the table, before they have its types.
-            records: Those that became the rows.
-        """
+        """Check rows, and return which rules each breaks: a number with a bit for each rule."""
         known: dict[str, pa.Array] = {}
 
         def column(path: Path) -> pa.Array:
@@ -179,9 +164,6 @@ def ask(told: Mapping[str, Any]) -> Batches:
 
     Its input has the columns of `PLACE`, one for each path, and perhaps `LEFT_OUT`. Its output has those of `PLACE`,
     and two numbers with a bit for each rule: `BROKEN`, and `UNANSWERED` where the answer is null.
-
-    Args:
-        told: ``tests``; and ``columns``: the name of the input's column, by path.
     """
     tests, columns = told["tests"], told["columns"]
 

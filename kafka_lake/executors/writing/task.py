@@ -58,9 +58,6 @@ def decode_and_write(work: Mapping[str, Any]) -> Batches:
     Its input has the columns key, value, partition, offset, timestamp, timestampType, headers, and perhaps topic_id.
     Its output has also ``error_class`` and ``error_message``, and ``report``: null for a record, and the only column
     that isn't null in the last row.
-
-    Args:
-        work: The fields of a `Work`.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -87,10 +84,6 @@ def decode_and_write_tables(told: Mapping[str, Any]) -> Batches:
 
     Its input has the columns of `decode_and_write`, and ``table``, by which it is sorted. Its output has them too.
     Records of tables that aren't written are given back without an error. Each table gets a row with a report.
-
-    Args:
-        told: ``works``, the fields of a `Work` for each table that is written; ``unwanted``, tables whose records are
-            only counted.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -115,11 +108,7 @@ def decode_and_write_tables(told: Mapping[str, Any]) -> Batches:
 
 
 def write_rows(work: Mapping[str, Any]) -> Batches:
-    """Return the function for ``mapInArrow`` that writes rows of a table, and gives one row with a report.
-
-    Args:
-        work: ``metadata`` and ``io`` as in `Work`.
-    """
+    """Return the function for ``mapInArrow`` that writes rows of a table, and gives one row with a report."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
@@ -234,12 +223,7 @@ def reported(report: Report, schema: pa.Schema) -> pa.RecordBatch:
 def without_refused(
     batch: pa.RecordBatch, places: Places, reasons: Sequence[tuple[str, str]]
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the records that may become rows; and the refused ones, with ``error_class`` and ``error_message``.
-
-    Args:
-        places: The refused records.
-        reasons: Error class and message by number.
-    """
+    """Return the records that may become rows; and the refused ones, with ``error_class`` and ``error_message``."""
     numbers = np.full(len(batch), -1, dtype=np.int32)
     partitions, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
     for partition, (refused, reason) in places.items():
@@ -258,16 +242,7 @@ def without_refused(
 def decode(
     batch: pa.RecordBatch, work: Work, decoder: RecordDecoder
 ) -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch, Decoded]:
-    """Turn records into a table's rows.
-
-    Args:
-        batch: Records as `decode_and_write` gets them.
-        work: The metadata column, and what is in it.
-
-    Returns:
-        Rows with the table's columns by name; the records that they were; the records that failed, with
-        ``error_class`` and ``error_message``; and the decoder's result.
-    """
+    """Turn records into a table's rows."""
     decoded = decoder.decode(batch)
     rows, kept = decoded.made, batch
     if len(rows) < len(batch):

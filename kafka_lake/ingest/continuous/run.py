@@ -36,11 +36,7 @@ class Stop:
     requested: bool = False
 
     def sleep(self, seconds: float) -> None:
-        """Pause.
-
-        Raises:
-            StoppedError: As soon as the wish is there.
-        """
+        """Pause."""
         until = time.monotonic() + seconds
         while not self.requested:
             left = until - time.monotonic()
@@ -117,11 +113,6 @@ class ContinuousRun:
         """Run, and give a report of what was done since the one before, in intervals and at the end.
 
         What passes is waited for, until the run's time is over.
-
-        Raises:
-            GateFailedError: If a gate refused a commit; commits before it stay, and those that no report has told of
-                yet are the run's to report.
-            KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
         """
         with self.runner.lineage:
             yield from self._reports()

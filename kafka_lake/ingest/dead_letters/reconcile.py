@@ -73,12 +73,7 @@ def reconcile(
     relabelled: DataFrame | None = None,
     merged: DataFrame | None = None,
 ) -> int:
-    """Take dead letters out of the dead-letter table whose records are in the table.
-
-    Raises:
-        PublishRefusedError: If somebody else changed the dead-letter table meanwhile; asking again is safe.
-        AuditFailedError: If other dead letters would be left than were counted. The table is as it was.
-    """
+    """Take dead letters out of the dead-letter table whose records are in the table."""
     spec, connections = context.spec, context.connections
     loaded = [connections.catalog.table(name) for name in (spec.identifier, spec.dead_letter_table)]
     if loaded[0] is None or loaded[1] is None or spec.metadata_column is None:

@@ -139,11 +139,7 @@ class Changes:
         return self.keys is not None and len(schemas) == 2 and schemas[0].keys() != schemas[1].keys()
 
     def look(self, records: DataFrame) -> "Changes":
-        """Return a decoder that has looked at rows, and at the columns of the first record's key if that is needed.
-
-        Raises:
-            TableError: If it is, and no record has any.
-        """
+        """Return a decoder that has looked at rows, and at the columns of the first record's key if that is needed."""
         if self.keys is not None:
             looked = replace(self, rows=self.rows.look(records), keys=self.keys.look(records))
             return looked._with_key(records)

@@ -25,17 +25,7 @@ from kafka_lake.lake.positions import TableState, ancestors, summary_of
 
 
 def decoder_of(spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
-    """Return the decoder of a topic's records.
-
-    Args:
-        connections: The registry, if a format needs it.
-        state: The table; its snapshots remember which schema ids have been seen. None if there is none yet.
-
-    Raises:
-        ConfigurationError: If a file can't be read, or there is no registry and one is needed.
-        RegistryError: If the registry doesn't answer.
-        SchemaNotSupportedError: If a file's schema has types that no table can have.
-    """
+    """Return the decoder of a topic's records."""
     keys: Registered | None = None
     if spec.envelope == "debezium" and spec.format == "avro":
         envelopes, keys = envelopes_and_keys(fetch_of(spec, connections, "value", spec.format))
@@ -90,11 +80,7 @@ def _one(
 
 
 def fetch_of(spec: TopicTable, connections: Connections, part: Part, format_: Format) -> Callable[[int], WriterSchema]:
-    """Return what gives the schema of an id, for a part of a topic's records.
-
-    Raises:
-        ConfigurationError: If no registry is configured.
-    """
+    """Return what gives the schema of an id, for a part of a topic's records."""
     if connections.registry is None:
         raise ConfigurationError(
             f"Topic {spec.topic}: format {format_} of its {part}s needs a schema registry, and none is configured.",

@@ -26,13 +26,6 @@ _AFTER = re.compile(
 def check_ddl(text: str, setting: str = "columns") -> list[str]:
     """Return the names of a DDL string's top-level columns.
 
-    Args:
-        text: As in ``order_id bigint not null, meats array<string>``.
-        setting: The setting that it is the value of, as errors name it.
-
-    Raises:
-        ConfigurationError: If it is no column list, a type is unknown at any depth, or a column is there twice.
-
     >>> check_ddl("order_id bigint not null, price decimal(10, 2), tags array<struct<a: int, b: int>>")
     ['order_id', 'price', 'tags']
     """

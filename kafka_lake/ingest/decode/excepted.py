@@ -18,11 +18,7 @@ def without_excepted(fields: T.StructType, spec: TopicTable) -> T.StructType:
 
 
 def refuse_excepted(spec: TopicTable, table: Table) -> None:
-    """Stop a run whose table has a column that the settings leave out: its values would stay as they are, or go.
-
-    Raises:
-        TableError: If it has one. Nothing is read then.
-    """
+    """Stop a run whose table has a column that the settings leave out: its values would stay as they are, or go."""
     if not spec.except_columns:
         return
     sources = sources_of(table)
@@ -41,11 +37,7 @@ def refuse_excepted(spec: TopicTable, table: Table) -> None:
 
 
 def refuse_excepted_key(spec: TopicTable, key: Sequence[str]) -> None:
-    """Stop a run that leaves out a column of the key, which records have told.
-
-    Raises:
-        ConfigurationError: If it does. There is no table then.
-    """
+    """Stop a run that leaves out a column of the key, which records have told."""
     if found := [name for name in key if name in spec.except_columns]:
         raise ConfigurationError(
             f"exclude_fields: topic {spec.topic} has {', '.join(found)} in its records' keys, which tell rows apart.",

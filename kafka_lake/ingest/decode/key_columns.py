@@ -41,9 +41,6 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
 
     An order that is set for the first time goes with them: they have its columns, or are older than any change that
     does. The versions of a history would have to be put in order anew.
-
-    Raises:
-        TableError: If they ask for another key or order than the table was written with, or for rows of another kind.
     """
     have = from_json(table, KEYED)
     name = ".".join(spec.identifier)

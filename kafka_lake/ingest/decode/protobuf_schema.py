@@ -55,16 +55,6 @@ def message_of(schema: WriterSchema, indexes: Sequence[int] = (0,), name: str | 
 
     What schemas import from Google (``google/protobuf``, ``google/type`` and the like) and from Confluent is known
     without references.
-
-    Args:
-        schema: What the registry or a file says; `.proto` texts are compiled by protoc, each but once.
-        indexes: Where the message is in the schema: position among its messages, then among those nested in it, as
-            in the prefix of a record.
-        name: The message's name, with or without the package; counts instead of indexes.
-
-    Raises:
-        SchemaNotSupportedError: If the schema doesn't compile, has no such index, or no table can have such columns.
-        ConfigurationError: If there is no message of that name.
     """
     try:
         files = _compile(schema.text, tuple(schema.references.items()))

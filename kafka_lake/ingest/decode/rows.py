@@ -94,10 +94,6 @@ def transformed(decoded: DataFrame, spec: TopicTable, topic_id: str | None = Non
 
     Its result may have the column ``_error``, see `marks_errors`: a caller can count those rows before they are taken
     out by `without_errors`.
-
-    Raises:
-        ConfigurationError: If the transform can't be imported, gives no DataFrame, loses the metadata column, or
-            has errors that can't be told from data or traced to a record.
     """
     good = decoded.filter(F.col("value").isNotNull() & F.col("error_class").isNull())
     columns = [F.col("decoded.*")]
@@ -194,11 +190,7 @@ def with_transform_errors(decoded: DataFrame, errors: DataFrame) -> DataFrame:
 
 
 def load_transform(reference: str) -> Any:
-    """Return the function that ``module:function`` names.
-
-    Raises:
-        ConfigurationError: If there is none.
-    """
+    """Return the function that ``module:function`` names."""
     module, _, name = reference.partition(":")
     try:
         function = getattr(import_module(module), name)

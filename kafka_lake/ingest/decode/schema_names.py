@@ -63,16 +63,7 @@ def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | Non
 
 
 def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema]) -> SchemaNames:
-    """Return the names of the schemas that values were written with, by the bytes that those values begin with.
-
-    Args:
-        records: As Kafka gives them; they are read once, and a second time if some are of Protobuf.
-        fetch: Gives the schema of an id.
-
-    Raises:
-        RegistryError: If the registry doesn't answer.
-        TableError: If the values have so many ids that they can't be any.
-    """
+    """Return the names of the schemas that values were written with, by the bytes that those values begin with."""
     value = F.col("value")
     ids = records.select(schema_id(value).alias("id")).filter("id is not null").distinct()
     found = sorted(row["id"] for row in ids.limit(_MOST_IDS + 1).collect())

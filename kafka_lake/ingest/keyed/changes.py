@@ -26,12 +26,7 @@ _TOLD_TYPE = "struct<does: string, order: array<bigint>, at: bigint, snapshot: s
 
 
 def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame:
-    """Return the changes that decoded records stand for, without records that change nothing.
-
-    Returns:
-        The table's columns, `DOES`, `KEPT`, `AT`, `READS`, `SOURCE` and `MOVES`. An update of the key is two changes:
-        the second one deletes the row of the old key.
-    """
+    """Return the changes that decoded records stand for, without records that change nothing."""
     if TOLD not in decoded.columns:
         # The decoder looked at none of them.
         decoded = decoded.withColumn(TOLD, F.lit(None).cast(_TOLD_TYPE))

@@ -94,12 +94,7 @@ class Figures:
 
 
 def look_at(spec: TopicTable, changes: DataFrame, keys: Keys, *, few: bool) -> Figures:
-    """Count changes, in all and of each key, in one pass that moves nothing but keys between tasks.
-
-    Args:
-        changes: What `changes_of` returned, in the table's types.
-        few: Whether the keys are listed, as `are_few` says.
-    """
+    """Count changes, in all and of each key, in one pass that moves nothing but keys between tasks."""
     names = [f"{OURS}key_{number}" for number in range(len(keys.key("c")))]
     key = [F.expr(each).alias(name) for name, each in zip(names, keys.key("c"), strict=True)]
     parts, totals = counted(spec)
@@ -126,16 +121,7 @@ def already_folded(spec: TopicTable, changes: DataFrame, seen: Figures) -> Folde
 def fold_batch(
     spec: TopicTable, changes: DataFrame, keys: Keys, may_lack: Sequence[str], *, held: ExitStack, few: bool
 ) -> FoldedBatch:
-    """Fold changes to one for each key, cache these, and count them in one pass.
-
-    Args:
-        changes: In the table's types; deletes have an order if other changes have.
-        may_lack: Columns that a change may leave as they are.
-        held: Releases the cache.
-
-    Raises:
-        ChangeRefusedError: If nothing orders the changes of a key.
-    """
+    """Fold changes to one for each key, cache these, and count them in one pass."""
     one_each = kept(folded(changes, keys, may_lack, spec.is_partial), held)
     lacks = (F.col(DOES) != DELETE) & ((F.size(KEPT) > 0) | (F.size(UNKNOWN) > 0))
     aggregates = (
@@ -156,15 +142,6 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: 
 
     A value that the newest change leaves as it is comes from the newest change before it that has the value, back to
     the last delete.
-
-    Args:
-        changes: In the table's types; deletes have an order if other changes have.
-        may_lack: Columns that a change may leave as they are.
-        is_partial: Whether values that no change has are null in a new row.
-
-    Returns:
-        The columns of the changes, with those that no change has in `KEPT`; for each column of ``may_lack`` the order
-        of its value, as `order_of`; `SEVERAL_PARTITIONS`; and `UNKNOWN`.
     """
     columns = changes.columns
     named = changes.alias(_ALIAS)
@@ -220,11 +197,7 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: 
 
 
 def without_value(changes: DataFrame, of: DataFrame, keys: Keys) -> DataFrame:
-    """Return the changes of some keys that come after the key's last delete, with the columns that they lack.
-
-    Args:
-        of: One change for each key; `KEPT` and `UNKNOWN` name the columns.
-    """
+    """Return the changes of some keys that come after the key's last delete, with the columns that they lack."""
     names = F.array_join(F.when(F.size(UNKNOWN) > 0, F.col(UNKNOWN)).otherwise(F.col(KEPT)), ", ")
     key = [F.expr(each).alias(f"__kafka_lake_key_{number}") for number, each in enumerate(keys.key("o"))]
     lacking = of.alias("o").select(*key, names.alias(_LACKING))
@@ -256,11 +229,7 @@ def _tells(name: str) -> Column:
 
 
 def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
-    """Give deletes without an order the newest order before them in their Kafka partition.
-
-    Returns:
-        The changes, `NEEDS_ROW` and `UNTOLD`.
-    """
+    """Give deletes without an order the newest order before them in their Kafka partition."""
     named = changes.alias(_ALIAS)
     place = [F.expr(each) for each in keys.place(_ALIAS)]
     before = Window.partitionBy(*[F.expr(each) for each in keys.key(_ALIAS)], *place[:2]).orderBy(place[2])
@@ -280,15 +249,7 @@ def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
 def told_before(
     told: Sequence[Column], is_gone: Column, order: Column, before: WindowSpec, *, has_envelope: bool
 ) -> Column:
-    """Return the order of the newest earlier change as a struct of `_0`, `_1` and so on, and whether it `is_gone`.
-
-    Args:
-        told: The parts of a change's order; the first is null if it has none.
-        is_gone: Whether it is a delete.
-        order: What changes are compared by; null if it has no order.
-        before: The key's changes in the Kafka partition, by offset.
-        has_envelope: Whether an envelope has the order.
-    """
+    """Return the order of the newest earlier change as a struct of `_0`, `_1` and so on, and whether it `is_gone`."""
     change = F.struct(*[each.alias(f"_{n}") for n, each in enumerate(told)], is_gone.alias("is_gone"))
     newest = F.max_by(change, order).over(before)
     if not has_envelope:
@@ -303,9 +264,6 @@ def with_order_of_rows(changes: DataFrame, rows: DataFrame, keys: Keys, within: 
 
     So a change that is older than the row stays late after the row is gone. The query fails if the row came from
     another Kafka partition, since nothing orders the two.
-
-    Args:
-        within: Bounds of the keys that need a row.
     """
     named = changes.alias("s")
     there = F.expr(" AND ".join([keys.same("s", "t"), *within.hold_for("t")]))
@@ -331,14 +289,7 @@ def with_order(alias: str, names: Sequence[str], keys: Keys, order: Sequence[Col
 
 
 def find_not_sent(context: Context, batch: FoldedBatch, rows: DataFrame, keys: Keys) -> tuple[NotSent, ...]:
-    """Return the changes whose source left out a value that neither the batch nor the table has.
-
-    Args:
-        rows: The table's, before the batch.
-
-    Raises:
-        ChangeRefusedError: If there are more than `MOST_NOT_SENT`.
-    """
+    """Return the changes whose source left out a value that neither the batch nor the table has."""
     in_time = without_late(context, batch.one_each, keys)
     lacking = (batch.one_each if in_time is None else in_time).filter(F.col(DOES) != DELETE)
     there = F.expr(" AND ".join([keys.same("t", "s"), *batch.within.hold_for("t")]))
@@ -359,12 +310,7 @@ def without(changes: DataFrame, spark: Any, not_sent: Sequence[NotSent], keys: K
 
 
 def with_not_sent(judged: DataFrame, spark: Any, not_sent: Sequence[NotSent]) -> DataFrame:
-    """Return records with ``error_class`` and ``error_message``, which changes that lack a value have as well.
-
-    Args:
-        judged: The records of the batch.
-        not_sent: Those of them that lack a value.
-    """
+    """Return records with ``error_class`` and ``error_message``, which changes that lack a value have as well."""
     if not not_sent:
         return judged
     columns = F.col("__kafka_lake_columns")

@@ -187,9 +187,6 @@ def with_intervals(events: DataFrame, shape: Shape) -> DataFrame:
     A version is a run of events that change no tracked column. The row of its last event has the interval of the run;
     rows of the other events, and of deletes, have an empty interval. So each row keeps its own event's values, and a
     late event finds them unchanged.
-
-    Returns:
-        The columns of the events, `IS_UNPLACED` and `UNKNOWN`, without deletes that add nothing.
     """
     by = Window.partitionBy(*shape.key_names).orderBy(_ORDER)
     until_now = by.rowsBetween(Window.unboundedPreceding, Window.currentRow)

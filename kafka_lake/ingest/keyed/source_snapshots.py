@@ -145,12 +145,7 @@ def with_dead_letters(found: Walk, count: int) -> Walk:
 
 
 def due(ended: Ended | None, waiting: Ended | None, position: int, end: int) -> tuple[Ended | None, Ended | None]:
-    """Return the snapshot whose missing rows go now, and the one that waits. Pure.
-
-    Args:
-        position: The batch's end.
-        end: The topic's end, if the batch has the end of a snapshot.
-    """
+    """Return the snapshot whose missing rows go now, and the one that waits. Pure."""
     if ended is not None:
         return (ended, None) if position >= end else (None, replace(ended, until=end))
     if waiting is not None and position >= waiting.until:
@@ -210,12 +205,7 @@ class Past:
 
 
 def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Past:
-    """Return what no longer counts, by a batch and by what the table remembers.
-
-    Raises:
-        ChangeRefusedError: If it isn't certain which changes are older, when a snapshot has arrived as a whole, or to
-            which source table rows belong.
-    """
+    """Return what no longer counts, by a batch and by what the table remembers."""
     spec = context.spec
     ended, marks = None, dict[str, str]()
     if spec.snapshot == "replace":
@@ -299,11 +289,7 @@ def _check_sources(spec: TopicTable, sources: Sequence[str], at: Truncate) -> No
 
 
 def check_removal(spec: TopicTable, ended: Ended, rows: int, older: int) -> None:
-    """Refuse to remove the rows that a source snapshot lacks if that may be wrong.
-
-    Raises:
-        ChangeRefusedError: If ``older`` of ``rows`` is over the limit, or dead letters may be rows of the snapshot.
-    """
+    """Refuse to remove the rows that a source snapshot lacks if that may be wrong."""
     if not older:
         return
     began = f"the snapshot of the source that began in partition {ended.at.partition} at offset {ended.at.offset}"

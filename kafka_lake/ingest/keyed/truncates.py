@@ -162,14 +162,7 @@ def rows_behind(spark: Any, branch: StagingBranch, emptied: Emptied, keys: Keys)
 def empty(
     spark: Any, branch: StagingBranch, base: int, emptied: Emptied, *, keys: Keys, counted: tuple[int, int]
 ) -> tuple[int, Emptied]:
-    """Delete the older rows from a branch that points to ``base``, and count what is left.
-
-    Returns:
-        The branch's snapshot, and the truncate with its figures.
-
-    Raises:
-        PublishRefusedError: If somebody removed the branch meanwhile.
-    """
+    """Delete the older rows from a branch that points to ``base``, and count what is left."""
     there, older = counted
     if not older:
         return base, emptied

@@ -45,14 +45,7 @@ class Cleaned:
 def sweep(
     spec: HasTables, connections: HasEngine, older_than_seconds: float | None = None, dry_run: bool = False
 ) -> tuple[str, ...]:
-    """Drop staging branches that can't be published any more, with what was staged on them.
-
-    Args:
-        older_than_seconds: Drop other branches too if they are older.
-
-    Returns:
-        What was dropped, or would be, as ``namespace.table.branch``.
-    """
+    """Drop staging branches that can't be published any more, with what was staged on them."""
     dropped: list[str] = []
     spared: set[str] = set()
     for identifier in spec.identifiers:
@@ -83,13 +76,7 @@ def _publishable(table: Table, branch: str) -> bool:
 def clean(
     spec: HasTables, connections: HasEngine, older_than_seconds: float = DEFAULT_AGE_SECONDS, dry_run: bool = False
 ) -> Cleaned:
-    """Remove branches and files that dead runs left in the tables, unless another table refers to them.
-
-    Args:
-        older_than_seconds: Spare younger branches that could still be published, and younger files: other writers,
-            such as a compaction, have files without a snapshot until they commit.
-        dry_run: Remove nothing.
-    """
+    """Remove branches and files that dead runs left in the tables, unless another table refers to them."""
     branches = sweep(spec, connections, older_than_seconds, dry_run)
     files: list[str] = []
     for identifier in spec.identifiers:
@@ -108,14 +95,7 @@ def remove(table: Table, paths: Iterable[str]) -> None:
 
 
 def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> list[str]:
-    """Return the files in a table's folders to which no snapshot of any branch or table refers.
-
-    Args:
-        older_than_seconds: Spare younger files, and those that a run may be writing.
-
-    Raises:
-        TableError: If the storage lists files by other names than the table does, or can't be listed.
-    """
+    """Return the files in a table's folders to which no snapshot of any branch or table refers."""
     limit = min([time.time() - older_than_seconds, *_branch_times(table)])
     listed = list(_listed(table))
     _check_names(table, {file.path for file in listed})

@@ -115,22 +115,13 @@ class Maintained:
 
 
 def due(spec: HasTables, tables: HasEngine) -> list[Due]:
-    """Return what each existing table needs. Only metadata is read.
-
-    Raises:
-        CatalogError: If the catalog doesn't answer.
-    """
+    """Return what each existing table needs. Only metadata is read."""
     now = int(time.time() * 1000)
     return [_due(spec, identifier, table, now) for identifier, table in _loaded(spec, tables)]
 
 
 def preview(spec: HasTables, tables: HasEngine) -> list[Preview]:
-    """Return what maintenance would do to each table. Data files are read where metadata isn't enough.
-
-    Raises:
-        CatalogError: If the catalog doesn't answer.
-        TableError: If the age of rows can't be determined.
-    """
+    """Return what maintenance would do to each table. Data files are read where metadata isn't enough."""
     previews, now = [], int(time.time() * 1000)
     for identifier, table in _loaded(spec, tables):
         found = _due(spec, identifier, table, now)
@@ -184,21 +175,7 @@ def maintain(
     tell: Callable[[Maintained], object] = lambda _: None,
     run_id: str = "",
 ) -> list[Maintained]:
-    """Maintain the tables of a topic, or a derived table, one after the other.
-
-    Args:
-        everything: Compact all tables and expire all snapshots that may go, whether needed yet or not, also of tables
-            that the policy excludes (their rows stay).
-        tell: Called after each table.
-        run_id: Recorded in the commits.
-
-    Returns:
-        The tables to which something was done.
-
-    Raises:
-        TableError: If another writer interfered. The other tables are maintained, and no row is lost.
-        Exception: Any other failure of Spark or the catalog, after the other tables.
-    """
+    """Maintain the tables of a topic, or a derived table, one after the other."""
     done, failures = [], list[Exception]()
     run_id = run_id or f"maintenance-{uuid4().hex[:8]}"
     for table in due(spec, tables):

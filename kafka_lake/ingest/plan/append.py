@@ -109,9 +109,6 @@ def start_offsets(spec: TopicTable, cluster: KafkaCluster, now: Watermarks) -> d
 def start_timestamp_ms(text: str, setting: str = "start") -> int:
     """Return an ISO 8601 time as milliseconds since the epoch; without a zone it is UTC.
 
-    Raises:
-        ConfigurationError: If the text is no such time.
-
     >>> start_timestamp_ms("2026-01-01T00:00:00")
     1767225600000
     """
@@ -139,10 +136,6 @@ def offsets_of(text: str, topic: str, cluster: KafkaCluster, now: Watermarks) ->
 
     That is ``earliest``, ``latest``, an offset, an ISO 8601 time, or offsets of some partitions, as in ``0:17,1:4``. A
     time beyond the last record is the end.
-
-    Raises:
-        ConfigurationError: If the text is none of these.
-        KafkaError: If the brokers don't answer.
     """
     if text in ("earliest", "latest"):
         return dict(now.low if text == "earliest" else now.end)
@@ -177,13 +170,7 @@ def backlog(
     partitions: Collection[int] | None = None,
     accept_losses: bool = False,
 ) -> Backlog:
-    """Return everything that the topic has and the table lacks.
-
-    Raises:
-        TopicReplacedError: If the topic is not the one that the position speaks of. One of another name is refused
-            though losses be taken for granted: rows of two topics would be mixed.
-        DataLossError: If the log no longer has what comes next.
-    """
+    """Return everything that the topic has and the table lacks."""
     if position is None:
         first = {p: starts[p] for p in now.partitions}
         return Backlog(Position(now.identity, first, now.epochs), _to_the_end(first, now))
@@ -244,9 +231,6 @@ def plan(
     """Return the next commit, of at most ``max_records`` offsets, or None if there is nothing to do.
 
     The position must have been read together with the head that the branch will start from.
-
-    Raises:
-        DataLossError: If Kafka no longer has what comes next.
     """
     due = backlog(position, now, starts=starts, partitions=partitions, accept_losses=accept_losses)
     chosen = tuple(r for r in due.ranges if partitions is None or r.partition in partitions)

@@ -12,9 +12,6 @@ def refuse_adopted(adopted: Position | None, now: Watermarks, first: Mapping[int
     """Refuse to read records that another writer has made rows of before the table was taken over from it.
 
     Those rows don't name their records, so they can't be replaced: each record would be there twice.
-
-    Raises:
-        ConfigurationError: If one of them lies before that.
     """
     if adopted is None or not adopted.identity.same_as(now.identity):
         return
@@ -35,9 +32,6 @@ def refuse_other_log(position: Position, now: Watermarks, partitions: Collection
     """Refuse to swap rows for records of a log that was cut off or replaced since they were read.
 
     Their records are nowhere else, and their offsets mean other records now.
-
-    Raises:
-        DataLossError: If a log was.
     """
     if not position.identity.same_as(now.identity):
         return
@@ -55,12 +49,7 @@ def refuse_other_log(position: Position, now: Watermarks, partitions: Collection
 def replacement(
     position: Position, now: Watermarks, asked: Sequence[OffsetRange], max_records: int, keep_missing: bool
 ) -> list[Plan]:
-    """Return the commits that read parts of the topic again and swap the table's rows for what they give.
-
-    Raises:
-        TopicReplacedError: If the topic is not the one that the position speaks of.
-        DataLossError: If the log begins after the start of a range.
-    """
+    """Return the commits that read parts of the topic again and swap the table's rows for what they give."""
     if not position.identity.same_as(now.identity):
         raise another_topic(position, now)
     offsets = position.offsets
@@ -103,9 +92,6 @@ def resetting(
 
     Rows at and beyond a target that lies before the position leave the table, since they will be read again; offsets
     between the position and a target beyond it are recorded as skipped.
-
-    Raises:
-        ConfigurationError: If a target lies outside of what the topic holds.
     """
     for partition, target in sorted(targets.items()):
         if partition not in now.end or not now.low[partition] <= target <= now.end[partition]:

@@ -106,11 +106,7 @@ def _take(taken: dict[str, Names], table: TopicTable) -> None:
 
 
 def place_of(by: RouteBy, value: str) -> tuple[str, str]:
-    """Return namespace and name of the table that a value makes.
-
-    Raises:
-        ValueError: If it can make none, with the reason.
-    """
+    """Return namespace and name of the table that a value makes."""
     if len(value) > LONGEST_VALUE:
         raise ValueError(f"it has more than {LONGEST_VALUE} characters")
     if by.kind == "schema_name" and "*" in value:

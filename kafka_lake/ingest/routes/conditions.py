@@ -91,13 +91,7 @@ def asks_for_schemas(spec: TopicTable) -> bool:
 
 
 def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> SchemaNames:
-    """Return the names of the records' schemas that routes go by, by the bytes that values begin with.
-
-    Raises:
-        RegistryError: If the registry doesn't answer.
-        ConfigurationError: If there is none.
-        TableError: If the values have too many ids.
-    """
+    """Return the names of the records' schemas that routes go by, by the bytes that values begin with."""
     if not asks_for_schemas(spec):
         return _NONE
     names = names_in(records, spec.topic, fetch_of(spec, connections, "value", spec.format))
@@ -109,11 +103,7 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
 
 
 def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> DataFrame:
-    """Return records with the number of the table that takes each, lazily; once for each table that does.
-
-    Raises:
-        ConditionError: If a condition in SQL is none on the columns of a record.
-    """
+    """Return records with the number of the table that takes each, lazily; once for each table that does."""
     given = {number: route.when for number, route in enumerate(spec.routes)}
     given = {OWN: spec.where, **given} if spec.where is not None else given
     of_values = {number: route.when for number, route in enumerate(spec.every_route) if number >= len(spec.routes)}

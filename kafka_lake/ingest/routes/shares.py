@@ -292,11 +292,7 @@ class TableShare:
         return replace(position_only(after), ranges=ranges) if ranges else None
 
     def of(self, todo: Plan) -> Records | None:
-        """Return the table's records of a plan; None if it has none of them, and passes the offsets.
-
-        Raises:
-            KafkaLakeError: As reading, routing and the registry do.
-        """
+        """Return the table's records of a plan; None if it has none of them, and passes the offsets."""
         context = self._topic.context
         left = tuple(
             each

@@ -57,11 +57,7 @@ class Referred:
 
 
 def referred(source: Source, rules: Iterable[Rule], subject: str) -> Mapping[str, Referred]:
-    """Return the tables of foreign keys by name.
-
-    Raises:
-        ConfigurationError: If a table isn't there.
-    """
+    """Return the tables of foreign keys by name."""
     found: dict[str, Referred] = {}
     for rule in rules:
         given = rule.entry.foreign_key

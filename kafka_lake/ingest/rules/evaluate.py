@@ -68,11 +68,7 @@ _BY_SPARK = ("expression", "unique", "foreign_key", "row_count", "null_share")
 
 
 def evaluate(asked: Asked) -> Verdict:
-    """Evaluate rules, each kind by its engine.
-
-    Raises:
-        ConfigurationError: If a rule doesn't fit the columns.
-    """
+    """Evaluate rules, each kind by its engine."""
     results, refused = dict[Rule, RuleResult](), list[Refused]()
     for engine, kinds in ((by_arrow, BY_ARROW), (by_spark, _BY_SPARK), (_by_checks, ("check",))):
         rules = tuple(rule for rule in asked.rules if rule.kind in kinds)

@@ -39,15 +39,7 @@ class RowRules:
 
 
 def row_rules(subject: str, rules: Iterable[Rule], columns: T.StructType, declared: bool) -> RowRules:
-    """Return the rules that Arrow evaluates, of all rules of a table.
-
-    Args:
-        subject: Subject of error messages.
-        declared: Whether the settings declare all columns, so that a missing one is an error.
-
-    Raises:
-        ConfigurationError: If a rule doesn't fit the columns.
-    """
+    """Return the rules that Arrow evaluates, of all rules of a table."""
     mine = tuple(rule for rule in rules if rule.kind in BY_ARROW)
     tests, unknown = list[RuleTest](), dict[str, tuple[str, ...]]()
     for rule in mine:

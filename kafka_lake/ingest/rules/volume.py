@@ -85,12 +85,7 @@ def starts_before(now: float, per: str, days: int) -> list[int]:
 
 
 def volume_of(counts: Mapping[int, int], starts: Sequence[int], deviations: float) -> VolumeFound:
-    """Return the result for row counts by start of the period.
-
-    Args:
-        starts: As `starts_before` returns them. The history begins with the first period that has rows.
-        deviations: Standard deviations that the band reaches to either side.
-    """
+    """Return the result for row counts by start of the period."""
     last, *before = [counts.get(start, 0) for start in starts]
     while before and not before[-1]:
         before.pop()

@@ -55,11 +55,7 @@ _RECORD: dict[str, T.DataType] = {
 
 
 def check_writable(table: Table) -> None:
-    """Stop a run over a table whose files only other writers can write.
-
-    Raises:
-        TableError: If it is such a table.
-    """
+    """Stop a run over a table whose files only other writers can write."""
     metadata = table.metadata
     properties, name = metadata.properties, ".".join(table.name())
     if metadata.format_version == 1:
@@ -87,13 +83,6 @@ def write_records(batch: Batch, held: ExitStack) -> Written:
     """Decode a batch and write its rows.
 
     Files of tasks that fail stay behind, as with every writer of Spark's; no snapshot has them.
-
-    Args:
-        held: Gets the callback by which Spark drops the failed records.
-
-    Raises:
-        ConfigurationError: If a rule doesn't go with the table's columns, or Spark's machines lack a package.
-        TableError: If the table can't be written.
     """
     # Other jobs ask some rules only, or ask them otherwise: of the staged snapshot.
     has_rules = batch.plan.kind == "append"
@@ -129,12 +118,7 @@ def rules_of_rows(spec: TopicTable, decoder: Decoder, table: Table, *, asks: boo
 
 
 def run_tasks(spark: Any, frame: DataFrame, held: ExitStack, *, keep: bool = True) -> tuple[DataFrame, list[Report]]:
-    """Let tasks write, and return what they gave back, which Spark keeps, and their reports; raises as `write_records`.
-
-    Args:
-        held: Gets the callback by which Spark drops what the tasks gave back.
-        keep: Whether tasks give back records besides their reports.
-    """
+    """Run the writing tasks; return their rows, which Spark keeps, and their reports."""
     if (zone := spark.conf.get(_TIME_ZONE)) != "UTC":
         raise ConfigurationError(
             f"Spark's session has the time zone {zone}: Arrow would shift times.", f"Leave {_TIME_ZONE} at UTC."
@@ -157,14 +141,7 @@ def run_tasks(spark: Any, frame: DataFrame, held: ExitStack, *, keep: bool = Tru
 def written(
     spec: TopicTable, table: Table, reports: Sequence[Report], frame: DataFrame, records: DataFrame, rules: RowRules
 ) -> Written:
-    """Return what became of a table's records.
-
-    Args:
-        reports: Of the tasks that wrote it.
-        frame: What they gave back of its records.
-        records: Have the columns of the records.
-        rules: Those that the rows were checked by.
-    """
+    """Return what became of a table's records."""
     done = _merged(reports)
     counts = {
         "records": done.records,
@@ -231,11 +208,7 @@ def work_of(
 
 
 def table_of_work(table: Table) -> dict[str, Any]:
-    """Return what tasks must know of a table to write its files.
-
-    Raises:
-        TableError: As `check_writable`.
-    """
+    """Return what tasks must know of a table to write its files."""
     check_writable(table)
     slim: dict[str, Any] = {
         "snapshots": [],

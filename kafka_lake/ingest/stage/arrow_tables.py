@@ -103,12 +103,7 @@ class WrittenTables:
 
 
 def table_to_write(context: Context, state: TableState | None, plan: Plan) -> TableToWrite | None:
-    """Return what is written of a table together with others; None if it must be written alone, or can't be.
-
-    Args:
-        context: Of the run, with the table's settings.
-        state: The table; None if there is none yet.
-    """
+    """Return what is written of a table together with others; None if it must be written alone, or can't be."""
     spec = context.spec
     # Decoders of other formats may ask a registry, which a table without records needn't reach.
     if state is None or state.head is None or spec.format != "json" or spec.write != "append":
@@ -143,13 +138,6 @@ def write_tables(
 
     A task sorts its records by table, and writes one table after the other. One or two tasks may both write all
     tables; more tasks share the tables among themselves. So there are about as many files as tables and tasks together.
-
-    Args:
-        records: What `read` gave, and each record's table; records of tables that aren't written are given back.
-        column: The name of the column that has the table.
-        tables: Those that are written, by what that column has.
-        held: Gets the callback by which Spark drops the records that failed, and those that weren't written.
-        unwanted: What that column has for records that no table gets; they are counted.
     """
     works = {
         name: work_of(table.spec, table.decoder, table.target, table.state.table, plan=plan, rules=table.rules)

@@ -60,18 +60,7 @@ def stage_dead_letters(
     records: DataFrame,
     others: Callable[[], DataFrame] | None = None,
 ) -> tuple[StagedTable | None, int]:
-    """Write dead letters to a branch of their table.
-
-    Args:
-        plan: Its position goes into the snapshot's summary, unless the table has been further.
-        dead_letters: The records that became no row, as rows of the table.
-        primary: The rows that are staged with them.
-        records: All of the table's records.
-        others: Gives the ids of records that go to other tables, as their dead letters do; None if there are none.
-
-    Returns:
-        What was staged, None if the table has all of them; and how many it has already.
-    """
+    """Write dead letters to a branch of their table."""
     table = ensure_table(
         context.connections.catalog,
         context.spec.dead_letter_table,

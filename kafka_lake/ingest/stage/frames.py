@@ -45,12 +45,7 @@ def tasks_of(plan: Plan, spark: Any) -> int:
 
 
 def shaped(rows: DataFrame, target: T.StructType) -> DataFrame:
-    """Return the rows with exactly the columns of a table.
-
-    Args:
-        rows: Columns that the table lacks are left out.
-        target: The table's columns; those that the rows lack become null.
-    """
+    """Return the rows with exactly the columns of a table."""
     if rows.schema.simpleString() == target.simpleString():
         return rows
     return rows.select(*[_field(rows.schema, lambda name: F.col(quoted(name)), column) for column in target])

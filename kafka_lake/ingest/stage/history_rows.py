@@ -33,12 +33,7 @@ from kafka_lake.spark.frames import kept
 
 
 def write_versions(batch: ChangesToStage, _: ExitStack) -> StagedChanges:
-    """Stage changes of a history, on the batch's branch and nowhere else.
-
-    Raises:
-        ChangeRefusedError: If a change can't be applied, or the settings say to stop at it. Nothing is staged then.
-        TableError: If ``track`` names a column that the rows don't have. Likewise.
-    """
+    """Stage changes of a history, on the batch's branch and nowhere else."""
     with ExitStack() as held:
         held.enter_context(planned(batch))
         all_changes, seen = told(batch, held)

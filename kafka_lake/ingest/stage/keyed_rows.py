@@ -93,15 +93,7 @@ class StagedChanges:
 
 
 def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
-    """Stage changes.
-
-    Args:
-        undo: Gets what takes all of it away again.
-
-    Raises:
-        ChangeRefusedError: If a change can't be applied, or the settings say to stop at it. Nothing is staged then but
-            what ``undo`` takes away.
-    """
+    """Stage changes."""
     try:
         with ExitStack() as held:
             return _staged(batch, held, undo)
@@ -170,11 +162,7 @@ def planned(batch: ChangesToStage) -> AbstractContextManager[None]:
 
 
 def told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Figures]:
-    """Return all changes in the table's types, and figures of them.
-
-    Raises:
-        ChangeRefusedError: If the settings say to stop at one.
-    """
+    """Return all changes in the table's types, and figures of them."""
     spec = batch.context.spec
     changes = kept(shaped(batch.changes, T.StructType([*batch.columns.fields, *_ABOUT_CHANGES.fields])), held)
     seen = look_at(spec, changes, batch.keys, few=batch.few)

@@ -21,14 +21,7 @@ _OWN = "kafka-lake."
 
 
 def follow(context: Context, plan: Plan, staged: Staged) -> Staged | None:
-    """Stage a commit's data files once more, at the head that ``main`` has now; its branch is gone afterwards.
-
-    Returns:
-        What was staged, to be audited anew; None if the commit must be planned again. Its branch is unchanged then.
-
-    Raises:
-        PublishRefusedError: If another process removed the staged files meanwhile.
-    """
+    """Stage a commit's data files once more, at the head that ``main`` has now; its branch is gone afterwards."""
     primary, connections = staged.primary, context.connections
     table = connections.catalog.table(primary.branch.identifier)
     before = table.metadata.snapshot_by_id(primary.appended) if table else None

@@ -21,24 +21,12 @@ from kafka_lake.spark.frames import OFFSET
 
 
 def delete_replaced(context: Context, branch: StagingBranch, plan: Plan) -> int | None:
-    """Delete from a branch the rows that the plan replaces.
-
-    Returns:
-        The snapshot that deletes them; None if there are none.
-
-    Raises:
-        ConfigurationError: If the topic's table has no metadata column.
-    """
+    """Delete from a branch the rows that the plan replaces."""
     return branch.delete(of_ranges(plan, plan.deletes, metadata_column_of(context.spec)))
 
 
 def of_ranges(plan: Plan, ranges: Sequence[OffsetRange], column: str | None) -> str:
-    """Return the condition, as SQL, that a row is of some offsets of the plan's topic.
-
-    Args:
-        plan: It has the topic's id.
-        column: The metadata column; None for dead letters, which have no other columns.
-    """
+    """Return the condition, as SQL, that a row is of some offsets of the plan's topic."""
     of, topic_id = f"`{column}`." if column else "", plan.after.identity.topic_id.replace("'", "")
     offsets = " OR ".join(
         f"({of}partition = {r.partition} AND {of}offset >= {r.start} AND {of}offset < {r.end})" for r in ranges
@@ -50,12 +38,7 @@ def of_ranges(plan: Plan, ranges: Sequence[OffsetRange], column: str | None) -> 
 def keep_what_vanished(
     context: Context, plan: Plan, primary: StagedTable, elsewhere: Sequence[DataFrame]
 ) -> tuple[StagedTable, tuple[Vanished, ...]]:
-    """Find the rows that a replacement deletes and doesn't replace; put them back if the plan says so.
-
-    Args:
-        primary: The table, as it is staged.
-        elsewhere: Ids of records that Kafka has and that became no row of this table.
-    """
+    """Find the rows that a replacement deletes and doesn't replace; put them back if the plan says so."""
     connections = context.connections
     frames, column, topic_id = connections.frames, metadata_column_of(context.spec), plan.after.identity.topic_id
 
@@ -78,17 +61,7 @@ def keep_what_vanished(
 
 
 def leave_out_expired(context: Context, plan: Plan, staged: StagedTable) -> StagedTable:
-    """Delete from a replay's branch the rows that it has read again and that maintenance would delete.
-
-    Args:
-        staged: The topic's table or its dead letters, staged.
-
-    Returns:
-        What is staged now; unchanged if there are no such rows.
-
-    Raises:
-        TableError: If the column with the age of a row isn't there, or is no time.
-    """
+    """Delete from a replay's branch the rows that it has read again and that maintenance would delete."""
     spec, branch = context.spec, staged.branch
     old = old_rows(spec, branch.identifier, int(time.time() * 1000))
     table = branch.staged or context.connections.catalog.table(branch.identifier)

@@ -26,14 +26,7 @@ _volumes: dict[tuple[str, str, int], VolumeFound] = {}
 
 
 def check_rows(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> Verdict:
-    """Check the rows that a commit adds.
-
-    Args:
-        declared: Whether the settings declare all columns.
-
-    Raises:
-        ConfigurationError: If a rule can't be asked of the table's columns.
-    """
+    """Check the rows that a commit adds."""
     rules = _rules(context, plan)
     if not rules:
         return Verdict()
@@ -65,13 +58,6 @@ def check_changes(context: Context, plan: Plan, changes: DataFrame, *, declared:
     """Check the changes of an upsert table or history that bring a row; deletes aren't checked.
 
     A column that a change leaves unchanged counts as null, which `not_null` doesn't refuse.
-
-    Args:
-        changes: What `changes_of` gave, in the table's types.
-        declared: Whether the settings declare all columns.
-
-    Raises:
-        ConfigurationError: If a rule can't be asked of the table's columns.
     """
     rules = _rules(context, plan)
     if not rules:

@@ -35,11 +35,7 @@ _REASONS, _NAMED = 50, 3
 
 
 def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) -> SchemaPlan:
-    """Return the columns to decode a topic's records into.
-
-    Args:
-        state: The table, None if there is none yet.
-    """
+    """Return the columns to decode a topic's records into."""
     whole = decoder
     if isinstance(decoder, Changes):
         decoder = decoder.rows
@@ -135,11 +131,7 @@ class SchemaRefusedError(AuditFailedError):
 
 
 def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
-    """Stop a run whose records want what the policy or Iceberg forbids.
-
-    Raises:
-        SchemaRefusedError: If there is any such change.
-    """
+    """Stop a run whose records want what the policy or Iceberg forbids."""
     if not changes:
         return
     reasons = [f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in changes[:_REASONS]]
@@ -153,14 +145,7 @@ def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
 
 
 def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> None:
-    """Stop a run whose records would give the table more than ``max_columns`` columns.
-
-    Args:
-        before: The table's schema; None if there is none yet.
-
-    Raises:
-        SchemaRefusedError: If there would be too many.
-    """
+    """Stop a run whose records would give the table more than ``max_columns`` columns."""
     if before is not None and spec.evolution == "ignore_new":
         return
 
@@ -219,15 +204,7 @@ def _only(columns: StructType | None, name: str) -> StructType | None:
 
 
 def create_table(spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool = False) -> None:
-    """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for.
-
-    Args:
-        records: Show the columns, where no schema does.
-        undecodable: Whether the records must not be read; their columns come later.
-
-    Raises:
-        TableError: If no record shows any column.
-    """
+    """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for."""
     decoder = decoder_of(spec, connections, None)
     if not undecodable:
         decoder = decoder.look(records)

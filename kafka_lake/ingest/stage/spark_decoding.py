@@ -51,11 +51,7 @@ class SparkDecoding:
         return Unreadable(message, error_class, also_none=spec.is_keyed)
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
-        """Create the table with the columns that a schema or the records show; raises as the function of this name.
-
-        Raises:
-            CatalogRefusedError: If the catalog can't hold what exactly once rests on.
-        """
+        """Create the table with the columns that a schema or the records show; raises as the function of this name."""
         create_table(spec, connections, records, undecodable)
         table = connections.catalog.table(spec.identifier)
         if table is not None:

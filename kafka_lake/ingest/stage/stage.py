@@ -76,24 +76,7 @@ def stage(
     written: Prewritten | None = None,
     unmatched: DataFrame | None = None,
 ) -> Staged:
-    """Decode the records and write rows and dead letters to branches of their tables.
-
-    Args:
-        state: The table as the plan saw it; the branch starts at its head.
-        held: Gets callbacks by which Spark drops what it caches for the commit.
-        dead_letters_before: The dead-letter table as the plan saw it; None if there is none.
-        others: Gives the ids of the plan's records that go to other tables; None if there are none.
-        written: The rows, if they have been written together with those of other tables.
-        unmatched: Records that no table takes, which become dead letters of this table, lazy.
-
-    Returns:
-        What was staged. ``main`` of every table is unchanged.
-
-    Raises:
-        SchemaRefusedError: If the schema's change isn't safe, or not allowed by the policy. Nothing is left staged.
-        RegistryError: If a schema registry is needed and doesn't answer. Nothing is left staged.
-        PublishRefusedError: If another writer changed the table meanwhile.
-    """
+    """Decode the records and write rows and dead letters to branches of their tables."""
     context = replace(context, spec=may_bring_columns(context.spec, state))
     decoder = context.decoding.decoder(context.spec, context.connections, state)
     if plan.undecodable is not None:
@@ -430,12 +413,7 @@ class _Staging:
 
 
 def with_unmatched(rows: StagedRows, unmatched: DataFrame, *, also_none: bool) -> StagedRows:
-    """Return staged rows with other records as dead letters beside them.
-
-    Args:
-        unmatched: Records that no table takes, as Kafka gave them, lazy.
-        also_none: Whether a record without a value becomes a dead letter, too.
-    """
+    """Return staged rows with other records as dead letters beside them."""
     failed = decoded(unmatched, Unreadable(_NO_TABLE, UNMATCHED, also_none), rows.plan.target)
     counts, more = dict(rows.counts), failed.agg(*batch_metrics()).collect()[0].asDict()
     # Nothing is learned from records that no table takes.
@@ -454,11 +432,7 @@ def with_unmatched(rows: StagedRows, unmatched: DataFrame, *, also_none: bool) -
 def _stage_failed(
     source: _Source, staged: StagedRows, undo: ExitStack, before: TableState | None, *, is_refused: bool
 ) -> _Failed:
-    """Write the records that became no row to a branch of the dead-letter table, if the topic has one.
-
-    Args:
-        is_refused: Whether a rule refuses the commit: then none of its records becomes a dead letter.
-    """
+    """Write the records that became no row to a branch of the dead-letter table, if the topic has one."""
     context, plan, spec = source.context, source.plan, source.context.spec
     if not staged.counts["failed"] and not _has_obsolete(source, before):
         return _Failed()

@@ -50,10 +50,6 @@ def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str |
     ``KAFKA_LAKE_KAFKA_SASL_PASSWORD`` is ``sasl.password``: one underscore stands for a dot.
     ``KAFKA_LAKE_BOOTSTRAP_SERVERS`` is ``bootstrap.servers``. A cluster with a name has only its own variables,
     ``KAFKA_LAKE_KAFKA__EU__SASL_PASSWORD``, so that no other brokers get its password.
-
-    Args:
-        environ: The process's own by default.
-        cluster: The cluster's name; None if it has none.
     """
     variables = os.environ if environ is None else environ
     found = environment.properties_of(environment.KAFKA, cluster, variables)
@@ -65,16 +61,7 @@ def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str |
 
 
 def client_properties(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return the properties for librdkafka.
-
-    Args:
-        properties: librdkafka properties; those that begin with ``java.`` are left out, and the prefix
-            ``librdkafka.`` is removed.
-
-    Raises:
-        ConfigurationError: If AWS_MSK_IAM lacks its package or its region, an address isn't one, or a property can't
-            have its value.
-    """
+    """Return the properties for librdkafka."""
     every = _checked(properties)
     own = {n.removeprefix(FOR_LIBRDKAFKA): value for n, value in every.items() if n.startswith(FOR_LIBRDKAFKA)}
     given = _for_both(every) | own
@@ -83,16 +70,7 @@ def client_properties(properties: Mapping[str, str]) -> dict[str, Any]:
 
 
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Translate librdkafka's connection and security properties to the Java client's.
-
-    Args:
-        properties: librdkafka properties. Those that begin with ``java.`` are for the Java client alone and win over
-            what is translated; those that begin with ``librdkafka.`` are left out.
-
-    Raises:
-        ConfigurationError: If a property about security is missing, isn't for users to set, can't have its value, or
-            has no equivalent in Java and no ``java.`` property replaces it.
-    """
+    """Translate librdkafka's connection and security properties to the Java client's."""
     every = _checked(properties)
     java = {name.removeprefix(FOR_JAVA): value for name, value in every.items() if name.startswith(FOR_JAVA)}
     given = {name: value for name, value in _for_both(every).items() if name not in _NOTHING_TO_JAVA}

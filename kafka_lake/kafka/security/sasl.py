@@ -40,15 +40,7 @@ TRANSLATED = (
 
 
 def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str]:
-    """Return the Java client's SASL properties.
-
-    Args:
-        java: What the user sets for the Java client.
-
-    Raises:
-        ConfigurationError: If the mechanism needs a property that is missing, or has no translation and there is no
-            ``java.sasl.jaas.config``.
-    """
+    """Return the Java client's SASL properties."""
     mechanism = java.get("sasl.mechanism") or given.get("sasl.mechanism", "")
     if "sasl.jaas.config" in java:
         return {"sasl.mechanism": mechanism} if mechanism else {}
@@ -140,11 +132,7 @@ def _quoted(text: str) -> str:
 
 
 def for_librdkafka(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return librdkafka's properties; for AWS_MSK_IAM a callback that signs tokens with AWS's usual credentials.
-
-    Raises:
-        ConfigurationError: If the package that signs is missing, or the region isn't known.
-    """
+    """Return librdkafka's properties; for AWS_MSK_IAM a callback that signs tokens with AWS's usual credentials."""
     own: dict[str, Any] = {name: value for name, value in given.items() if name != _REGION}
     if given.get("sasl.mechanism") != _MSK or not given.get("security.protocol", "").startswith("SASL"):
         return own

@@ -43,26 +43,14 @@ def setting(name: str) -> str:
 
 
 def needed(given: Mapping[str, str], name: str, why: str) -> str:
-    """Return a property's value.
-
-    Raises:
-        ConfigurationError: If it is missing or empty.
-    """
+    """Return a property's value."""
     if value := given.get(name):
         return value
     raise ConfigurationError(f"{why} needs {setting(name)}, which is not set.", "Set it.")
 
 
 def spelled(properties: Mapping[str, object]) -> dict[str, str]:
-    """Return properties in the spelling that both clients read alike; those without a value are left out.
-
-    Args:
-        properties: In librdkafka's names, or beginning with ``java.`` or ``librdkafka.``. Values are text, or what YAML
-            makes of numbers and booleans.
-
-    Raises:
-        ConfigurationError: If a property can't have its value.
-    """
+    """Return properties in the spelling that both clients read alike; those without a value are left out."""
     found: dict[str, str] = {}
     for name, given in properties.items():
         text = "" if given is None else str(given).lower() if isinstance(given, bool) else str(given)
@@ -104,9 +92,6 @@ def addresses(given: str) -> str:
     """Return the brokers' addresses as ``host:port``, separated by commas.
 
     librdkafka's port is 9092 where there is none; it takes ``a:b`` for port 0. Java refuses an address without a port.
-
-    Raises:
-        ConfigurationError: If there is none, or one isn't a host and a port.
 
     >>> addresses("one, two:9093, [::1],")
     'one:9092,two:9093,[::1]:9092'

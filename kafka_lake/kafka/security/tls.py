@@ -44,14 +44,7 @@ _KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----.*?-----END (?:[A-Z]+
 
 
 def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str]:
-    """Return the Java client's TLS properties.
-
-    Args:
-        java: What the user sets for the Java client; a store that is set there is not translated.
-
-    Raises:
-        ConfigurationError: If a file can't be read, or a key and its certificate are not both there.
-    """
+    """Return the Java client's TLS properties."""
     if given.get("enable.ssl.certificate.verification") == "false":
         raise ConfigurationError(
             f"{setting('enable.ssl.certificate.verification')} is false, which the Java client doesn't allow.",
@@ -71,12 +64,6 @@ def truststore(given: Mapping[str, str], kind: str) -> dict[str, str]:
     """Return the Java client's trust store; empty for the CAs that its runtime trusts.
 
     With ``probe``, as without a location, librdkafka trusts the operating system's CAs.
-
-    Args:
-        kind: Beginning of the properties' names: ``ssl.ca``, or ``https.ca`` for a token endpoint.
-
-    Raises:
-        ConfigurationError: If the location is a folder, which Java can't read, or a text has no certificate.
     """
     location, text = given.get(f"{kind}.location", _PROBE), given.get(f"{kind}.pem")
     if location != _PROBE and text:
@@ -94,11 +81,7 @@ def truststore(given: Mapping[str, str], kind: str) -> dict[str, str]:
 
 
 def certificate_of(given: Mapping[str, str]) -> str:
-    """Return the client's own certificates as PEM; empty if it has none, or only a PKCS#12 file.
-
-    Raises:
-        ConfigurationError: If the file can't be read or has none.
-    """
+    """Return the client's own certificates as PEM; empty if it has none, or only a PKCS#12 file."""
     text, name = _text(given, "ssl.certificate")
     return _certificates(text, name) if text else ""
 

@@ -46,13 +46,7 @@ class Place:
     aliases: frozenset[str]
 
     def step(self, name: str, was: str | None = None, aliases: Iterable[str] = ()) -> "Place":
-        """Return the place of a field within this one.
-
-        Args:
-            name: Its name after the renames.
-            was: Its name before them; None if it is the same.
-            aliases: Further names by which ``renames`` may name it.
-        """
+        """Return the place of a field within this one."""
         names = {name, *aliases}
         reached = frozenset(_joined_path(alias, name) for alias in self.aliases for name in names)
         return Place(_joined_path(self.path, name), _joined_path(self.was, was or name), reached)

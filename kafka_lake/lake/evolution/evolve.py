@@ -96,11 +96,7 @@ class Renames:
 
 
 def refuse_taken(path: str, name: str, taken: Names, have: Iterable[NestedField]) -> None:
-    """Refuse a rename to a name that is taken.
-
-    Raises:
-        ConfigurationError: If it is.
-    """
+    """Refuse a rename to a name that is taken."""
     if name in taken:
         raise ConfigurationError(
             f"renames: {path} can't become {name}, that name is taken; "
@@ -131,19 +127,6 @@ def evolve(
     source for good.
 
     Paths are column names joined by dots; ``element``, ``key`` and ``value`` step into lists and maps.
-
-    Args:
-        current: The table's value columns; None if there is no table yet.
-        sources: `Evolution.sources` of the last call, as the table records it.
-        incoming: The schemas of the records, in order.
-        reserved: Names that no new column may get at the top level, such as the metadata column's.
-        adopted: Whether the table was taken over.
-
-    Returns:
-        Columns, changes and conflicts. Calling it with the result and the same records changes nothing.
-
-    Raises:
-        ConfigurationError: If ``renames`` names a column that isn't there, or a new name that is taken or impossible.
     """
     evolving = _Evolving(current, sources, policy=policy, reserved=reserved, adopted=adopted)
     ledger = Ledger(policy, quiet=current is None)

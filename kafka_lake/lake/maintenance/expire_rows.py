@@ -55,15 +55,6 @@ def expire_rows(
 
     The delete is staged on a branch, which becomes ``main`` if that hasn't moved and as many rows are left as were
     counted; otherwise it is tried again, a few times.
-
-    Args:
-        spark: Returns the session; called only if a file must be written again.
-
-    Raises:
-        TableError: If the column has no times, or no snapshot has the position of a table that needs one.
-        PublishRefusedError: If others kept moving ``main``. No row was deleted.
-        AuditFailedError: If other rows would be left than were counted. No row was deleted.
-        Exception: Whatever Spark raises. No row was deleted.
     """
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(_ATTEMPTS),
@@ -299,15 +290,7 @@ def _can_be_made_at(table: Table, change: _Replaced, before: int) -> bool:
 def _stage_once_more(
     branch: StagingBranch, change: _Replaced, summary: Mapping[str, str], staged: tuple[StagingBranch, int]
 ) -> int:
-    """Make a change on a branch at the new head, and return the snapshot.
-
-    Args:
-        branch: Starts at the new head.
-        staged: The earlier branch, and its snapshot, which keeps the new files.
-
-    Raises:
-        PublishRefusedError: If files of the change have been removed.
-    """
+    """Make a change on a branch at the new head, and return the snapshot."""
     before, tip = staged
     name = ".".join(branch.identifier)
     try:

@@ -83,14 +83,7 @@ class RowLimit:
 
 
 def row_limit(table: Table, column: str, before_ms: int) -> RowLimit:
-    """Return the condition for rows that are older than a moment, in milliseconds since 1970.
-
-    Args:
-        column: Its name, or its path with dots for a field of a struct.
-
-    Raises:
-        TableError: If there is no such column, or it has no times.
-    """
+    """Return the condition for rows that are older than a moment, in milliseconds since 1970."""
     whole = any(each.name == column for each in table.schema().fields)
     names = (column,) if whole else tuple(column.split("."))
     found, where = _field(table.schema(), names), f"Table {'.'.join(table.name())}: row_retention: by: {column}"
@@ -179,11 +172,7 @@ class OldFiles:
 
 
 def count_old_rows(table: Table, asked: OldRows) -> ExpiredRows:
-    """Return what would expire. Only the column is read, from files that have other rows too, without Spark.
-
-    Raises:
-        TableError: If the column has no times, or PyIceberg can't read the table's deletes.
-    """
+    """Return what would expire. Only the column is read, from files that have other rows too, without Spark."""
     found = old_files(table, asked)
     try:
         scan = table.scan(found.limit.expression, selected_fields=(found.limit.name,))
@@ -197,11 +186,7 @@ def count_old_rows(table: Table, asked: OldRows) -> ExpiredRows:
 
 
 def old_files(table: Table, asked: OldRows) -> OldFiles:
-    """Return the files of a table with old rows, by its manifests.
-
-    Raises:
-        TableError: If the column has no times.
-    """
+    """Return the files of a table with old rows, by its manifests."""
     limit = row_limit(table, asked.by, asked.before_ms)
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
@@ -280,11 +265,7 @@ def limit_ms(policy: Maintenance, now_ms: int) -> int | None:
 
 
 def why_expire(table: Table, policy: Maintenance, now_ms: int, by: str) -> str:
-    """Return the reason to expire rows of a table now; empty if it is too early since the last time.
-
-    Args:
-        by: The column that has the rows' time.
-    """
+    """Return the reason to expire rows of a table now; empty if it is too early since the last time."""
     limit, last = limit_ms(policy, now_ms), expired_of(table)
     if limit is None or head_of(table) is None:
         return ""

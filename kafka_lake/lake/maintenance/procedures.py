@@ -52,10 +52,6 @@ def compact(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str]) -> Co
     """Rewrite small files, and files with many deleted rows, by Iceberg's procedures, in the table's sort order.
 
     The remaining position deletes are merged too: a table with updates gets some with each commit.
-
-    Raises:
-        TableError: If another writer has deleted rows of the files meanwhile, so that they can't be replaced.
-        Exception: Whatever else Spark raises. The rows are as they were in any case.
     """
     table = catalog.table(identifier)
     options = {**_OPTIONS, "min-file-size-bytes": str(_small(table))}
@@ -115,11 +111,7 @@ def _delete_files(table: Table | None) -> int:
 
 
 def expire(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], limits: Limits) -> int:
-    """Expire the snapshots of `expirable` by Iceberg's procedure, and return how many were removed.
-
-    Raises:
-        Exception: Whatever Spark raises.
-    """
+    """Expire the snapshots of `expirable` by Iceberg's procedure, and return how many were removed."""
     table = catalog.table(identifier)
     found = expirable(table, limits) if table else None
     if table is None or found is None or not found.times:

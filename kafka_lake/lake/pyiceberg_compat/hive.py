@@ -40,9 +40,6 @@ def compares_on_commit(catalog: Catalog, database: str, table: str) -> bool:
     """Return whether the metastore refuses a change of a table that another writer has changed.
 
     A metastore that doesn't refuse has written the table unchanged, under its lock.
-
-    Raises:
-        CommitFailedException: If another writer holds the table's lock for long.
     """
     from hive_metastore.ttypes import EnvironmentContext, LockState, UnlockRequest
 

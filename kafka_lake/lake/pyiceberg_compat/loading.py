@@ -131,11 +131,7 @@ def shared(metadata: TableMetadata) -> TableMetadata:
 
 
 def parse_by(known: TableMetadata, text: str) -> TableMetadata:
-    """Return the content of a metadata file, with the snapshots that another file of the same table has too.
-
-    Args:
-        known: Another version of the same table, or of one that had its name.
-    """
+    """Return the content of a metadata file, with the snapshots that another file of the same table has too."""
     document = json.loads(text)
     if document.get("table-uuid") != str(known.table_uuid):
         return TableMetadataUtil.parse_obj(document)

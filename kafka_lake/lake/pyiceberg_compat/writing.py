@@ -34,17 +34,7 @@ def take_over_writing(catalog: Catalog) -> None:
 
 
 def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
-    """Write a metadata file.
-
-    Args:
-        io: Reads the previous file, and writes this one.
-        metadata_path: Where; a file there is an error.
-
-    Raises:
-        CatalogError: If this machine's clock is behind that of an earlier commit by more than a minute.
-        TableError: If version 3 has something that would not be the same when it is read. Nothing is written in
-            either case.
-    """
+    """Write a metadata file."""
     _refuse_early(metadata)
     if metadata.format_version < 3:
         ToOutputFile.table_metadata(metadata, io.new_output(metadata_path))

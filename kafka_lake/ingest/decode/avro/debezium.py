@@ -40,11 +40,7 @@ def envelopes_and_keys(fetch: Fetch) -> tuple[Registered, Registered]:
 
 
 def envelope_schema(schema: WriterSchema) -> WriterSchema:
-    """Return the schema of envelopes.
-
-    Raises:
-        SchemaNotSupportedError: If it is another schema, or none.
-    """
+    """Return the schema of envelopes."""
     named = _with_types(schema)
     if named.kind != "AVRO":
         return named
@@ -60,11 +56,7 @@ def envelope_schema(schema: WriterSchema) -> WriterSchema:
 
 
 def key_schema(schema: WriterSchema) -> WriterSchema:
-    """Return the schema of records' keys.
-
-    Raises:
-        SchemaNotSupportedError: If it is none.
-    """
+    """Return the schema of records' keys."""
     named = _with_types(schema)
     if named.kind == "AVRO" and not _is_record(json.loads(named.text)):
         raise SchemaNotSupportedError(f"Avro: {schema.label} is no record, so it has no columns of a key.", REMEDY)
