@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -70,7 +71,9 @@ def restored(
 
         names = ("refused", "accepted", "keyed", "transactions", "untouched", "shorter")
         topics = {
-            name: Topic(f"restored-{name}", f"restored_{name}", AdminClient(address), Producer(address))
+            name: Topic(
+                f"restored-{name}", f"restored_{name}_{uuid4().hex[:6]}", AdminClient(address), Producer(address)
+            )
             for name in names
         }
         found = Restored(broker, connections, topics)

@@ -294,7 +294,7 @@ class DebeziumAvro(Debezium):
             has_before=mask_of(before),
             before=partial(decoded, before),
             keys=Keys(keys, pc.fill_null(ids, -1).to_numpy(zero_copy_only=False), self._key_names, self._fields),
-            seen=replace(envelopes.seen, key=keys.seen.data() if keys.seen else {}),
+            seen=replace(envelopes.seen, key=keys.seen if keys.seen else None),
             unavailable=self._unsent(fields_of(after)),
         )
 

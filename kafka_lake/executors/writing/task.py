@@ -249,10 +249,11 @@ def decode(
         kept = batch.take(pa.array(decoded.places))
     bad = pc.is_valid(decoded.error_class)
     failed = _failing(batch.filter(bad), decoded.error_class.filter(bad), decoded.error_message.filter(bad))
-    table = pa.Table.from_arrays(rows.flatten(), names=[field.name for field in rows.type])
+    arrays, names = rows.flatten(), [field.name for field in rows.type]
     if work.metadata_column is not None:
-        table = table.append_column(work.metadata_column, _metadata(kept, work))
-    return table, kept, failed, decoded
+        # Together with the columns: a table without any would have no rows.
+        arrays, names = [*arrays, _metadata(kept, work)], [*names, work.metadata_column]
+    return pa.Table.from_arrays(arrays, names=names), kept, failed, decoded
 
 
 def _failing(records: pa.RecordBatch, classes: pa.Array, messages: pa.Array) -> pa.RecordBatch:
