@@ -204,13 +204,6 @@ class _Heads:
         return found
 
 
-def schema_ids(values: pa.Array) -> dict[str, int]:
-    """Return how many values begin with the id of each schema, named as by `name_of`; others don't count."""
-    heads, places = _Heads(values), np.flatnonzero(pc.is_valid(values).to_numpy(zero_copy_only=False))
-    ids, counts = np.unique(heads.ids(places[heads.framed(places)]), return_counts=True)
-    return {name_of((id_, b"")): count for id_, count in zip(ids.tolist(), counts.tolist(), strict=True)}
-
-
 def name_of(key: Key) -> str:
     """Return how `Observed.schemas` calls a schema.
 
