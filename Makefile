@@ -22,7 +22,7 @@ help: ## List the targets
 .PHONY: setup
 setup: $(STAMP) ## Install Python packages and jars (at once when nothing changed)
 
-$(STAMP): requirements.lock pyproject.toml kafka_lake/spark/ivy.xml
+$(STAMP): requirements.lock pyproject.toml kafka_lake/engine/ivy.xml
 	@python=; for name in python3.13 python3.12 python3.11 python3; do \
 	  if $$name -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then \
 	    python=$$name; break; fi; done; \
@@ -39,7 +39,7 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/spark/ivy.xml
 	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock && \
 	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
 	fi
-	@$(BIN)/python -m kafka_lake.spark.jars
+	@$(BIN)/python -m kafka_lake.engine.jars
 	@touch $@
 
 .PHONY: demo
@@ -72,7 +72,7 @@ endef
 .PHONY: test
 test: $(STAMP) ## The tests: each promise on real servers
 	$(call pytest,not exhaustive and not contract)
-	@$(BIN)/python -m kafka_lake.spark.jars aws postgresql
+	@$(BIN)/python -m kafka_lake.engine.jars aws postgresql
 	@$(BIN)/pytest -n 2 --dist each --pair rest_s3,postgres_s3 -m "every_pair and not exhaustive" $(addprefix kafka_lake_tests/,contract integration decode)
 
 .PHONY: exhaustive
@@ -95,7 +95,7 @@ newest: $(STAMP) ## Unit tests and a short integration test with the newest vers
 	  $(NEWEST)/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]' --group dev; \
 	fi
 	@$(NEWEST)/bin/python -m pip list | grep -Ei '^($(TOLD)) '
-	@$(NEWEST)/bin/python -m kafka_lake.spark.jars
+	@$(NEWEST)/bin/python -m kafka_lake.engine.jars
 	@$(NEWEST)/bin/pytest -n 2 --dist worksteal $(addprefix kafka_lake_tests/,unit integration/test_ingest.py)
 
 .PHONY: chaos
@@ -116,7 +116,7 @@ mutants: $(STAMP) ## Small changes to the code that decides, one at a time: do t
 .PHONY: nightly
 nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wheel, scale, newest versions, chaos, races, fuzz, mutants
 	@$(MAKE) exhaustive
-	@MODEL_EXAMPLES=3000 $(BIN)/pytest -n 2 kafka_lake_tests/unit/test_protocol_model.py -k every_history
+	@MODEL_EXAMPLES=3000 $(BIN)/pytest -n 2 kafka_lake_tests/unit/ingest/test_protocol_model.py -k every_history
 	@$(BIN)/pytest -n 2 --hypothesis-profile random kafka_lake_tests/unit
 	@$(MAKE) contract
 	@$(BIN)/pytest -n 2 --dist loadfile kafka_lake_tests/nightly
@@ -222,13 +222,14 @@ soak: $(STAMP) ## Ten topics with rules, routes, maintenance and kills now and t
 	@$(BIN)/python -m benchmarks soak --minutes $(MINUTES) $(if $(KEEP),--keep)
 
 .PHONY: lint
-lint: $(STAMP) ## Style, format, types, import rules, that each test can be loaded, the links of the documentation
+lint: $(STAMP) ## Style, format, types, import rules, that each test can be loaded, generated pages, the links of the documentation
 	@$(BIN)/ruff check $(wildcard $(PACKAGES))
 	@$(BIN)/ruff format --check $(wildcard $(PACKAGES))
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@# mypy doesn't read the tests: one that names what has moved would be seen only when it runs.
 	@found=$$($(BIN)/pytest --collect-only --quiet --quiet kafka_lake_tests 2>&1) || { echo "$$found" | tail -40; exit 1; }
+	@$(BIN)/pytest -q -n 2 --dist worksteal kafka_lake_tests/meta
 	@# With --quiet, strict would be without effect: warnings that aren't logged aren't counted.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

@@ -30,8 +30,8 @@ from benchmarks.freshness import measure as measure_freshness
 from benchmarks.ours import Engine
 from benchmarks.throughput import Settings, scratch
 from benchmarks.throughput import measure as measure_throughput
+from kafka_lake.devstack.stack import interruptible
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.local_stack.stack import interruptible
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 # A file or a pipe has no width; tables have.

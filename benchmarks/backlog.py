@@ -26,17 +26,17 @@ from benchmarks.meter import adopt_orphans, cpu_seconds, memory_by_program
 from benchmarks.ours import NAMESPACE, Engine, catalog_in
 from benchmarks.results import document
 from benchmarks.throughput import scratch
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.common.offsets import Watermarks
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Connections, Observer
-from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.lake.positions import read_state
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.spec.topic_table import TopicTable
 
 _TABLE = "backlog"
 _JAVA = "java"
@@ -150,7 +150,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
     Raises:
         KafkaLakeError: If a run fails, or the table isn't what the topic holds.
     """
-    from kafka_lake.local_stack.servers import EmbeddedBroker
+    from kafka_lake.devstack.servers import EmbeddedBroker
 
     with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
         tell_user(f"producing {settings.records:,} records of {settings.record_bytes:,} bytes")

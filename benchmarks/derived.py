@@ -11,15 +11,15 @@ from benchmarks.data import SMALL, Topic, fill
 from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measured, task_of
 from benchmarks.results import document
 from benchmarks.throughput import scratch
-from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.engine import Engine as Deriving
-from kafka_lake.derive.run import derive
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.derived.engine import Engine as Deriving
+from kafka_lake.derived.run import derive
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
+from kafka_lake.spec.topic_table import TopicTable
 
 TOPIC = TopicTable(SMALL.name, NAMESPACE, "orders", schema=SMALL.ddl)
 HOUR = "date_trunc('hour', date_ordered)"

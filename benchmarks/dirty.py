@@ -11,7 +11,7 @@ from benchmarks.data import DIRTY, Shape, Topic, fill
 from benchmarks.ours import Engine
 from benchmarks.results import Repeat, Series, as_json, document
 from benchmarks.throughput import OURS, SINK, scratch
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.devstack.servers import EmbeddedBroker
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from benchmarks.meter import memory_bytes, resident_bytes
 from benchmarks.ours import Engine
 from benchmarks.results import document
 from benchmarks.throughput import scratch
-from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.lake.maintenance.policy import table_health
+from kafka_lake.maintenance.maintain import maintain
+from kafka_lake.maintenance.policy import table_health
 
 HEADER = (
     "minutes",

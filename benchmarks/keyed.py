@@ -17,13 +17,13 @@ from pyiceberg.table import Table
 
 from benchmarks.meter import cpu_seconds
 from benchmarks.ours import NAMESPACE, Engine, catalog_in
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import read_state
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 
 PARTITIONS = 4
 _TOPIC = "changes"
@@ -132,7 +132,7 @@ def keyed_table(folder: Path, rows: int, engine: Engine, properties: Mapping[str
         engine: How Spark is set up; it is in this process.
         properties: Of the table.
     """
-    from kafka_lake.local_stack.servers import EmbeddedBroker
+    from kafka_lake.devstack.servers import EmbeddedBroker
 
     with EmbeddedBroker(folder / "broker", heap="512m") as broker:
         address = {"bootstrap.servers": broker.bootstrap_servers}

@@ -19,13 +19,13 @@ from benchmarks.fast_commits import FastWriter
 from benchmarks.ours import Engine, catalog_in
 from benchmarks.results import document
 from benchmarks.throughput import scratch
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import POSITION
+from kafka_lake.catalog.tables import ensure_table, schema_of
 from kafka_lake.common.offsets import Position, TopicIdentity
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.maintenance.maintain import Tables, maintain
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION
-from kafka_lake.lake.tables import ensure_table, schema_of
+from kafka_lake.maintenance.maintain import Tables, maintain
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.spec.topic_table import TopicTable
 
 HEADER = (
     "commits",

@@ -17,10 +17,10 @@ from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measur
 from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
 from kafka_lake.demo.topics import ensure_topic
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest, reset
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.spec.topic_table import TopicTable
 
 _PARTITIONS = 5
 _SAUCES, _CHEESES = ("tomato", "bianca", "pesto", "barbecue"), ("mozzarella", "provolone", "vegan")

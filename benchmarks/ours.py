@@ -15,14 +15,14 @@ from benchmarks.data import DIRTY, SHAPES, Shape, Topic
 from benchmarks.meter import TICK_SECONDS, PeakMemory, adopt_orphans, cpu_seconds
 from benchmarks.results import Repeat
 from benchmarks.verify import BY_LETTER, BY_OFFSET, contents
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 
 NAMESPACE = "bench"
 

@@ -22,7 +22,7 @@ from benchmarks.meter import TICK_SECONDS
 from benchmarks.ours import Engine, asked, ingest_once, measured, task_of
 from benchmarks.results import KEPT, Repeat, document, load
 from benchmarks.throughput import scratch
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.devstack.servers import EmbeddedBroker
 
 HEADER = ("ingest", "CPU-us a record", "CPU-us of the loop", "ratio")
 WORSE = 1.2

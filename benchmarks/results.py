@@ -14,7 +14,7 @@ from typing import Any, Literal
 import psutil
 from rich.table import Table
 
-from kafka_lake.spark.java import find_java
+from kafka_lake.engine.java import find_java
 
 State = Literal["cold", "warm", "limit"]
 

@@ -11,11 +11,11 @@ from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measur
 from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
 from benchmarks.verify import BY_OFFSET, contents
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import Route, TopicTable, When
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.spec.topic_table import Route, TopicTable, When
 
 SHAPE = replace(SMALL, name="events", ddl=f"kind string, {SMALL.ddl}", kinds=100)
 """Records of which nine in ten are of one kind, and the others of 99 kinds."""

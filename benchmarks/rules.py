@@ -11,11 +11,11 @@ from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measur
 from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
 from kafka_lake.demo.orders import CHEESES
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.rule import WHOLE_TABLE, AcceptedValues, ForeignKey, OnFailure, Pattern, Range, RuleEntry, Volume
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.spec.rule import WHOLE_TABLE, AcceptedValues, ForeignKey, OnFailure, Pattern, Range, RuleEntry, Volume
+from kafka_lake.spec.topic_table import TopicTable
 
 _ROW_RULES = (
     RuleEntry(not_null=("store_id",)),

@@ -23,16 +23,16 @@ from benchmarks.meter import adopt_orphans
 from benchmarks.ours import NAMESPACE, Engine, catalog_in
 from benchmarks.results import document
 from benchmarks.throughput import scratch
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.devstack.servers import EmbeddedBroker
+from kafka_lake.engine.jars import spark_jars
+from kafka_lake.engine.server import ConnectServer
+from kafka_lake.engine.settings import local_conf
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.servers import EmbeddedBroker
-from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.server import ConnectServer
-from kafka_lake.spark.settings import local_conf
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 
 HEADER = ("Spark", "commits", "seconds", "CPU-seconds", "driver", "JVM", "tasks")
 PARTS = ("driver", "jvm", "tasks")

@@ -35,10 +35,10 @@ from benchmarks.freshness import (
 from benchmarks.meter import adopt_orphans, resident_bytes
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.engine import daemon
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.maintenance.policy import table_health
-from kafka_lake.spark import daemon
+from kafka_lake.maintenance.policy import table_health
 
 HEADER = ("minutes", "records", "wait, median s", "95 % s", "most s", "commits", "kills", "memory of all, most")
 PARTITIONS = 3

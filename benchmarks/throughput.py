@@ -13,7 +13,7 @@ from benchmarks.data import SHAPES, Topic, fill
 from benchmarks.limits import limit
 from benchmarks.ours import Engine
 from benchmarks.results import Repeat, Series, as_json, document
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.devstack.servers import EmbeddedBroker
 
 OURS = "kafka_lake"
 SINK = "Iceberg Kafka Connect sink"

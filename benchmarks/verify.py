@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from kafka_lake.lake.positions import ancestors, head_of
+from kafka_lake.catalog.positions import ancestors, head_of
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ __all__ = ["CheckResult", *_COMPONENTS]
 def __getattr__(name: str) -> Any:
     """Load a name on first use, so that pure modules can be imported without Dagster."""
     if name in _COMPONENTS:
-        return getattr(import_module("kafka_lake.components"), name)
+        return getattr(import_module("kafka_lake.orchestration"), name)
     if name == "CheckResult":
-        return import_module("kafka_lake.ingest.rules.check").CheckResult
+        return import_module("kafka_lake.quality.check").CheckResult
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

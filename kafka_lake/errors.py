@@ -325,7 +325,7 @@ class JarsError(KafkaLakeError):
         "file that names your mirror or a folder. If Java doesn't trust the repository's certificate (\"PKIX path "
         "building failed\"), name your network's CA: in `SSL_CERT_FILE` for the Java that comes with `[java]`, in its "
         "own trust store for another one. If `KAFKA_LAKE_SPARK_JARS` names a file that doesn't exist, "
-        "correct it. Then run `python -m kafka_lake.spark.jars`, which retrieves them."
+        "correct it. Then run `python -m kafka_lake.engine.jars`, which retrieves them."
     )
 
 

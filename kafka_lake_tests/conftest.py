@@ -22,18 +22,17 @@ from pyiceberg.table import Table
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.common.offsets import Position
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.devstack.servers import EmbeddedBroker, EmbeddedRegistry
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.servers import EmbeddedBroker, EmbeddedRegistry
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.contract.pairs import PAIRS, start_pair
-from kafka_lake_tests.lanes import shown_in_short
 
 NAMESPACE = "it"
 
@@ -284,10 +283,11 @@ def pair_of(config: pytest.Config) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is about other pairs than the one that this session has, and mark what the longer lane has."""
-    for each in items:
-        if shown_in_short(each.nodeid):
-            each.add_marker("exhaustive")
+    """Leave out what is about other pairs than the one that this session has, mark cases of `make exhaustive`."""
+    for item in items:
+        cases = item.get_closest_marker("exhaustive_cases")
+        if cases and item.name.partition("[")[2].removesuffix("]") in cases.args:
+            item.add_marker("exhaustive")
     pair = pair_of(config)
     others = [each for each in items if (about := each.get_closest_marker("pairs")) and pair not in about.args]
     config.hook.pytest_deselected(items=others)

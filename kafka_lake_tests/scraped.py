@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from kafka_lake.common.processes import free_port
-from kafka_lake.metrics.serve import Samples, start_server
+from kafka_lake.observability.serve import Samples, start_server
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from kafka_lake.spark import jars
+from kafka_lake.engine import jars
 
 
 def retrieved(ivy_file: Path, conf: str) -> list[Path]:

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from kafka_lake.local_stack.supervision import Supervision
-from kafka_lake.spark.server import ConnectServer
+from kafka_lake.devstack.supervision import Supervision
+from kafka_lake.engine.server import ConnectServer
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from kafka_lake.common.text import counted
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError
 from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, FromOffsets, Source
 from kafka_lake.ingest.preview import Preview
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.spec.topic_table import TopicTable
 
 
 def source_of(connector: str | None, group: str | None, offsets: str | None) -> Source:

@@ -18,10 +18,10 @@ from rich.text import Text
 from kafka_lake.cli import project
 from kafka_lake.cli.console import FullWidth
 from kafka_lake.common.text import printable
-from kafka_lake.components.partitions import register
 from kafka_lake.discovery.discover import Discovered, Document, discover, documents, times_of, topics_of, write
 from kafka_lake.discovery.guess import Column, Guess
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.orchestration.partitions import register
 
 _COLUMNS = 12
 _TYPE_LENGTH = 40

@@ -8,21 +8,21 @@ from uuid import uuid4
 
 from pyiceberg.exceptions import RESTError
 
+from kafka_lake.catalog.assertions import probe_table, require_assertions
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common import environment
 from kafka_lake.common.environment import KAFKA, REGISTRY, own_prefix
 from kafka_lake.common.text import counted
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.engine.jars import ensure_jars, jars_root
+from kafka_lake.engine.java import find_java
+from kafka_lake.engine.sessions import address_of
+from kafka_lake.error_classification import headline
 from kafka_lake.errors import EmbeddedBrokerStoppedError, KafkaLakeError
-from kafka_lake.ingest.causes import headline
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import properties_from_env
-from kafka_lake.lake.assertions import probe_table, require_assertions
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.spark.jars import ensure_jars, jars_root
-from kafka_lake.spark.java import find_java
-from kafka_lake.spark.sessions import address_of
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.spec.topic_table import TopicTable
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kafka_lake.catalog.how_to_read import is_secret
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.catalog import catalog_variable
 from kafka_lake.common.environment import SCHEMA_REGISTRY_URL, SPARK_REMOTE
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.how_to_read import is_secret
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import yaml
 
 from kafka_lake.common import environment as variables
 from kafka_lake.common.files import starting_folder
+from kafka_lake.devstack.dagster_servers import CodeLocation
 from kafka_lake.errors import ConfigurationError, NoProjectError
-from kafka_lake.local_stack.dagster_servers import CodeLocation
 
 MODULE, FILE, WORKSPACE = "DAGSTER_MODULE_NAME", "DAGSTER_PYTHON_FILE", variables.WORKSPACE.name
 """Environment variables: Dagster's, and one of ours for what Dagster has only an option for."""

@@ -9,13 +9,13 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table as Shown
 
+from kafka_lake.catalog.history import Consumed, LoggedCommit, oldest_are_gone, recorded_losses, snapshot_log
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.offsets import Loss
 from kafka_lake.common.text import printable
-from kafka_lake.components.metadata import readable
 from kafka_lake.errors import ConfigurationError, TableError
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.history import Consumed, LoggedCommit, oldest_are_gone, recorded_losses, snapshot_log
+from kafka_lake.orchestration.metadata import readable
+from kafka_lake.spec.topic_table import TopicTable
 
 _PARTITIONS = 6
 # As much of it as Dagster shows; --json has all of it.

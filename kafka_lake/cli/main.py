@@ -16,8 +16,8 @@ from kafka_lake.cli.console import log_to_file, log_to_terminal
 from kafka_lake.common import environment
 from kafka_lake.common.log_format import log_as_the_environment_says
 from kafka_lake.common.redaction import error_without_secrets, without_secret_values
+from kafka_lake.devstack.running import running
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.local_stack.running import running
 
 _STARTING = ("demo", "up")
 _OWN_PROCESS = object()
@@ -33,7 +33,7 @@ class _Group(TyperGroup):
             told = without_secret_values(str(error))
             logging.getLogger(__name__).info("The command failed", exc_info=error_without_secrets(error))
         except Exception as error:
-            from kafka_lake.ingest.causes import sentence
+            from kafka_lake.error_classification import sentence
 
             told = sentence(error) or ""
             cause = error_without_secrets(error)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli.project import configured_catalog, configured_clusters, topic_tables
 from kafka_lake.common.text import counted
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.metrics import declared as m
-from kafka_lake.metrics.collect import ClusterCollector, keep_collecting, max_age
-from kafka_lake.metrics.facts import Sample, key_of
-from kafka_lake.metrics.serve import Board, start_server
+from kafka_lake.observability import declared as m
+from kafka_lake.observability.collect import ClusterCollector, keep_collecting, max_age
+from kafka_lake.observability.facts import Sample, key_of
+from kafka_lake.observability.serve import Board, start_server
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

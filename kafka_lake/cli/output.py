@@ -18,15 +18,15 @@ from kafka_lake.cli.repair import DeadLetterOffsets, DeadLetters, PartitionReset
 from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.environment import LOG
 from kafka_lake.common.text import counted, printable
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
-from kafka_lake.ingest.maintenance.clean import Cleaned
-from kafka_lake.ingest.maintenance.maintain import Due, HasTables, Preview
-from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import Progress as RunProgress
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.topic_table import TopicTable, full_topic
+from kafka_lake.maintenance.clean import Cleaned
+from kafka_lake.maintenance.maintain import Due, HasTables, Preview
+from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.context import Observer
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.spec.topic_table import TopicTable, full_topic
 
 _PARTITIONS = 6
 _FILES = 10

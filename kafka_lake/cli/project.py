@@ -7,23 +7,23 @@ from typing import Any, TypeVar
 
 from kafka_lake.cli.find_project import Target, defs_folder, targets
 from kafka_lake.cli.load_definitions import definitions, file_of, loading
-from kafka_lake.components.components.kafka_topic import KafkaTopic
-from kafka_lake.components.components.kafka_topics import KafkaTopics
-from kafka_lake.components.derived_assets import SETTINGS as DERIVED_SETTINGS
-from kafka_lake.components.derived_assets import settings_of as derived_settings_of
-from kafka_lake.components.keys import of_cluster
-from kafka_lake.components.metadata import SETTINGS, settings_of
-from kafka_lake.components.partitions import register_topics
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.connections import build_connections
-from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.devstack.running import Ports
+from kafka_lake.devstack.stack import broker_at_hand
 from kafka_lake.errors import ConfigurationError, NoProjectError
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.topic_table import TopicTable, once_each
-from kafka_lake.local_stack.running import Ports
-from kafka_lake.local_stack.stack import broker_at_hand
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+from kafka_lake.orchestration.derived_assets import SETTINGS as DERIVED_SETTINGS
+from kafka_lake.orchestration.derived_assets import settings_of as derived_settings_of
+from kafka_lake.orchestration.keys import of_cluster
+from kafka_lake.orchestration.metadata import SETTINGS, settings_of
+from kafka_lake.orchestration.partitions import register_topics
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.connections import build_connections
+from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable, once_each
 
 _Resource = TypeVar("_Resource", CatalogResource, KafkaResource, RegistryResource)
 

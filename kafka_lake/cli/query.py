@@ -9,11 +9,11 @@ from pyspark.sql import types as T
 from rich.table import Table
 from rich.text import Text
 
+from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.common.text import printable
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import quoted
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 
 _NESTED = (T.StructType, T.ArrayType, T.MapType, T.VariantType)
 # The microseconds that a table keeps; Spark's own format of JSON cuts them to milliseconds.

@@ -14,14 +14,14 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.table import Table
 from pyparsing import ParseException
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.offsets import Position
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.decode import meaning_of
+from kafka_lake.formats import meaning_of
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
-from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import state_of
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.record_keys import state_of
+from kafka_lake.spec.topic_table import TopicTable
 
 _VALUE_LENGTH = 500
 

@@ -11,17 +11,17 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from kafka_lake.catalog.history import SchemaVersion, schema_history
+from kafka_lake.catalog.tables import sources_of
 from kafka_lake.cli.console import FullWidth
 from kafka_lake.common.offsets import positions_to_json
 from kafka_lake.common.text import counted, printable
-from kafka_lake.components.metadata import readable
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.preview import Preview, preview
-from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
-from kafka_lake.lake.history import SchemaVersion, schema_history
-from kafka_lake.lake.schema import Change
-from kafka_lake.lake.tables import sources_of
+from kafka_lake.orchestration.metadata import readable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.schema.rules import Change
+from kafka_lake.spec.topic_table import REGISTERED, TopicTable
 
 _PARTITIONS = 6
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table.snapshots import Snapshot
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import TableState, live_row_count, row_count
 from kafka_lake.common.offsets import Watermarks, lag
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.record_keys import state_of
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import TableState, live_row_count, row_count
+from kafka_lake.runtime.record_keys import state_of
+from kafka_lake.spec.topic_table import TopicTable
 
 if TYPE_CHECKING:
-    from kafka_lake.components.runs import FailedRun
+    from kafka_lake.orchestration.runs import FailedRun
 
 _POLL_SECONDS = 0.5
 

@@ -12,11 +12,11 @@ from kafka_lake.cli.project import (
     documents_with_tables_by_value,
 )
 from kafka_lake.common.text import counted
-from kafka_lake.components.components.base import cache_routes
-from kafka_lake.components.components.kafka_topic import KafkaTopic
-from kafka_lake.components.components.kafka_topics import KafkaTopics
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
-from kafka_lake.ingest.routes.by_value import knowing
+from kafka_lake.orchestration.components.base import cache_routes
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+from kafka_lake.routing.by_value import knowing
 
 
 @dataclass(frozen=True)

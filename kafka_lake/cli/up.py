@@ -6,16 +6,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
 from kafka_lake.cli.project import configured_catalog, configured_clusters, topic_tables
 from kafka_lake.cli.topics import refresh_unknown
 from kafka_lake.common.processes import port_open
-from kafka_lake.components.partitions import register_topics
-from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.devstack.running import Ports, check_alone, check_free
+from kafka_lake.devstack.stack import Stack, interruptible, is_embedded, needs_connect
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.running import Ports, check_alone, check_free
-from kafka_lake.local_stack.stack import Stack, interruptible, is_embedded, needs_connect
+from kafka_lake.orchestration.partitions import register_topics
+from kafka_lake.orchestration.resources.catalog import CatalogResource
 
 Task = Callable[[Event], None]
 """What goes on beside the servers, until the event is set; called again if it fails, as while a server is away."""

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from kafka_lake.config.settings import OptionalText, Problem, Settings, Text, either, one_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.decode.ddl import check_ddl
-from kafka_lake.ingest.topic_table import TimestampUnit
+from kafka_lake.formats.ddl import check_ddl
+from kafka_lake.spec.topic_table import TimestampUnit
 
 REGISTRY = "registry"
 """As ``schema``: that of the registry, by the id in each record."""

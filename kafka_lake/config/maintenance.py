@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kafka_lake.config.settings import Duration, OptionalText, Problem, Settings, ShortFor
-from kafka_lake.lake.maintenance.policy import Maintenance
+from kafka_lake.spec.maintenance import Maintenance
 
 
 class RowRetention(Settings):

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from kafka_lake.catalog.layout import parse_partition_field, parse_sort_field
 from kafka_lake.config.rules import rule_problems
 from kafka_lake.config.settings import Problem
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.decode.ddl import check_ddl
-from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
-from kafka_lake.lake.layout import parse_partition_field, parse_sort_field
+from kafka_lake.formats.ddl import check_ddl
+from kafka_lake.spec.topic_table import REGISTERED, TopicTable
 
 _WHOLE = ("string", "bytes")
 _OF_HISTORIES = ("valid_from", "valid_to", "_event", "_is_deleted")

@@ -13,7 +13,8 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, create_model
 from kafka_lake.common.text import seconds_of
 from kafka_lake.config.settings import Limit, OptionalText, Problem, Settings, Text, TextList
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.rule import (
+from kafka_lake.quality.volume import LEAST_HISTORY
+from kafka_lake.spec.rule import (
     BY_ARROW,
     KINDS,
     MOST_BY_ARROW,
@@ -30,8 +31,7 @@ from kafka_lake.ingest.rule import (
     Volume,
     rules_of,
 )
-from kafka_lake.ingest.rules.volume import LEAST_HISTORY
-from kafka_lake.ingest.topic_table import TopicTable, limit_of, pydantic_fields
+from kafka_lake.spec.topic_table import TopicTable, limit_of, pydantic_fields
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _REFERENCE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")

@@ -25,7 +25,7 @@ from pydantic_core import InitErrorDetails, core_schema
 
 from kafka_lake.common.text import seconds_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.topic_table import limit_of
+from kafka_lake.spec.topic_table import limit_of
 
 Problem = tuple[tuple[str | int, ...], str]
 """Where in a group of settings something is wrong, and what is wrong with it."""

@@ -25,11 +25,11 @@ from kafka_lake.config.settings import (
 )
 from kafka_lake.config.write import Append, Write, write_spec
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.routes.by_value import template_problems
-from kafka_lake.ingest.samples import check_mask
-from kafka_lake.ingest.topic_table import InDocuments, RouteByKind, TableName, When
-from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible
-from kafka_lake.lake.names import shortened
+from kafka_lake.formats.redaction import check_mask
+from kafka_lake.routing.by_value import template_problems
+from kafka_lake.schema.evolution.model import EvolutionMode, OnIncompatible
+from kafka_lake.schema.names import shortened
+from kafka_lake.spec.topic_table import InDocuments, RouteByKind, TableName, When
 
 
 class Where(Settings):

@@ -20,7 +20,7 @@ from kafka_lake.config.write import Append
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.plan.append import start_timestamp_ms
-from kafka_lake.ingest.topic_table import (
+from kafka_lake.spec.topic_table import (
     CLUSTER_NAME,
     InDocuments,
     Route,

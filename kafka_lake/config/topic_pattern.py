@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.topic_table import derived_table_name
+from kafka_lake.spec.topic_table import derived_table_name
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PLACE = re.compile(r"\{(?P<name>\w*)\}")

@@ -15,7 +15,7 @@ from kafka_lake.config.settings import (
     either,
     one_of,
 )
-from kafka_lake.ingest.topic_table import DeleteMode, TruncateMode
+from kafka_lake.spec.topic_table import DeleteMode, TruncateMode
 
 
 def _columns_or_all(value: Any, _: ValidatorFunctionWrapHandler) -> Any:

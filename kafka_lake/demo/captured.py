@@ -12,22 +12,22 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli.status import TopicStatus, collect
 from kafka_lake.common.files import home
 from kafka_lake.common.text import counted
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.defs.shop.component import DATABASE
 from kafka_lake.demo import topics
 from kafka_lake.demo.compare import Comparison, compare
 from kafka_lake.demo.shop import KEYS, OWNER, Shop
 from kafka_lake.demo.watch import Watch
+from kafka_lake.devstack.sources import IVY_FILE, Debezium, EmbeddedPostgres, find_programs
+from kafka_lake.devstack.stack import Stack
+from kafka_lake.engine.jars import retrieve_jars
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.topic_table import TopicTable, WriteMode
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.sources import IVY_FILE, Debezium, EmbeddedPostgres, find_programs
-from kafka_lake.local_stack.stack import Stack
-from kafka_lake.spark.jars import retrieve_jars
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.spec.topic_table import TopicTable, WriteMode
 
 NAMESPACE = "shop"
 WRITES: Mapping[str, WriteMode] = {name: "history" if name == "customers" else "upsert" for name in KEYS}

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kafka_lake.catalog.positions import head_of
 from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
 from kafka_lake.cli.status import collect
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.deliveries import DeliveryProducer
 from kafka_lake.demo.many import NAMESPACES, many
 from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
 from kafka_lake.demo.up import check_project
 from kafka_lake.demo.watch import TIMEOUT_S, Watch, made
-from kafka_lake.derive.upstream import record_of
+from kafka_lake.derived.upstream import record_of
+from kafka_lake.devstack.dagster_runs import DagsterRuns, Run, RunReport
+from kafka_lake.devstack.running import Ports, check_alone, check_free, use_registry
+from kafka_lake.devstack.stack import Stack, interruptible, needs_connect
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import head_of
-from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run, RunReport
-from kafka_lake.local_stack.running import Ports, check_alone, check_free, use_registry
-from kafka_lake.local_stack.stack import Stack, interruptible, needs_connect
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.spec.topic_table import TopicTable
 
 if TYPE_CHECKING:
     from kafka_lake.demo.captured import Captured

@@ -12,10 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli.topics import known_topics
 from kafka_lake.common.files import home
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.defs.many.component import MARK
 from kafka_lake.demo import topics
 from kafka_lake.demo.compare import Comparison, compare
@@ -23,7 +22,8 @@ from kafka_lake.demo.topics import TopicProducer
 from kafka_lake.demo.watch import Watch
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.records import read_all
-from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
 
 TOPIC = "shop-events"
 KITCHENS = tuple(f"kitchen-{name}" for name in ("harbour", "market", "station"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg2
 
-from kafka_lake.local_stack.sources import CONFIRMED, SLOT, Owner
+from kafka_lake.devstack.sources import CONFIRMED, SLOT, Owner
 
 OWNER = Owner("pizza", "pizza", "shop")
 KEYS = {"customers": ("phone",), "orders": ("order_id",)}

@@ -7,18 +7,18 @@ from pyiceberg.table import Table as IcebergTable
 from rich.console import Console
 from rich.table import Table
 
+from kafka_lake.catalog.history import schema_history
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import RUN_ID, summary_of
 from kafka_lake.cli.status import collect
 from kafka_lake.common.environment import SCHEMA_REGISTRY_URL
 from kafka_lake.common.text import counted
-from kafka_lake.components.metadata import readable
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.history import schema_history
-from kafka_lake.lake.positions import RUN_ID, summary_of
-from kafka_lake.local_stack.dagster_runs import CheckResult, Materialization, RunReport
-from kafka_lake.local_stack.running import Ports
+from kafka_lake.devstack.dagster_runs import CheckResult, Materialization, RunReport
+from kafka_lake.devstack.running import Ports
+from kafka_lake.orchestration.metadata import readable
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.spec.topic_table import TopicTable
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from threading import Event
 
 from kafka_lake.cli.project import topic_tables
 from kafka_lake.cli.up import Task
-from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.summary import columns_of
+from kafka_lake.devstack.running import Ports, use_registry
+from kafka_lake.devstack.stack import Stack
 from kafka_lake.errors import ConfigurationError, JarsError, KafkaLakeError
-from kafka_lake.local_stack.running import Ports, use_registry
-from kafka_lake.local_stack.stack import Stack
+from kafka_lake.orchestration.resources.catalog import CatalogResource
 
 VERSION_2_AFTER_S = 60.0
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kafka_lake.devstack.dagster_runs import DagsterRuns, Run
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run
 
 TIMEOUT_S = 300.0
 

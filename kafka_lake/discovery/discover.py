@@ -12,11 +12,11 @@ from kafka_lake.common.offsets import Watermarks
 from kafka_lake.common.text import printable
 from kafka_lake.discovery.guess import Column, Guess, Schemas, guess
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.decode.ddl import check_ddl
-from kafka_lake.ingest.topic_table import TopicTable, derived_table_name, full_topic
+from kafka_lake.formats.ddl import check_ddl
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Sample, Sampler
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable, derived_table_name, full_topic
 
 NAMESPACE = "lake"
 _WIDTH = 100

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from kafka_lake.engine.interop import ddl, ddl_name
 from kafka_lake.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
-from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse, refuse_twice
-from kafka_lake.executors.json.types import TIMES, kind_of, merged, settled
-from kafka_lake.executors.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, message_indexes
-from kafka_lake.ingest.decode.columns import spark_type
-from kafka_lake.ingest.decode.registered import Part
-from kafka_lake.ingest.decode.writer import writer_of
-from kafka_lake.ingest.topic_table import Envelope, Format
+from kafka_lake.formats.columns import spark_type
+from kafka_lake.formats.json.task.text import NotJsonError, TooDeepError, parse, refuse_twice
+from kafka_lake.formats.json.task.types import TIMES, kind_of, merged, settled
+from kafka_lake.formats.registered import Part
+from kafka_lake.formats.task.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, message_indexes
+from kafka_lake.formats.writer_schema import writer_of
 from kafka_lake.kafka.registry import SchemaRegistry, SchemaType, WriterSchema
-from kafka_lake.spark.interop import ddl, ddl_name
+from kafka_lake.spec.topic_table import Envelope, Format
 
 
 @dataclass(frozen=True)

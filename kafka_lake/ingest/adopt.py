@@ -9,14 +9,14 @@ from uuid import UUID
 from pyiceberg.expressions import NotNull, Reference
 from pyiceberg.table import Table
 
+from kafka_lake.catalog.positions import ancestors, has_origin, head_of, read_state, row_count, summary_of
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.plan.append import offsets_of
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Record, read_all
-from kafka_lake.lake.positions import ancestors, has_origin, head_of, read_state, row_count, summary_of
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 
 _SINK = "kafka.connect.offsets."
 _QUERY = "spark.sql.streaming.queryId"

@@ -7,22 +7,22 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from kafka_lake.catalog.positions import POSITION, ancestors, summary_of
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Positions, place, positions_to_json
-from kafka_lake.executors.error_classes import WRONG_TYPE
-from kafka_lake.executors.writing.report import Span
-from kafka_lake.ingest.commit import NOT_KEPT, ColumnNote, Finding, rule_finding
-from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.keyed.history import HistoryBatch
-from kafka_lake.ingest.keyed.merge import KeyedBatch
-from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.stage.dead_letter_rows import added_rows
-from kafka_lake.ingest.stage.schema import SchemaRefusedError
-from kafka_lake.ingest.stage.staged import Staged
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.evolution.model import Conflict
-from kafka_lake.lake.positions import POSITION, ancestors, summary_of
-from kafka_lake.lake.schema import Change, changes
+from kafka_lake.formats.task.error_classes import WRONG_TYPE
+from kafka_lake.runtime.commit import NOT_KEPT, ColumnNote, Finding, rule_finding
+from kafka_lake.runtime.context import Context
+from kafka_lake.runtime.dead_letter_class import DeadLetterClass
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.task.report import Span
+from kafka_lake.schema.evolution.model import Conflict
+from kafka_lake.schema.rules import Change, changes
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.writers.dead_letter_rows import added_rows
+from kafka_lake.writers.schema import SchemaRefusedError
+from kafka_lake.writers.staged import Staged
+from kafka_lake.writers.upsert.history import HistoryBatch
+from kafka_lake.writers.upsert.merge import KeyedBatch
 
 # Lines about columns that are left out: their names may be data.
 _NOTED = 100

@@ -11,11 +11,11 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity
 from kafka_lake.common.records import Probe
+from kafka_lake.error_classification import engine_died, is_transient
 from kafka_lake.errors import EveryRecordFailsError, RecordTooLargeError
-from kafka_lake.ingest.causes import engine_died, is_transient
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.plan.model import Plan, can_be_parted, chunk, part
+from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.context import Context
+from kafka_lake.runtime.plan import Plan, can_be_parted, chunk, part
 
 
 def within_bytes(

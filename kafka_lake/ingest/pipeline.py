@@ -11,30 +11,30 @@ from dataclasses import dataclass, replace
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
+from kafka_lake.catalog.positions import TableState
 from kafka_lake.common.offsets import Position
 from kafka_lake.common.records import without_time
+from kafka_lake.dead_letters.reconcile import reconcile
+from kafka_lake.dead_letters.unreconciled import unreconciled
 from kafka_lake.errors import TableError
+from kafka_lake.formats.excepted import refuse_excepted
+from kafka_lake.formats.key_columns import refuse_other_keys
 from kafka_lake.ingest.audit import schema_refused
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.reconcile import reconcile
-from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
-from kafka_lake.ingest.decode.excepted import refuse_excepted
-from kafka_lake.ingest.decode.key_columns import refuse_other_keys
 from kafka_lake.ingest.jobs.append import Job
-from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import GateFailedError, Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.read import Records, read_sample
 from kafka_lake.ingest.report import waited
-from kafka_lake.ingest.routes.by_value import as_properties
-from kafka_lake.ingest.routes.conditions import telling
-from kafka_lake.ingest.routes.shares import TableShare
-from kafka_lake.ingest.stage.schema import SchemaRefusedError
-from kafka_lake.ingest.stage.stage import stage
-from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.shares import TableShare
 from kafka_lake.ingest.table_state import Tables, left_by, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState
+from kafka_lake.routing.by_value import as_properties
+from kafka_lake.routing.conditions import telling
+from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.context import Context
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.writers.schema import SchemaRefusedError
+from kafka_lake.writers.stage import stage
+from kafka_lake.writers.staged import Staged
 
 
 @dataclass(frozen=True)

@@ -8,30 +8,30 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from kafka_lake.catalog.positions import TableState
+from kafka_lake.catalog.tables import schema_of
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
+from kafka_lake.engine.frames import kept
+from kafka_lake.error_classification import may_be_a_record_time
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.executors.task import OBSERVED, loaded
+from kafka_lake.formats.decoder import Decoder, batch_metrics, decoded
+from kafka_lake.formats.rows import dead_letters_of, rows_of
+from kafka_lake.formats.task.batches import OBSERVED, loaded
 from kafka_lake.ingest.audit import noted
-from kafka_lake.ingest.causes import may_be_a_record_time
-from kafka_lake.ingest.commit import ColumnNote
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.decode.choose import decoder_of
-from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics, decoded
-from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
-from kafka_lake.ingest.decoding import SchemaPlan
-from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import read
-from kafka_lake.ingest.record_keys import state_of
-from kafka_lake.ingest.routes.by_value import knowing
-from kafka_lake.ingest.routes.conditions import records_of
-from kafka_lake.ingest.stage.dead_letter_rows import classes_of
-from kafka_lake.ingest.stage.schema import arrow_columns, plan_schema, refuse_changes, refuse_too_many
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import TableState
-from kafka_lake.lake.schema import Change, needed_changes
-from kafka_lake.lake.tables import schema_of
-from kafka_lake.spark.frames import kept
+from kafka_lake.routing.by_value import knowing
+from kafka_lake.routing.conditions import records_of
+from kafka_lake.runtime.choose_decoder import decoder_of
+from kafka_lake.runtime.commit import ColumnNote
+from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.dead_letter_class import DeadLetterClass
+from kafka_lake.runtime.decode_options import SchemaPlan
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.record_keys import state_of
+from kafka_lake.schema.rules import Change, needed_changes
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.writers.dead_letter_rows import classes_of
+from kafka_lake.writers.schema import arrow_columns, plan_schema, refuse_changes, refuse_too_many
 
 _PASSES = 4
 

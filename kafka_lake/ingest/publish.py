@@ -9,17 +9,17 @@ from typing import ClassVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
+from kafka_lake.catalog.branches import nothing
+from kafka_lake.catalog.positions import TableState, head_of
+from kafka_lake.catalog.totals import Totals, added
 from kafka_lake.errors import AuditFailedError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.audit import audit
-from kafka_lake.ingest.commit import RULES_REMEDY, Finding
-from kafka_lake.ingest.context import Context, short_pauses
-from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.stage.rebase import can_follow, follow
-from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables, dead_letters_head
-from kafka_lake.lake.branches import nothing
-from kafka_lake.lake.positions import TableState, head_of
-from kafka_lake.lake.totals import Totals, added
+from kafka_lake.runtime.commit import RULES_REMEDY, Finding
+from kafka_lake.runtime.context import Context, short_pauses
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.writers.rebase import can_follow, follow
+from kafka_lake.writers.staged import Staged
 
 _STEPS = {
     "primary": "primary published",

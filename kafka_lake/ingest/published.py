@@ -21,21 +21,30 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, PrimitiveType
 from pyspark.sql import functions as F
 
+from kafka_lake.catalog.history import SchemaVersion, recorded_losses, schema_history
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import (
+    LOSSES,
+    POSITION,
+    RESET,
+    ancestors,
+    head_of,
+    positions_in,
+    row_count,
+    summary_of,
+)
 from kafka_lake.common.offsets import Position, lag, place
 from kafka_lake.errors import TableError
+from kafka_lake.formats.rows import DELETED, change_columns
 from kafka_lake.ingest.audit import data_loss, schema_evolution
-from kafka_lake.ingest.commit import Finding, PublishedNote, moment, rule_finding
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.decode.rows import DELETED, change_columns
-from kafka_lake.ingest.record_keys import metadata_column_of, state_of
-from kafka_lake.ingest.rule import Rule
-from kafka_lake.ingest.rules.asked import Asked, referred
-from kafka_lake.ingest.rules.evaluate import evaluate
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.history import SchemaVersion, recorded_losses, schema_history
-from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, positions_in, row_count, summary_of
+from kafka_lake.quality.asked import Asked, referred
+from kafka_lake.quality.evaluate import evaluate
+from kafka_lake.runtime.commit import Finding, PublishedNote, moment, rule_finding
+from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.record_keys import metadata_column_of, state_of
+from kafka_lake.spec.rule import Rule
+from kafka_lake.spec.topic_table import TopicTable
 
 _ROWS_AT_ONCE = 5_000_000
 

@@ -6,10 +6,10 @@ from functools import reduce
 
 from kafka_lake.common.offsets import Position, Watermarks, lag
 from kafka_lake.common.text import rough
-from kafka_lake.ingest.commit import CHECKS, ColumnNote, Commit, Finding, Waited
-from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
-from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.runtime.commit import CHECKS, ColumnNote, Commit, Finding, Waited
+from kafka_lake.runtime.dead_letter_class import DeadLetterClass
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.writers.staged import Staged
 
 
 def waited(staged: Staged, visible_at: float) -> Waited | None:

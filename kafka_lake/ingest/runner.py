@@ -7,10 +7,10 @@ from pyiceberg.table import Table
 from pyspark.errors import AnalysisException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
+from kafka_lake.catalog.branches import staging_branches
+from kafka_lake.catalog.tables import drop_if_unused
 from kafka_lake.common.offsets import Position
-from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest import pipeline
-from kafka_lake.ingest.causes import (
+from kafka_lake.error_classification import (
     files_out_of_reach,
     headline,
     is_transient,
@@ -19,23 +19,23 @@ from kafka_lake.ingest.causes import (
     may_be_a_record_time,
     refused_by_kafka,
 )
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import LONGEST_SHORT_PAUSE, Context, short_pauses
+from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError
+from kafka_lake.formats.redaction import quoted
+from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.limits import LARGE, ByteLimit, Large, Search, TooLarge
-from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.pipeline import Attempt, Done
-from kafka_lake.ingest.plan.model import Plan, can_be_parted
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import Reached, RunReport
-from kafka_lake.ingest.routes.shares import TableShare
-from kafka_lake.ingest.samples import quoted
+from kafka_lake.ingest.shares import TableShare
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.telemetry import Lineage, flush, trace_commit, trace_failure
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.kafka.records import first_large_record
-from kafka_lake.lake.branches import staging_branches
-from kafka_lake.lake.tables import drop_if_unused
+from kafka_lake.maintenance.clean import sweep
+from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.context import LONGEST_SHORT_PAUSE, Context, short_pauses
+from kafka_lake.runtime.plan import Plan, can_be_parted
 
 _ATTEMPTS = 5
 

@@ -6,18 +6,7 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
-from kafka_lake.common.offsets import Position, Watermarks
-from kafka_lake.errors import TableError
-from kafka_lake.ingest.adopt import filled_by
-from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
-from kafka_lake.ingest.plan.append import start_offsets
-from kafka_lake.ingest.record_keys import at_version, state_of
-from kafka_lake.ingest.stage.staged import Staged
-from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_table import TopicTable, full_topic
-from kafka_lake.lake.maintenance.old_rows import proven_positions
-from kafka_lake.lake.positions import (
+from kafka_lake.catalog.positions import (
     POSITION,
     TableState,
     adopted_position,
@@ -30,7 +19,18 @@ from kafka_lake.lake.positions import (
     row_count,
     summary_of,
 )
-from kafka_lake.lake.totals import totals_of
+from kafka_lake.catalog.totals import totals_of
+from kafka_lake.common.offsets import Position, Watermarks
+from kafka_lake.dead_letters.unreconciled import unreconciled
+from kafka_lake.errors import TableError
+from kafka_lake.ingest.adopt import filled_by
+from kafka_lake.ingest.plan.append import start_offsets
+from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.maintenance.old_rows import proven_positions
+from kafka_lake.runtime.context import Context
+from kafka_lake.runtime.record_keys import at_version, state_of
+from kafka_lake.spec.topic_table import TopicTable, full_topic
+from kafka_lake.writers.staged import Staged
 
 _OURS = "kafka-lake."
 

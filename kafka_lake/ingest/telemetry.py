@@ -17,11 +17,11 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StructType
 
-from kafka_lake.ingest.causes import without_data
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Context, Step
-from kafka_lake.ingest.decode.rows import change_columns
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.error_classification import without_data
+from kafka_lake.formats.rows import change_columns
+from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.context import Context, Step
+from kafka_lake.spec.topic_table import TopicTable
 
 log = logging.getLogger(__name__)
 

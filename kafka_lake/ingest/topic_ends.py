@@ -6,10 +6,10 @@ from dataclasses import replace
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.common.records import LastRecord, differs_at
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.append import unsure
-from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.runtime.context import Context
+from kafka_lake.runtime.plan import Plan
 
 # Offsets before a position among which its last record is looked for. A transaction's marker takes one.
 _WINDOWS = (2, 32, 512)

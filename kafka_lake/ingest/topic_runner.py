@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import ClassVar
 
 from kafka_lake.common.offsets import Position, least
+from kafka_lake.error_classification import headline, is_transient
 from kafka_lake.errors import ConditionError, KafkaError, KafkaLakeError, RecordTooLargeError
-from kafka_lake.ingest.causes import headline, is_transient
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Context, Effort, StoppedError
 from kafka_lake.ingest.jobs.append import Job
-from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.routes.by_value import begins_in
-from kafka_lake.ingest.routes.shares import TableShare, TopicRecords
 from kafka_lake.ingest.runner import Runner
+from kafka_lake.ingest.shares import TableShare, TopicRecords
 from kafka_lake.ingest.telemetry import Lineage
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.routing.by_value import begins_in
+from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.context import Context, Effort, StoppedError
+from kafka_lake.runtime.record_keys import state_of
+from kafka_lake.spec.topic_table import TopicTable
 
 Identifier = tuple[str, str]
 

@@ -18,7 +18,7 @@ from kafka_lake.errors import (
     KafkaLakeError,
     UnknownTopicError,
 )
-from kafka_lake.kafka.security import tls
+from kafka_lake.kafka.auth import tls
 
 _REFUSED_CLIENT = {
     ClientError._AUTHENTICATION,

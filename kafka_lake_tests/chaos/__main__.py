@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kafka_lake.local_stack.stack import interruptible
+from kafka_lake.devstack.stack import interruptible
 from kafka_lake_tests.chaos.cdc import run_cdc_chaos
 from kafka_lake_tests.chaos.faults import LABELS, Chaos, Tally
 from kafka_lake_tests.chaos.rounds import ChaosError, catch_up, chosen, count, first_tables, strike

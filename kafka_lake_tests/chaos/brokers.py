@@ -13,8 +13,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kafka_lake.common.processes import ServerProcess, free_port, port_open
-from kafka_lake.spark.jars import jars_classpath
-from kafka_lake.spark.java import find_java
+from kafka_lake.engine.jars import jars_classpath
+from kafka_lake.engine.java import find_java
 from kafka_lake_tests.chaos.proxies import TcpProxy
 
 _PROPERTIES = """\

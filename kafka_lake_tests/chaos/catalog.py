@@ -12,7 +12,7 @@ from typing import Any, Self
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from kafka_lake.common.processes import Server, ServerProcess, free_port, port_open
-from kafka_lake.spark.java import find_java
+from kafka_lake.engine.java import find_java
 from kafka_lake_tests.server_jars import of_pyspark, retrieved
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")

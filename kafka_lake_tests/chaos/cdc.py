@@ -13,12 +13,12 @@ from typing import Any
 
 import psycopg2
 
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.common.processes import free_port
 from kafka_lake.demo.compare import compare
+from kafka_lake.devstack.sources import CONFIRMED, SLOT, Debezium, EmbeddedPostgres, Owner
 from kafka_lake.ingest.published import examine
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.sources import CONFIRMED, SLOT, Debezium, EmbeddedPostgres, Owner
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.chaos.faults import Chaos, Tally
 from kafka_lake_tests.chaos.rounds import catch_up, chosen, count, first_tables, strike
 from kafka_lake_tests.chaos.verify import PositionWatch, Verdict, clean_up, nothing_left

@@ -12,8 +12,8 @@ from functools import partial
 
 import psutil
 
+from kafka_lake.catalog.positions import ancestors, head_of
 from kafka_lake.common.processes import Server
-from kafka_lake.lake.positions import ancestors, head_of
 from kafka_lake_tests.chaos.proxies import FAIL, LOSE, SLOW, Fault
 from kafka_lake_tests.chaos.runner import FAILED
 from kafka_lake_tests.chaos.traffic import MOST_PARTITIONS, Topic, consumed

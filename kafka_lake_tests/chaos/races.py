@@ -30,21 +30,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.exceptions import CommitFailedException
 from pyspark.sql import SparkSession
 
+from kafka_lake.catalog.branches import SEQUENCE_TAKEN, StagingBranch, branch_name
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import POSITION, ancestors, read_state, row_count
 from kafka_lake.common.offsets import Position, TopicIdentity
+from kafka_lake.devstack.servers import EmbeddedBroker
+from kafka_lake.devstack.stack import interruptible
+from kafka_lake.engine.jars import spark_jars
+from kafka_lake.engine.server import ConnectServer
+from kafka_lake.engine.settings import local_conf
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.lake.branches import SEQUENCE_TAKEN, StagingBranch, branch_name
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION, ancestors, read_state, row_count
-from kafka_lake.local_stack.servers import EmbeddedBroker
-from kafka_lake.local_stack.stack import interruptible
-from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.server import ConnectServer
-from kafka_lake.spark.settings import local_conf
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.contract.pairs import PAIRS, start_pair
 
 _NAMESPACE = "races"

@@ -13,13 +13,13 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.chaos.sabotage import SABOTAGES
 
 FAILED = 3

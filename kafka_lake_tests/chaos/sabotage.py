@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from kafka_lake.lake.branches import StagingBranch, nothing
-from kafka_lake.lake.positions import POSITION, head_of
+from kafka_lake.catalog.branches import StagingBranch, nothing
+from kafka_lake.catalog.positions import POSITION, head_of
 
 
 def no_ancestor_check() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kafka_lake_tests.chaos.__main__ import run_chaos
 from kafka_lake_tests.chaos.faults import LABELS
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.integration
 

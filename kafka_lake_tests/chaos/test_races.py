@@ -11,6 +11,7 @@ pytestmark = pytest.mark.integration
 _RACES = 12
 
 
+@pytest.mark.exhaustive
 def test_every_race_has_one_winner_and_the_tables_hold_the_winners_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

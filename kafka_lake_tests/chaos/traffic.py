@@ -13,8 +13,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from kafka_lake.ingest.rule import Range, RuleEntry
-from kafka_lake.ingest.topic_table import Route, TopicTable, When
+from kafka_lake.spec.rule import Range, RuleEntry
+from kafka_lake.spec.topic_table import Route, TopicTable, When
 
 NAMESPACE = "chaos"
 DECLARED = "id bigint NOT NULL, name string, amount double, tags array<string>, place struct<x:int,y:int>"

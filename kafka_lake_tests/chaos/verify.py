@@ -10,12 +10,12 @@ from urllib.parse import unquote, urlsplit
 
 from pyiceberg.table import Table
 
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.maintenance.clean import clean
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import ancestors, head_of, read_state
 from kafka_lake.ingest.published import examine
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import ancestors, head_of, read_state
+from kafka_lake.maintenance.clean import clean
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.chaos.traffic import Fate, Sent, Topic, consumed
 from kafka_lake_tests.chaos.world import World
 

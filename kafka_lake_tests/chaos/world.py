@@ -17,12 +17,12 @@ from typing import Any, Self
 import psutil
 from pyspark.sql import SparkSession
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.processes import ServerProcess
+from kafka_lake.engine.jars import spark_jars
+from kafka_lake.engine.server import ConnectMemory, ConnectServer
+from kafka_lake.engine.settings import local_conf
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.server import ConnectMemory, ConnectServer
-from kafka_lake.spark.settings import local_conf
 from kafka_lake_tests.chaos.brokers import Brokers
 from kafka_lake_tests.chaos.catalog import RestCatalogServer
 from kafka_lake_tests.chaos.proxies import CatalogProxy

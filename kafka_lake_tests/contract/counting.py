@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import requests
 
-from kafka_lake.ingest.context import Connections
-from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.runtime.context import Connections
 from kafka_lake_tests.contract.relay import Relay, served
 
 _TABLE = re.compile(r"/namespaces/(?P<namespace>[^/]+)/tables/(?P<table>[^/?]+)$")

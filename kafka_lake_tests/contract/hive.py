@@ -10,9 +10,9 @@ from typing import Self
 from xml.sax.saxutils import escape
 
 from kafka_lake.common.processes import HOST, Server, ServerProcess, free_port, port_open
-from kafka_lake.local_stack.sources import Owner
-from kafka_lake.spark.jars import ensure_jars
-from kafka_lake.spark.java import find_java
+from kafka_lake.devstack.sources import Owner
+from kafka_lake.engine.jars import ensure_jars
+from kafka_lake.engine.java import find_java
 from kafka_lake_tests.contract.postgres import database
 from kafka_lake_tests.server_jars import of_pyspark, retrieved
 

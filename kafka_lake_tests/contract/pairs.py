@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from kafka_lake.common.processes import HOST, ServerProcess, free_port, port_open
-from kafka_lake.local_stack.servers import BUCKET, EmbeddedObjectStore
-from kafka_lake.local_stack.sources import Owner
+from kafka_lake.devstack.servers import BUCKET, EmbeddedObjectStore
+from kafka_lake.devstack.sources import Owner
 from kafka_lake_tests.chaos.catalog import RestCatalogServer
 from kafka_lake_tests.contract.hive import HiveMetastore
 from kafka_lake_tests.contract.postgres import database

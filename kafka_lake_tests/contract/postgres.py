@@ -9,7 +9,7 @@ from typing import Any
 import psycopg2
 
 from kafka_lake.common.processes import HOST
-from kafka_lake.local_stack.sources import EmbeddedPostgres, Owner
+from kafka_lake.devstack.sources import EmbeddedPostgres, Owner
 
 
 @contextmanager

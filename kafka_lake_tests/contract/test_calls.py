@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import CatalogRefusedError
-from kafka_lake.ingest.context import Connections, RetryPolicy
 from kafka_lake.ingest.run import ingest
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections, RetryPolicy
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import Requests, connections_of, counted
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.written_by import by
 
 pytestmark = [pytest.mark.integration, pytest.mark.every_pair, pytest.mark.pairs("rest_s3")]
@@ -32,6 +32,7 @@ def systems(
     return connections_of({**catalog_resource.properties, "uri": asked.uri}, kafka_resource, spark_resource)
 
 
+@pytest.mark.exhaustive_cases("False-13")
 @pytest.mark.parametrize(("arrow", "loads"), [(True, 4), (False, 13)])
 def test_a_run_of_one_commit(
     new_topic: Callable[..., Topic], systems: Callable[[], Connections], asked: Requests, arrow: bool, loads: int

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from kafka_lake.common.processes import HOST, free_port
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.context import Connections
+from kafka_lake.devstack.sources import Owner
 from kafka_lake.ingest.run import ingest
-from kafka_lake.local_stack.sources import Owner
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import connections_of, counted_glue, counted_store
 from kafka_lake_tests.contract.hive import LOG

@@ -17,9 +17,9 @@ import pytest
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.written_by import by
 

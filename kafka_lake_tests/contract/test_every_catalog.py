@@ -13,9 +13,9 @@ from pyiceberg.catalog import Catalog
 from requests import ConnectionError as NoAnswer
 from sqlalchemy.exc import OperationalError
 
-from kafka_lake.ingest.context import Connections, RetryPolicy
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections, RetryPolicy
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.written_by import by
 

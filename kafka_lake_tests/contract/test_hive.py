@@ -10,11 +10,11 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from thrift.transport.TTransport import TTransportException
 
+from kafka_lake.catalog.assertions import probe_table, require_assertions
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.errors import CatalogRefusedError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.lake.assertions import probe_table, require_assertions
-from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.runtime.context import Connections
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.written_by import by
 

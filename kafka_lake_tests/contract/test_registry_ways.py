@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from kafka_lake.common.processes import free_port
-from kafka_lake.components.resources.kafka import RegistryResource
-from kafka_lake.ingest.context import Connections
+from kafka_lake.devstack.servers import EmbeddedRegistry
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.servers import EmbeddedRegistry
+from kafka_lake.orchestration.resources.kafka import RegistryResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_formats import avro, framed, order, register
 from kafka_lake_tests.integration.test_registry import SECRET, Answer, Authority, Headers, Impostor, server_side

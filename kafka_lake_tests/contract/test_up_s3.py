@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.catalog_properties import properties_from_environment
+from kafka_lake.catalog.catalog_properties import properties_from_environment
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake_tests.e2e.test_demo import COMMAND, PROJECT, deployment_in, kafka_lake, processes_of
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e, pytest.mark.timeout(1800)]

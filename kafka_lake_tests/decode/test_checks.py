@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.commit import rule_finding
-from kafka_lake.ingest.rule import Range, RuleEntry, rules_of
-from kafka_lake.ingest.rules.asked import Asked, Verdict
-from kafka_lake.ingest.rules.evaluate import evaluate
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.quality.asked import Asked, Verdict
+from kafka_lake.quality.evaluate import evaluate
+from kafka_lake.runtime.commit import rule_finding
+from kafka_lake.spec.rule import Range, RuleEntry, rules_of
 
 pytestmark = pytest.mark.integration
 

@@ -10,12 +10,10 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.executors.decoded import ANOTHER_TYPE
-from kafka_lake.ingest.decode import ERROR_CLASSES
-from kafka_lake.ingest.decode.json_values import Json, decode_json
-from kafka_lake.ingest.decode.rows import (
+from kafka_lake.formats import ERROR_CLASSES
+from kafka_lake.formats.json.driver import Json, decode_json
+from kafka_lake.formats.rows import (
     TRANSFORM_ERROR,
     dead_letters_of,
     marks_errors,
@@ -26,7 +24,9 @@ from kafka_lake.ingest.decode.rows import (
     with_transform_errors,
     without_errors,
 )
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.formats.task.decoded import ANOTHER_TYPE
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.spec.topic_table import TopicTable
 
 pytestmark = pytest.mark.integration
 
@@ -219,6 +219,7 @@ def test_what_records_look_like_comes_in_the_order_of_their_fields(records: Reco
     assert (label, shown.simpleString()) == ("the records", "struct<z:bigint,a:struct<y:string>,b:double>")
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_have_offset_and_time(records: Records) -> None:
     decoded = decode_json(records([b"{}", b"x", None]), columns("id bigint not null"))
     before = datetime.now(UTC)
@@ -238,6 +239,7 @@ def test_dead_letters_have_offset_and_time(records: Records) -> None:
         assert {r.topic_id for r in dead_letters_of(decoded, "run-1", unknown).collect()} == {None}
 
 
+@pytest.mark.exhaustive
 def test_rows_tell_which_topic_of_that_name(records: Records) -> None:
     decoded = decode_json(records([b'{"id": 1}']), columns("id bigint"))
     rows = rows_of(decoded, spec(), topic_id="T1")
@@ -311,6 +313,7 @@ def test_what_a_transform_refuses_is_a_letter_with_its_reason(records: Records) 
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_record_that_is_refused_twice_is_one_letter(records: Records) -> None:
     decoded = decode_json(records([b'{"id": 1}', b'{"id": 2}']), columns("id bigint"))
     topic = marked("refuses_odd_twice")
@@ -318,6 +321,7 @@ def test_a_record_that_is_refused_twice_is_one_letter(records: Records) -> None:
     assert verdicts(failed) == [("transform_failed", "odd: 1"), (None, None)]
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_of_a_recreated_topic_are_distinguished_from_older_ones(records: Records) -> None:
     old = records([b'{"id": 1}']).withColumn("topic_id", F.lit("T1"))
     new = records([b'{"id": 2}']).withColumn("topic_id", F.lit("T2"))

@@ -11,16 +11,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.derive import frames as frames_module
-from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.frames import Computed, Frames, within
-from kafka_lake.derive.plan import DerivePlan, Pinned
-from kafka_lake.derive.upstream import Changes, Read, Record
-from kafka_lake.derive.verify import verify
+from kafka_lake.derived import frames as frames_module
+from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.derived.frames import Computed, Frames, within
+from kafka_lake.derived.plan import DerivePlan, Pinned
+from kafka_lake.derived.upstream import Changes, Read, Record
+from kafka_lake.derived.verify import verify
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.context import Observer
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Observer
+from kafka_lake_tests.exhaustive import exhaustive
 
 COLUMNS = (
     "id int, store string, "

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.routes.conditions import path_of, pattern_of, text_of
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.routing.conditions import path_of, pattern_of, text_of
 
 pytestmark = pytest.mark.integration
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.executors.changes.change import DELETE, UPSERT
-from kafka_lake.ingest.keyed.fold import UNKNOWN, folded
-from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
+from kafka_lake.cdc.task.change import DELETE, UPSERT
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.writers.upsert.fold import UNKNOWN, folded
+from kafka_lake.writers.upsert.keys import DOES, KEPT, Keys
 
 pytestmark = pytest.mark.integration
 

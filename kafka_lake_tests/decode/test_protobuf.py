@@ -9,9 +9,9 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.executors.registered import message_indexes
-from kafka_lake.ingest.decode.schema_names import index_prefix
+from kafka_lake.formats.schema_names import index_prefix
+from kafka_lake.formats.task.registered import message_indexes
+from kafka_lake.orchestration.resources.spark import SparkResource
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,11 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.rule import (
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.quality.asked import BROADCAST_ROWS, Asked, Referred, Verdict
+from kafka_lake.quality.evaluate import evaluate
+from kafka_lake.spec.rule import (
     BY_ARROW,
     AcceptedValues,
     ForeignKey,
@@ -26,9 +28,7 @@ from kafka_lake.ingest.rule import (
     RuleEntry,
     rules_of,
 )
-from kafka_lake.ingest.rules.asked import BROADCAST_ROWS, Asked, Referred, Verdict
-from kafka_lake.ingest.rules.evaluate import evaluate
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -186,6 +186,7 @@ def named(message: str) -> list[str]:
     return [part.split(" (")[0] for part in message.split(": ", 1)[1].split("; ")]
 
 
+@pytest.mark.exhaustive
 def test_a_replay_of_dead_letters_compares_with_the_rows_of_the_table(
     frame: Callable[[Sequence[Row]], DataFrame],
 ) -> None:
@@ -232,6 +233,7 @@ def test_a_foreign_key_is_in_the_other_table_and_null_passes(
             asked(frame(rows), rules_of([RuleEntry(foreign_key=wrong)]), tables=tables)
 
 
+@pytest.mark.exhaustive
 def test_unique_may_look_at_the_rows_of_earlier_commits(frame: Callable[[Sequence[Row]], DataFrame]) -> None:
     def at(rows: Sequence[Row], *days: int) -> DataFrame:
         days_of = F.element_at(F.lit(list(days)), F.col("n"))

@@ -7,8 +7,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from kafka_lake.common.sql_text import ALLOWED, REFUSED, unsafe_condition
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake_tests.unit.test_sql_text import GETENV
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake_tests.unit.common.test_sql_text import GETENV
 
 pytestmark = pytest.mark.integration
 

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from kafka_lake.common.processes import free_port
-from kafka_lake.ingest.commit import CHECKS
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.devstack.servers import EmbeddedBroker
+from kafka_lake.runtime.commit import CHECKS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -102,6 +102,7 @@ def test_the_demos_topic_in_avro_gained_a_column_while_it_ran(environment: dict[
     assert sum(second["position"]["pizza-deliveries"]["offsets"].values()) == 200
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("options", "moment", "number"),
     [

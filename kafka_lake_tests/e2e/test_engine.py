@@ -23,24 +23,24 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
-from kafka_lake.components.components.kafka_topic import KafkaTopic
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.engine.frames import kept
+from kafka_lake.engine.jars import spark_jars
+from kafka_lake.engine.server import ConnectMemory, ConnectServer
+from kafka_lake.engine.settings import PARALLELISM, SNAPSHOT_PROPERTY, local_conf
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
-from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.spark.frames import kept
-from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.server import ConnectMemory, ConnectServer
-from kafka_lake.spark.settings import PARALLELISM, SNAPSHOT_PROPERTY, local_conf
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
+from kafka_lake.spec.rule import RuleEntry
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration import test_history, test_rules
 from kafka_lake_tests.integration.test_names import all_that_can_be_done
-from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.supervised import supervised
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -118,6 +118,7 @@ def test_a_server_with_another_catalog_of_that_name_is_refused(new_session: NewS
     assert new_session().live_session().range(1).count() == 1
 
 
+@pytest.mark.exhaustive
 def test_rules_are_kept_through_a_connect_server(
     connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
@@ -322,6 +323,7 @@ def test_a_server_killed_during_a_run_is_restarted_and_the_run_completes(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", [exhaustive("orders.by-topic-alone", id="dots"), pytest.param("y" * 249, id="longest")]
 )
@@ -332,6 +334,7 @@ def test_the_shortest_document_makes_a_table(
     all_that_can_be_done(topic, KafkaTopic(topic=name).topic_table(), lambda: connect_connections, view)
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_that_become_rows_are_taken_out(
     connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
@@ -350,11 +353,11 @@ def test_a_history_and_a_delete_without_an_order(
 RUN = """
 import json, sys
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.spark import SparkResource
 
 kafka, catalog = KafkaResource(), CatalogResource()
 conf = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.cores.max": "2"}

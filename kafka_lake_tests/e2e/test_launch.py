@@ -11,14 +11,14 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.cli.find_project import code_locations, targets
-from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo import orders, topics
-from kafka_lake.ingest.commit import CHECKS
-from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.dagster_runs import DagsterRuns, RunReport
-from kafka_lake.local_stack.running import Ports
-from kafka_lake.local_stack.stack import Stack
+from kafka_lake.devstack.dagster_runs import DagsterRuns, RunReport
+from kafka_lake.devstack.running import Ports
+from kafka_lake.devstack.stack import Stack
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.runtime.commit import CHECKS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -100,6 +100,7 @@ def launch(url: str, tags: dict[str, str], assets: list[str], checks: tuple[str,
     return report
 
 
+@pytest.mark.exhaustive
 def test_one_partition_all_of_them_and_the_checks_alone_from_the_launchpad(tmp_path, monkeypatch):
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
     for name in ("KAFKA_LAKE_BOOTSTRAP_SERVERS", "SPARK_REMOTE"):

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.demo.topics import ensure_topic
-from kafka_lake.ingest.commit import CHECKS
-from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.dagster_runs import DagsterRuns, RunReport
-from kafka_lake.local_stack.dagster_servers import CodeLocation
-from kafka_lake.local_stack.stack import Stack
+from kafka_lake.devstack.dagster_runs import DagsterRuns, RunReport
+from kafka_lake.devstack.dagster_servers import CodeLocation
+from kafka_lake.devstack.stack import Stack
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.runtime.commit import CHECKS
 from kafka_lake_tests.e2e.test_launch import ask, until, use_free_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -259,6 +259,7 @@ def test_backfill_of_all_partitions_is_one_run_and_green(page: Page) -> None:
     assert page.newest_checks() == dict.fromkeys([*CHECKS, "no_dead_letters", "table_health"], "SUCCEEDED")
 
 
+@pytest.mark.exhaustive
 def test_backfill_of_partitions_with_a_gap_reads_them_alone(page: Page) -> None:
     before = position()
     page.send()
@@ -271,6 +272,7 @@ def test_backfill_of_partitions_with_a_gap_reads_them_alone(page: Page) -> None:
     assert rows() == list(range(page.sent))
 
 
+@pytest.mark.exhaustive
 def test_backfill_of_several_assets_is_green(page: Page) -> None:
     page.send()
     page.backfill(ORDERS, BY_SHOP, allPartitions=True)
@@ -280,6 +282,7 @@ def test_backfill_of_several_assets_is_green(page: Page) -> None:
     assert sum(table.scan().to_arrow()["n"].to_pylist()) == page.sent
 
 
+@pytest.mark.exhaustive
 def test_one_run_of_several_assets_is_for_their_partitions(page: Page) -> None:
     page.send()
     status, told = page.ended(
@@ -292,6 +295,7 @@ def test_one_run_of_several_assets_is_for_their_partitions(page: Page) -> None:
     assert rows() == list(range(page.sent))
 
 
+@pytest.mark.exhaustive
 def test_replace_leaves_each_row_once(page: Page) -> None:
     page.send()
     page.backfill(ORDERS, partitionNames=PARTITIONS, fromFailure=False)
@@ -305,6 +309,7 @@ def test_replace_leaves_each_row_once(page: Page) -> None:
     assert rows() == before == list(range(page.sent))
 
 
+@pytest.mark.exhaustive
 def test_terminated_run_keeps_its_commits(page: Page) -> None:
     page.send()
     run = page.launch(ORDERS, config={"catch_up_for": 600, "poll_every": 0.5}, partition="0")
@@ -318,6 +323,7 @@ def test_terminated_run_keeps_its_commits(page: Page) -> None:
     assert rows() == list(range(page.sent))
 
 
+@pytest.mark.exhaustive
 def test_run_executed_again_from_failure_succeeds(page: Page) -> None:
     assert page.ask(ADD, selector=LOCATION, name="kafka/late", key="0")["__typename"] == "AddDynamicPartitionSuccess"
     failed = page.launch(LATE, partition="0")
@@ -334,6 +340,7 @@ def test_run_executed_again_from_failure_succeeds(page: Page) -> None:
     assert len(rows("late")) == 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("key", ["7", "seven"])
 def test_partition_that_kafka_lacks_is_refused_by_name(page: Page, key: str) -> None:
     page.send()

@@ -16,11 +16,11 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.processes import HOST, free_port
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.server import ConnectMemory, ConnectServer
-from kafka_lake.spark.settings import local_conf
+from kafka_lake.engine.jars import spark_jars
+from kafka_lake.engine.server import ConnectMemory, ConnectServer
+from kafka_lake.engine.settings import local_conf
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -62,9 +62,9 @@ TOKEN = f"{MARK}-connect_token"
 
 RUN = """
 import json, os, sys
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.spark import SparkResource
 from pyspark.sql import functions as F
 
 catalog = CatalogResource(properties=json.loads(os.environ["TEST_CATALOG"]))
@@ -254,6 +254,7 @@ def nothing_is_told(folder: Path, watch: Watch, printed: str, ui: str) -> None:
     assert "kafka-lake-spark" not in " ".join(each.name for each in (folder / "tmp").iterdir())
 
 
+@pytest.mark.exhaustive
 def test_spark_in_the_run_s_process(tmp_path: Path, catalog: dict[str, str], shown: dict[str, str]) -> None:
     (tmp_path / "tmp").mkdir()
     conf = {**shown, **ENGINE, "spark.master": "local[1]"}

@@ -15,20 +15,20 @@ from urllib.request import urlopen
 import pytest
 
 from kafka_lake.common.processes import free_port
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.engine import Engine
-from kafka_lake.derive.run import derive
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.rule import RuleEntry
+from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.derived.engine import Engine
+from kafka_lake.derived.run import derive
+from kafka_lake.engine.frames import kept
+from kafka_lake.engine.jars import spark_jars
+from kafka_lake.engine.server import ConnectServer
+from kafka_lake.engine.settings import local_conf
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.spark.frames import kept
-from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.server import ConnectServer
-from kafka_lake.spark.settings import local_conf
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.rule import RuleEntry
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -82,6 +82,7 @@ def server(
             resource.stop()
 
 
+@pytest.mark.exhaustive
 def test_a_server_keeps_nothing_of_commits_that_are_made(
     server: tuple[SparkResource, int],
     catalog_resource: CatalogResource,
@@ -130,9 +131,9 @@ import os, signal, sys, threading, time
 from contextlib import ExitStack
 from pathlib import Path
 from pyspark.sql import functions as F
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.spark.frames import kept
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.engine.frames import kept
 
 session = SparkResource(spark_config={}, catalog=CatalogResource()).live_session("orders to pizza.orders")
 session.range(3).createOrReplaceTempView("somebody_elses")
@@ -156,6 +157,7 @@ session.range(0, 600, 1, 1).select(F.udf(slowly, "int")("id")).collect()
 """
 
 
+@pytest.mark.exhaustive
 def test_what_a_process_left_that_was_killed_goes_when_the_next_one_takes_its_session_over(
     server: tuple[SparkResource, int],
     catalog_resource: CatalogResource,

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.catalog.history import recorded_losses
+from kafka_lake.devstack.servers import EmbeddedBroker
+from kafka_lake.engine.jars import spark_jars
+from kafka_lake.engine.server import ConnectMemory, ConnectServer
+from kafka_lake.engine.settings import local_conf
 from kafka_lake.errors import RecordTooLargeError
-from kafka_lake.ingest.context import Connections, RetryPolicy
 from kafka_lake.ingest.run import ingest, reset
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.history import recorded_losses
-from kafka_lake.local_stack.servers import EmbeddedBroker
-from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.server import ConnectMemory, ConnectServer
-from kafka_lake.spark.settings import local_conf
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections, RetryPolicy
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.supervised import supervised
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.demo.orders import TOPIC
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import read_state
 from kafka_lake_tests.e2e.test_demo import COMMAND, PROJECT, deployment_in, processes_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(900)]

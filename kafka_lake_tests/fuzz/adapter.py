@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.columns import Rules
-from kafka_lake.executors.json.decoder import JsonDecoder
-from kafka_lake.executors.json.fast import FastReader
+from kafka_lake.formats.json.task.decoder import JsonDecoder
+from kafka_lake.formats.json.task.fast import FastReader
+from kafka_lake.formats.task.columns import Rules
 from kafka_lake_tests.fuzz.oracle import Column, Letter, Reported, Row
 
 

@@ -23,7 +23,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from google.type import date_pb2, latlng_pb2
 
-from kafka_lake.ingest.decode.protobuf_schema import ProtobufMessage
+from kafka_lake.formats.protobuf.schema import ProtobufMessage
 
 IMPORTED = [
     descriptor_pb2, any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2, date_pb2,

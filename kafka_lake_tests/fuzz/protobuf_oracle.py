@@ -11,8 +11,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from kafka_lake.executors.protobuf.schema import Schema
-from kafka_lake.executors.protobuf.well_known import WRAPPERS
+from kafka_lake.formats.protobuf.task.schema import Schema
+from kafka_lake.formats.protobuf.task.well_known import WRAPPERS
 
 JSON = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")
 

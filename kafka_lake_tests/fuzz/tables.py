@@ -5,7 +5,7 @@ from typing import Any
 from pyiceberg import types as I
 from pyiceberg.table import Table
 
-from kafka_lake.lake.tables import sources_of
+from kafka_lake.catalog.tables import sources_of
 from kafka_lake_tests.fuzz.adapter import instants
 from kafka_lake_tests.fuzz.oracle import Column, Row
 

@@ -9,12 +9,12 @@ import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.executors.avro.decoder import read
-from kafka_lake.executors.avro.schema import SchemaReader
+from kafka_lake.formats.avro.task.decoder import read
+from kafka_lake.formats.avro.task.schema import SchemaReader
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.fuzz.avro_oracle import JavaReader, MalformedError
 from kafka_lake_tests.fuzz.avro_values import Maker, encode, neat
-from kafka_lake_tests.lanes import exhaustive
 
 SIZES = (30, 70)
 

@@ -14,9 +14,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.fuzz.tables import columns_of, rows_of
 from kafka_lake_tests.fuzz.test_end_to_end import produce

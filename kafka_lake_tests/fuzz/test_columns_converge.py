@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.executors.columns import Rules
-from kafka_lake.executors.decoders import value_decoder
-from kafka_lake.executors.task import loaded
-from kafka_lake.ingest.decode.columns import Target, iceberg_columns, spark_columns
-from kafka_lake.ingest.decode.json_values import Json
-from kafka_lake.lake.evolution.evolve import evolve
-from kafka_lake.lake.evolution.model import Incoming, OnIncompatible, Policy
+from kafka_lake.formats.columns import Target, iceberg_columns, spark_columns
+from kafka_lake.formats.json.driver import Json
+from kafka_lake.formats.task.batches import loaded
+from kafka_lake.formats.task.columns import Rules
+from kafka_lake.formats.task.decoders import value_decoder
+from kafka_lake.schema.evolution.evolve import evolve
+from kafka_lake.schema.evolution.model import Incoming, OnIncompatible, Policy
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.fuzz.generate import CORPUS, payload
-from kafka_lake_tests.lanes import exhaustive
 
 NOTHING = Target(T.StructType([]))
 BATCHES, RECORDS = 6, 120

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.fuzz.generate import CORPUS, payload, tame_payload
 from kafka_lake_tests.fuzz.oracle import Letter, Reported, Row, empty, judge
 from kafka_lake_tests.fuzz.tables import as_pyiceberg_reads, columns_of, rows_of
-from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration

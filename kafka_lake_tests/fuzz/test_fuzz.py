@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_lake.executors.columns import Rules
-from kafka_lake.executors.json import rows, types
+from kafka_lake.formats.json.task import rows, types
+from kafka_lake.formats.task.columns import Rules
 from kafka_lake_tests.fuzz.adapter import decoder_of, taken_fast
 from kafka_lake_tests.fuzz.generate import CORPUS, payload, tame_payload
 from kafka_lake_tests.fuzz.json_fuzz import BATCH, TOPICS, Found, check, fuzz

@@ -6,11 +6,11 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from kafka_lake.executors.protobuf.decoder import MessageReader
+from kafka_lake.formats.protobuf.task.decoder import MessageReader
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.fuzz.adapter import instants
 from kafka_lake_tests.fuzz.protobuf_messages import damaged, fill, message_class, schema
 from kafka_lake_tests.fuzz.protobuf_oracle import Oracle, comparable
-from kafka_lake_tests.lanes import exhaustive
 
 SEED, BATCH = 20261127, 250
 

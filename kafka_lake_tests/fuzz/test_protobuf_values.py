@@ -15,8 +15,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from kafka_lake.executors.protobuf.decoder import MessageReader
-from kafka_lake.ingest.decode.protobuf_schema import message_of
+from kafka_lake.formats.protobuf.schema import message_of
+from kafka_lake.formats.protobuf.task.decoder import MessageReader
 from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.fuzz.adapter import instants
 from kafka_lake_tests.fuzz.protobuf_oracle import comparable

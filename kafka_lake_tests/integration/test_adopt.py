@@ -17,15 +17,15 @@ import pytest
 import tenacity
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 
+from kafka_lake.catalog.positions import ADOPTED, ADOPTED_AT, ADOPTED_FROM, POSITION, head_of, summary_of
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
 from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, FromOffsets, Source, plan_adoption
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import adopt, ingest, replay, reset
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import ADOPTED, ADOPTED_AT, ADOPTED_FROM, POSITION, head_of, summary_of
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_maintenance import compact_and_expire, sql  # noqa: F401
 from kafka_lake_tests.steady_producer import SteadyProducer, rows_of
@@ -78,6 +78,7 @@ def end_of_query(table: Any, checkpoint: Path, topic: str) -> str:
     return ",".join(f"{partition}:{offset}" for partition, offset in ends.items())
 
 
+@pytest.mark.exhaustive
 def test_a_query_that_was_stopped_is_taken_over_with_records_in_flight(
     new_topic: NewTopic,
     connections: NewConnections,
@@ -124,6 +125,7 @@ def filled(spec: TopicTable, topic: Topic, connections: Connections, marks: Mapp
     return table
 
 
+@pytest.mark.exhaustive
 def test_records_of_the_other_writer_are_never_read_again(
     new_topic: NewTopic,
     connections: NewConnections,
@@ -168,6 +170,7 @@ def commit_group(topic: Topic, group: str, offsets: dict[int, int]) -> None:
     assert [each.error for each in done.topic_partitions] == [None] * len(told)
 
 
+@pytest.mark.exhaustive
 def test_the_position_is_one_commit_without_rows_that_names_its_source(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -293,6 +296,7 @@ def test_a_group_that_somebody_is_in_is_refused(new_topic: NewTopic, connections
         consumer.close()
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_moves_before_the_commit_is_not_taken_over(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -318,6 +322,7 @@ def test_a_table_that_moves_before_the_commit_is_not_taken_over(
     assert len(view(spec).rows()) == 5
 
 
+@pytest.mark.exhaustive
 def test_a_frozen_table_gets_the_metadata_column_and_nothing_else(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -10,17 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile
 
+from kafka_lake.catalog.positions import summary_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.stage import arrow as arrow_stage
-from kafka_lake.ingest.stage import spark_decoding
-from kafka_lake.ingest.stage.arrow import DECODED_BY_ARROW
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import summary_of
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.writers import arrow as arrow_stage
+from kafka_lake.writers import spark_decoding
+from kafka_lake.writers.arrow import DECODED_BY_ARROW
 from kafka_lake_tests.conftest import Topic, View, data_files, keeps_frames
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
@@ -107,6 +107,7 @@ def by_arrow(see: View) -> int:
     return int(summary_of(head).get(DECODED_BY_ARROW, -1))
 
 
+@pytest.mark.exhaustive_cases("schema1")
 @pytest.mark.parametrize("schema", [exhaustive(DDL), DDL.replace("id bigint", "id bigint not null"), exhaustive(None)])
 def test_both_ways_make_the_same_rows_and_the_same_dead_letters(
     schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -225,6 +226,7 @@ def test_what_spark_keeps_of_a_batch_it_forgets_whether_the_commit_is_made_or_no
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_batch_that_is_refused_leaves_no_file_in_any_snapshot(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -255,7 +257,7 @@ def test_packages_that_tasks_lack_are_named(
 
         return run
 
-    from kafka_lake.executors.writing import task
+    from kafka_lake.writers.task import task
 
     monkeypatch.setattr(task, "decode_and_write", lacking)
     spec = topic.spec()
@@ -264,6 +266,7 @@ def test_packages_that_tasks_lack_are_named(
     assert view(spec).catalog.table(spec.identifier) is None
 
 
+@pytest.mark.exhaustive
 def test_a_writer_that_doubles_rows_is_found_out(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:

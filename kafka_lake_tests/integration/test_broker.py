@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import ServerStartError
-from kafka_lake.local_stack.servers import EmbeddedBroker
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +45,7 @@ def consume(broker: EmbeddedBroker, topic: str, count: int) -> list[bytes | None
     return values
 
 
+@pytest.mark.exhaustive
 def test_data_survive_stop_and_kill(tmp_path: Path) -> None:
     broker = EmbeddedBroker(tmp_path / "kafka")
     with broker:
@@ -84,6 +85,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
             EmbeddedBroker(tmp_path / "kafka", port).start()
 
 
+@pytest.mark.exhaustive
 def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "kafka") as broker:
         create_topic(broker, "orders")
@@ -104,7 +106,7 @@ def test_a_broker_that_ends_early_shows_its_log(tmp_path: Path) -> None:
 OWNER = """
 import sys, time
 from pathlib import Path
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.devstack.servers import EmbeddedBroker
 
 EmbeddedBroker(Path(sys.argv[1])).start()
 print("started", flush=True)

@@ -10,14 +10,14 @@ from confluent_kafka import Producer
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.common.records import Probe
-from kafka_lake.ingest.context import Connections
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.records import record_sizes
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_discover import transaction
-from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration

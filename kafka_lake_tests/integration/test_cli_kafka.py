@@ -12,7 +12,7 @@ from typer.testing import Result
 
 import kafka_lake.cli.console
 import kafka_lake.cli.topic
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.devstack.servers import EmbeddedBroker
 
 pytestmark = pytest.mark.integration
 

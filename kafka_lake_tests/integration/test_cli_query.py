@@ -11,12 +11,12 @@ from uuid import uuid4
 import pytest
 from typer.testing import Result
 
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.ingest.context import Connections
+from kafka_lake.catalog.how_to_read import how_to_read_page
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.how_to_read import how_to_read_page
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 
 pytestmark = pytest.mark.integration
@@ -96,6 +96,12 @@ def test_metadata_tables_and_other_names_can_be_asked(query: Query, spec: TopicT
         assert query(f"SELECT count(*) AS n FROM {name}", "--json").exit_code == 0
 
 
+@pytest.mark.exhaustive_cases(
+    "-Syntax error",
+    "SELEC 1-Syntax error",
+    "DROP TABLE {table}-Syntax error",
+    "INSERT INTO {table} SELECT * FROM {table}-Syntax error",
+)
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
@@ -125,6 +131,7 @@ def test_a_topic_without_a_table_is_told_of(command_line: Callable[..., Result])
     assert "kafka-lake ingest later" in refused.stderr
 
 
+@pytest.mark.exhaustive_cases("DuckDB through PyIceberg", "Polars")
 @pytest.mark.parametrize("tool", ["PyIceberg", "DuckDB through PyIceberg", "Polars"])
 def test_the_code_on_the_table_s_page_runs_as_it_stands(catalog: LakeCatalog, spec: TopicTable, tool: str) -> None:
     page = how_to_read_page(catalog.name, spec.identifier, catalog.properties)

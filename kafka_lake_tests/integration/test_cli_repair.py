@@ -10,9 +10,9 @@ from typer.testing import Result
 
 from kafka_lake.cli.repair import DeadLetterOffsets, dead_letters
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
@@ -95,6 +95,7 @@ def test_dead_letters_are_listed_by_class(
         print(caught.value)
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_come_back_and_the_topic_is_read_again(
     mixed: tuple[Topic, TopicTable], view: NewView, cli: Cli
 ) -> None:

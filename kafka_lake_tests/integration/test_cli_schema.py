@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
@@ -84,6 +84,7 @@ def test_a_topic_without_records_or_changes(new_topic: NewTopic, connections: Ne
     assert "long" in result.output
 
 
+@pytest.mark.exhaustive
 def test_the_history_names_snapshot_and_offsets(
     new_topic: NewTopic, connections: NewConnections, view: NewView, cli: Cli
 ) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.components.components.kafka_topic import KafkaTopic
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable, derived_table_name
+from kafka_lake.maintenance.maintain import maintain
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable, derived_table_name
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -80,6 +80,7 @@ def test_keyed_table_has_columns_of_any_name(
     assert current(value) == [(3,)]
 
 
+@pytest.mark.exhaustive
 def test_key_and_order_are_fields_whose_names_no_column_has(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

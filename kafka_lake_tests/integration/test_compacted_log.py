@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.ingest.context import Connections, Observer
+from kafka_lake.engine.frames import Frames
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.spark.frames import Frames
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration

@@ -16,19 +16,19 @@ import dagster as dg
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.ingest.context import Connections, Context, Observer
+from kafka_lake.catalog.positions import ancestors, head_of
+from kafka_lake.devstack.servers import EmbeddedBroker
+from kafka_lake.formats.decoder import batch_metrics
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.decode.decoder import batch_metrics
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.policy import commits_since_compaction
-from kafka_lake.lake.positions import ancestors, head_of
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.maintenance.policy import commits_since_compaction
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.runtime.context import Connections, Context, Observer
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.writers.spark_decoding import SparkDecoding
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
@@ -175,6 +175,7 @@ def test_an_interrupt_in_the_middle_of_a_commit_discards_it(
     assert view(spec).fingerprint() == before
 
 
+@pytest.mark.exhaustive
 def test_small_files_are_compacted_in_between(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec(sort_by=("id desc",))
@@ -228,6 +229,7 @@ def test_a_run_over_some_partitions_only_brings_those_up_to_their_end(
     assert len(run.reports[0].commits) == 3
 
 
+@pytest.mark.exhaustive
 def test_another_run_in_between_is_no_harm(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec()
@@ -253,6 +255,7 @@ def test_another_run_in_between_is_no_harm(new_topic: NewTopic, connections: New
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_others_rolled_back_is_filled_again_though_the_topic_rests(
     new_topic: NewTopic,
     connections: NewConnections,
@@ -312,16 +315,16 @@ def test_records_without_a_time_do_not_count(spark_resource: Any) -> None:
 _RUN = """
 import sys
 import dagster as dg
-from kafka_lake.components.assets import build_topic_assets
-from kafka_lake.components.keys import table_key
-from kafka_lake.components.partitions import partitions_of
+from kafka_lake.orchestration.assets import build_topic_assets
+from kafka_lake.orchestration.keys import table_key
+from kafka_lake.orchestration.partitions import partitions_of
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.components.resources.registry import RegistryResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.presentation import Presentation
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.orchestration.resources.registry import RegistryResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.presentation import Presentation
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.spark import SparkResource
 
 topic, table, brokers, uri, warehouse, folder = sys.argv[1:]
 catalog = CatalogResource(name="lake", properties={"type": "sql", "uri": uri, "warehouse": warehouse})
@@ -349,6 +352,7 @@ with dg.DagsterInstance.local_temp(folder) as instance:
 """
 
 
+@pytest.mark.exhaustive
 def test_dagsters_terminate_ends_the_run_and_nothing_is_left_behind(
     new_topic: NewTopic, view: NewView, broker: EmbeddedBroker, catalog_resource: CatalogResource, tmp_path: Path
 ) -> None:

@@ -10,15 +10,15 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kafka_lake.catalog.positions import LOSSES, head_of, read_state, summary_of
 from kafka_lake.common.offsets import Loss, Position, Watermarks, losses_from_json
-from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import DataLossError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest, reset
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.lake.positions import LOSSES, head_of, read_state, summary_of
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.chaos.brokers import Brokers
 from kafka_lake_tests.conftest import Topic, View
 
@@ -103,6 +103,7 @@ def test_records_behind_a_cut_are_not_missed_in_silence(forgetful: Forgetful, vi
     assert view(spec).ids() == [0, 1, 2, 3, 4, *range(100, 106)]
 
 
+@pytest.mark.exhaustive
 def test_a_cut_can_be_agreed_to_by_a_reset_to_the_very_same_offset(forgetful: Forgetful, view: NewView) -> None:
     spec = forgetful.topic.spec()
     cut_at_three_and_grown_to_eight(forgetful, spec)
@@ -129,6 +130,7 @@ def test_a_cut_that_was_made_good_to_the_offset_before_the_position_is_found_as_
     assert view(spec).ids() == [0, 1, 2, 3, 4, 5, 100, 101]
 
 
+@pytest.mark.exhaustive
 def test_another_leader_with_the_same_log_is_nothing_to_stop_at(forgetful: Forgetful, view: NewView) -> None:
     spec = forgetful.topic.spec()
     forgetful.topic.send_ids(range(3))
@@ -204,6 +206,7 @@ def test_dead_letters_of_records_behind_a_cut_are_added(forgetful: Forgetful, vi
     assert set(OLD_JUNK) <= set(values)
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_from_behind_a_cut_stay(forgetful: Forgetful, view: NewView) -> None:
     spec = forgetful.topic.spec(on_data_loss="continue")
     cut_at_three_and_grown_to_eight(forgetful, spec, OLD_JUNK, [{"id": number} for number in range(103, 108)])

@@ -20,26 +20,26 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobO
 from pyiceberg.exceptions import ServiceUnavailableError
 
 from kafka_lake.common.processes import free_port
-from kafka_lake.components import reporting
-from kafka_lake.components.assets import Presentation, build_topic_assets, follow_sources
-from kafka_lake.components.checks import NO_DEAD_LETTERS
-from kafka_lake.components.jobs import build_replay_job, health_check_key
-from kafka_lake.components.keys import TOPIC_TAG, table_key, topic_key
-from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
-from kafka_lake.components.partitions import partitions_of
-from kafka_lake.components.reporting import BACKFILL_TAG
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensors.requests import run_checks
-from kafka_lake.ingest.commit import CHECKS
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.runner import Runner as Runs
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.orchestration import reporting
+from kafka_lake.orchestration.assets import Presentation, build_topic_assets, follow_sources
+from kafka_lake.orchestration.checks import NO_DEAD_LETTERS
+from kafka_lake.orchestration.jobs import build_replay_job, health_check_key
+from kafka_lake.orchestration.keys import TOPIC_TAG, table_key, topic_key
+from kafka_lake.orchestration.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
+from kafka_lake.orchestration.partitions import partitions_of
+from kafka_lake.orchestration.reporting import BACKFILL_TAG
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.sensors.requests import run_checks
+from kafka_lake.runtime.commit import CHECKS
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.rule import Range, RowCount, RuleEntry
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.written_by import by
 
@@ -222,6 +222,7 @@ def test_a_run_of_a_backfill_tells_of_partitions_alone(new_topic: NewTopic, runn
     assert (newest["end_offset"], newest["rows_added"], newest["lag_after"]) == (1, 1, 0)
 
 
+@pytest.mark.exhaustive_cases("catching up-settings1", "to the topic's end-settings0", "reading again-settings2")
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
@@ -257,6 +258,7 @@ def _rows(event: dg.DagsterEvent) -> int:
     return int(event.materialization.metadata["rows_added"].value)  # type: ignore[call-overload,no-any-return]
 
 
+@pytest.mark.exhaustive
 def test_how_long_records_waited_shows(new_topic: NewTopic, runner: Runner) -> None:
     topic = new_topic(2)
     now = int(time.time() * 1000)
@@ -351,6 +353,7 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_a_continuous_run_that_a_gate_fails_tells_of_the_commits_before(
     new_topic: NewTopic, runner: Runner, view: NewView
 ) -> None:
@@ -376,6 +379,7 @@ def test_a_continuous_run_that_a_gate_fails_tells_of_the_commits_before(
     assert view(spec).ids() == [0, 1]
 
 
+@pytest.mark.exhaustive
 def test_what_a_run_has_told_stays_in_sight_until_it_ends(
     new_topic: NewTopic, runner: Runner, view: NewView, connections: NewConnections
 ) -> None:
@@ -475,6 +479,7 @@ def test_a_catalog_that_does_not_answer_after_the_commit_fails_no_run(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_goes_on_tells_in_a_tag_until_when(new_topic: NewTopic, runner: Runner) -> None:
     topic = new_topic()
     topic.send_ids([0])
@@ -516,6 +521,7 @@ def test_a_run_that_finds_nothing_more_to_do_ends_and_is_told_of_once(new_topic:
     assert {key: m["rows_added"] for key, m in by_partition(again).items()} == {"0": 0, "1": 0}
 
 
+@pytest.mark.exhaustive
 def test_a_catch_up_run_continues_while_records_come_until_another_one_waits(
     new_topic: NewTopic, runner: Runner, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -668,6 +674,7 @@ def test_the_checks_alone_look_at_the_published_table_without_spark(
     assert view(spec).fingerprint() == before
 
 
+@pytest.mark.exhaustive
 def test_one_check_alone(new_topic: NewTopic, runner: Runner, connections: NewConnections) -> None:
     topic = new_topic()
     topic.send_ids([0])
@@ -783,6 +790,9 @@ def test_a_catalog_that_is_gone_is_the_runs_failure_with_the_sentence_first(
     assert not any("hush" in e.to_json() for e in runner.instance.all_logs(result.run_id))
 
 
+@pytest.mark.exhaustive_cases(
+    "no samples-False-fail", "masked-True-table", "quoted-False-fail", "no samples-True-table", "quoted-True-table"
+)
 @pytest.mark.parametrize(("arrow", "policy"), [(True, "table"), (False, "fail")])
 @pytest.mark.parametrize(
     ("settings", "left"),
@@ -877,6 +887,7 @@ def test_chosen_partitions_are_replaced_from_the_ui(new_topic: NewTopic, runner:
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_the_job_knows_the_topics_of_its_code_location(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "kafka_lake.definitions"]
     config = tmp_path / "config.yaml"
@@ -904,7 +915,7 @@ def test_the_job_moves_dead_letters_and_what_lies_downstream_notices(
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     assert runner.run(strict, (0, 0)).success
     # In process a job has no code location to ask.
-    monkeypatch.setattr("kafka_lake.components.jobs._topics", lambda context: [lenient])
+    monkeypatch.setattr("kafka_lake.orchestration.jobs._topics", lambda context: [lenient])
     definitions = dg.Definitions(
         assets=build_topic_assets(lenient, SHOWN),
         jobs=[build_replay_job()],

@@ -17,10 +17,10 @@ from kafka_lake.common.processes import free_port
 from kafka_lake.demo import deliveries
 from kafka_lake.demo.deliveries import DeliveryProducer
 from kafka_lake.demo.up import demo_trickles
-from kafka_lake.local_stack.running import Ports
-from kafka_lake.local_stack.servers import EmbeddedBroker, EmbeddedRegistry
-from kafka_lake.local_stack.stack import Stack
-from kafka_lake.spark.jars import ensure_jars, jars_root
+from kafka_lake.devstack.running import Ports
+from kafka_lake.devstack.servers import EmbeddedBroker, EmbeddedRegistry
+from kafka_lake.devstack.stack import Stack
+from kafka_lake.engine.jars import ensure_jars, jars_root
 from kafka_lake_tests.conftest import Topic
 
 pytestmark = pytest.mark.integration
@@ -89,6 +89,7 @@ def test_live_deliveries_change_their_schema_after_a_while_and_say_so(
     assert said == [f"From now on deliveries have a tip: version 2 of {topic}-value is registered"]
 
 
+@pytest.mark.exhaustive
 def test_a_registry_that_cant_be_retrieved_leaves_the_deliveries_out_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,23 +11,23 @@ import dagster as dg
 import pytest
 from dagster import ResourceDefinition
 
-from kafka_lake.components.assets import Presentation
-from kafka_lake.components.derived_assets import build_derived_asset
-from kafka_lake.components.keys import op_name
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.engine import DeriveReport, Engine
-from kafka_lake.derive.run import derive
+from kafka_lake.catalog.branches import StagingBranch
+from kafka_lake.catalog.positions import ancestors, head_of
+from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.derived.engine import DeriveReport, Engine
+from kafka_lake.derived.run import derive
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.maintenance.procedures import compact
-from kafka_lake.lake.positions import ancestors, head_of
+from kafka_lake.maintenance.procedures import compact
+from kafka_lake.orchestration.assets import Presentation
+from kafka_lake.orchestration.derived_assets import build_derived_asset
+from kafka_lake.orchestration.keys import op_name
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
+from kafka_lake.spec.rule import Range, RowCount, RuleEntry
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 from kafka_lake_tests.integration.test_exactly_once import Killed, at
 
@@ -203,6 +203,7 @@ def overtaken(world: World, spec: DerivedTable) -> None:
     assert world.branches(spec) == {"main"}, "what dead runs left is gone"
 
 
+@pytest.mark.exhaustive
 def test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_dead_letters(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_
     assert [world.derive(spec).snapshot for spec in specs] == [None] * 3
 
 
+@pytest.mark.exhaustive
 def test_derived_tables_are_what_a_plain_computation_gives_after_any_history(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +305,7 @@ EVENTS = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_the_examples_are_what_a_plain_computation_gives_with_late_rows_too(world: World) -> None:
     world.spec = world.topic.spec(LOOSE)
     once = orders(world, "once", "upsert", DEDUPLICATED, key={"id": "id"})
@@ -385,6 +388,7 @@ def test_files_without_new_rows_or_touched_keys_are_not_read(world: World) -> No
     assert len(world.table(everything)) == 6
 
 
+@pytest.mark.exhaustive
 def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
     world: World, catalog_resource: CatalogResource, spark_resource: SparkResource
 ) -> None:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.engine import Engine
-from kafka_lake.derive.run import derive
+from kafka_lake.catalog.branches import StagingBranch
+from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.derived.engine import Engine
+from kafka_lake.derived.run import derive
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.maintenance.procedures import compact
+from kafka_lake.maintenance.procedures import compact
+from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic
 from kafka_lake_tests.integration.test_exactly_once import Killed, at
 from kafka_lake_tests.integration.test_routes import assert_all_once, killed_at, number_of, send_events, spec_of
@@ -172,6 +172,7 @@ def kinds_of(rows: Mapping[Place, Row]) -> set[str]:
     return {row["type"] for row in rows.values()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 def test_the_ledger_is_right_at_each_level_of_a_chain_whatever_happens(
     new_topic: Callable[..., Topic],

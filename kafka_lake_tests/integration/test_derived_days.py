@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import duckdb
 import pytest
 
-from kafka_lake.components.derived_assets import time_partitions_of
-from kafka_lake.derive.derived_table import DerivedTable, TimePartitions, Window
-from kafka_lake.derive.run import derive
+from kafka_lake.catalog.lake_catalog import quoted
+from kafka_lake.derived.derived_table import DerivedTable, TimePartitions, Window
+from kafka_lake.derived.run import derive
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.context import Observer
-from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest
-from kafka_lake.lake.catalog import quoted
-from kafka_lake.lake.maintenance.policy import Maintenance
+from kafka_lake.maintenance.maintain import maintain
+from kafka_lake.orchestration.derived_assets import time_partitions_of
+from kafka_lake.runtime.context import Observer
+from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake_tests.conftest import NAMESPACE
 from kafka_lake_tests.integration.test_derived import START, World, orders, world
 from kafka_lake_tests.integration.test_derived_partitions import DAY, by_day, moment
@@ -103,6 +103,7 @@ def texts(rows: list[dict[str, Any]], column: str) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CASES)
 def test_each_partition_is_what_duckdb_computes_and_others_are_as_they_were(name: str, world: World) -> None:
     case, chance = CASES[name], random.Random(name)
@@ -160,6 +161,7 @@ def make(world: World, specs: list[DerivedTable], stamp: Callable[[int], int | N
         world.derive(spec)
 
 
+@pytest.mark.exhaustive
 def test_rows_of_a_key_may_be_of_several_days(world: World) -> None:
     sql = (
         "SELECT store, session_window.start AS at, count(*) AS n FROM {source} "
@@ -175,6 +177,7 @@ def test_rows_of_a_key_may_be_of_several_days(world: World) -> None:
     assert world.derive(spec).snapshot is None
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_is_replaced_is_computed_as_a_whole(world: World) -> None:
     sql = "SELECT id, CAST(current_timestamp() AS DATE) AS at FROM {source}"
     spec = orders(world, "today", "replace", sql, partitions=CUT)
@@ -185,6 +188,7 @@ def test_a_table_that_is_replaced_is_computed_as_a_whole(world: World) -> None:
     assert sorted(row["id"] for row in world.table(spec)) == list(range(6))
 
 
+@pytest.mark.exhaustive
 def test_a_row_of_others_goes_and_tables_below_notice(world: World) -> None:
     spec = orders(world, "rows", "append", "SELECT id, at FROM {source}", partitions=CUT)
     below = orders(world, "below", "append", "SELECT id, at FROM {source}", source=spec.table)
@@ -200,6 +204,7 @@ def test_a_row_of_others_goes_and_tables_below_notice(world: World) -> None:
         world.derive(below)
 
 
+@pytest.mark.exhaustive
 def test_days_that_have_expired_stay_if_another_one_is_computed(world: World) -> None:
     day = "date_trunc('day', at)"
     sql = f"SELECT {day} AS at, store, sum(total) AS total FROM {{source}} GROUP BY {day}, store"

@@ -11,22 +11,22 @@ import dagster as dg
 import pytest
 from dagster import ResourceDefinition
 
-from kafka_lake.components.assets import Presentation, build_topic_assets
-from kafka_lake.components.derived_assets import build_derived_asset, time_partitions_of, up_to_date_tags
-from kafka_lake.components.keys import table_key, work_name
-from kafka_lake.components.partitions import register_partitions
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.derive.derived_table import DerivedTable, TimePartitions, Window
-from kafka_lake.derive.run import derive
+from kafka_lake.catalog.branches import StagingBranch
+from kafka_lake.derived.derived_table import DerivedTable, TimePartitions, Window
+from kafka_lake.derived.run import derive
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.context import Connections, RetryPolicy
 from kafka_lake.ingest.run import ingest
-from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.orchestration.assets import Presentation, build_topic_assets
+from kafka_lake.orchestration.derived_assets import build_derived_asset, time_partitions_of, up_to_date_tags
+from kafka_lake.orchestration.keys import table_key, work_name
+from kafka_lake.orchestration.partitions import register_partitions
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections, RetryPolicy
 from kafka_lake_tests.conftest import NAMESPACE, Topic
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_derived import START, World, orders, world
 from kafka_lake_tests.integration.test_exactly_once import Killed
-from kafka_lake_tests.lanes import exhaustive
 
 __all__ = ["world"]
 pytestmark = pytest.mark.integration
@@ -53,6 +53,7 @@ def by_day(world: World, spec: DerivedTable, column: str) -> dict[int, list[Any]
     return {day: sorted(rows) for day, rows in sorted(found.items())}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_day_is_computed_again_and_no_other_row_changes(
     kind: str, world: World, monkeypatch: pytest.MonkeyPatch
@@ -213,6 +214,7 @@ def test_a_row_that_has_changed_its_day_is_neither_lost_nor_there_twice(day: int
     assert [row["day"] for row in world.table(spec)] == [START + DAY + timedelta(hours=12)]
 
 
+@pytest.mark.exhaustive
 def test_days_computed_at_once_beside_a_run_for_new_rows_are_right(world: World) -> None:
     cut = f"daily(day, {START:%Y-%m-%d})"
     spec = orders(world, "days", "append", "SELECT id, at AS day FROM {source}", partitions=cut)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake_tests.integration.test_derived import LOOSE, START, World, orders, world
@@ -69,6 +69,7 @@ def refusal(world: World, spec: DerivedTable) -> str:
     return ""
 
 
+@pytest.mark.exhaustive
 def test_wrong_incremental_queries_are_refused_with_both_rows(world: World) -> None:
     world.spec = world.topic.spec(LOOSE)
     send(world, range(12))

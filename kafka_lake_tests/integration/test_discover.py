@@ -27,14 +27,14 @@ from typer.testing import Result
 
 import kafka_lake.cli.discover
 import kafka_lake.cli.project
+from kafka_lake.devstack.servers import EmbeddedBroker, EmbeddedRegistry
 from kafka_lake.discovery.discover import Discovered, discover, topics_of
 from kafka_lake.discovery.guess import Column
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Sample, Sampler
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.local_stack.servers import EmbeddedBroker, EmbeddedRegistry
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.integration.test_kafka_errors import ADMIN, GUEST, port, secured  # noqa: F401
 from kafka_lake_tests.transactions import await_transactions
@@ -329,6 +329,7 @@ def test_a_cluster_without_topics_is_said_to_have_none(
     assert cli("--json").stdout.strip() == "[]"
 
 
+@pytest.mark.exhaustive
 def test_topics_are_listed_and_the_chosen_written(
     new_topic: NewTopic, cli: Callable[..., Result], tmp_path: Path
 ) -> None:

@@ -9,14 +9,14 @@ import pytest
 from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.read import SAMPLE_RECORDS
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
@@ -40,6 +40,7 @@ def letters(see: View) -> list[tuple[int, str]]:
     return sorted((row["offset"], row["error_class"]) for row in see.dead_letters())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.in_contract
 def test_new_fields_at_every_depth_are_found_in_the_pass_that_writes(
     new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -69,6 +70,7 @@ def test_new_fields_at_every_depth_are_found_in_the_pass_that_writes(
     }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_names_that_no_column_can_have(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic, long = new_topic(), "n" * 300
     topic.send({"id": 1, "a.b": 2, "": 3, "_file": 4, "_kafka": 5, "back`tick": 6, long: 7, "ü ñ": 8})
@@ -92,6 +94,7 @@ def test_names_that_no_column_can_have(new_topic: NewTopic, connections: NewConn
     ]
 
 
+@pytest.mark.exhaustive
 def test_inferred_numbers_are_bigints_or_doubles(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -140,6 +143,7 @@ def test_new_table_gets_fields_that_its_sample_lacks(
     assert [(n, each) for n, each in enumerate(rows["rare"].to_pylist()) if each] == [(count // 2, {"price": 1.5})]
 
 
+@pytest.mark.exhaustive
 def test_narrow_columns_widen_when_a_record_needs_it(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -181,6 +185,7 @@ def test_values_that_do_not_fit_are_dead_letters_by_default(
     assert report.total("decoded_singly") >= 2
 
 
+@pytest.mark.exhaustive
 def test_or_get_a_column_beside_it(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     topic.send({"id": 1, "price": 5, "s": {"n": 1}, "tags": [1]})
@@ -205,6 +210,7 @@ def test_or_get_a_column_beside_it(new_topic: NewTopic, connections: NewConnecti
     assert any(column == "price" and "price__v2" in why for column, what, why in notes(report) if what == "not changed")
 
 
+@pytest.mark.exhaustive
 def test_or_fail_the_run(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     topic.send({"id": 1, "price": 5})
@@ -240,6 +246,7 @@ def test_a_frozen_table_refuses_and_one_that_ignores_new_fields_says_so(
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_a_declared_schema_obeys_the_policy_too(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -284,6 +291,7 @@ def test_a_rename_keeps_the_field_and_takes_both_names(
     assert values(see)[3] == {"id": 4, "s": {"customer": "d"}, "renamed": "w"}
 
 
+@pytest.mark.exhaustive
 def test_times_are_inferred_where_that_is_asked_for(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -353,6 +361,7 @@ def test_the_layout_follows_the_settings(new_topic: NewTopic, connections: NewCo
     assert [(r["id"], r["area"]) for r in values(see)] == [(1, "eu"), (2, "us"), (3, "apac")]
 
 
+@pytest.mark.exhaustive
 def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more_pass(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -374,6 +383,7 @@ def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more
     assert values(view(spec)) == [first, {**first, "new": 1}]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("arrow", [True, exhaustive(False)])
 def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
     arrow: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -451,6 +461,7 @@ def test_what_a_refused_commit_did_to_the_columns_stays_and_changes_no_row(
     assert ("later", "added") in {(column, what) for column, what, _ in notes(report)}
 
 
+@pytest.mark.exhaustive
 def test_a_column_that_somebody_drops_by_hand_stops_no_run_and_comes_back_with_the_records_that_have_it(
     new_topic: Callable[..., Topic], connections: Callable[[], Connections], view: Callable[[TopicTable], View]
 ) -> None:

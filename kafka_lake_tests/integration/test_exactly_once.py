@@ -16,17 +16,17 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, To
 from confluent_kafka.admin import NewPartitions
 from pyiceberg.types import StringType
 
+from kafka_lake.catalog.branches import StagingBranch
+from kafka_lake.catalog.positions import LOSSES, summary_of
 from kafka_lake.common.offsets import Loss, losses_from_json
 from kafka_lake.errors import DataLossError, TableError, TopicReplacedError
-from kafka_lake.ingest.context import Connections, Observer, RetryPolicy
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import LOSSES, summary_of
+from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -162,6 +162,7 @@ def test_two_runs_at_once_without_choreography(new_topic: NewTopic, connections:
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive_cases("primary staged-False", "primary published-True")
 @pytest.mark.in_contract
 @pytest.mark.parametrize(
     ("step", "visible"),
@@ -189,6 +190,7 @@ def test_a_run_killed_at_any_step_is_completed_by_the_next(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_of_a_killed_run_stay_single_if_others_come_between(
     new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Any
 ) -> None:
@@ -223,12 +225,12 @@ def test_dead_letters_of_a_killed_run_stay_single_if_the_next_cuts_smaller_commi
 _VICTIM = """
 import json, os, signal, sys
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.context import Observer
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.context import Observer
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.spark import SparkResource
 
 topic, table, spark_dir = sys.argv[1:]
 kafka, catalog = KafkaResource(), CatalogResource()
@@ -558,6 +560,7 @@ def test_a_table_with_rows_of_another_topic_is_not_taken_for_others(
     assert view(copy).ids() == [0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "partitioned", [exhaustive((), id="whole"), pytest.param(("bucket(4, id)",), id="partitioned")]
 )

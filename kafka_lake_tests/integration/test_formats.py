@@ -16,16 +16,16 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from kafka_lake.catalog.positions import summary_of
+from kafka_lake.devstack.servers import EmbeddedRegistry
 from kafka_lake.errors import ConfigurationError, RegistryError, TableError
-from kafka_lake.executors.decoded import ANOTHER_TYPE
-from kafka_lake.ingest.context import Connections, Observer
+from kafka_lake.formats.task.decoded import ANOTHER_TYPE
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.lake.positions import summary_of
-from kafka_lake.local_stack.servers import EmbeddedRegistry
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View, data_files
 
 pytestmark = pytest.mark.integration
@@ -135,6 +135,7 @@ def test_five_schema_versions_interleaved_in_one_batch(
     assert [(c.column, c.what) for c in evolution.changes] == [("when", "added")]
 
 
+@pytest.mark.exhaustive
 def test_what_avro_cannot_be_is_a_dead_letter_with_its_reason(
     new_topic: NewTopic,
     connections: NewConnections,

@@ -7,16 +7,16 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_lake.components.assets import Presentation, build_topic_assets
-from kafka_lake.components.checks import FRESHNESS, freshness, freshness_changes
-from kafka_lake.components.keys import table_key
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensors.topics import build_sensor
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.orchestration.assets import Presentation, build_topic_assets
+from kafka_lake.orchestration.checks import FRESHNESS, freshness, freshness_changes
+from kafka_lake.orchestration.keys import table_key
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.sensors.topics import build_sensor
+from kafka_lake.runtime.context import Connections
 from kafka_lake_tests.conftest import Topic
 
 pytestmark = pytest.mark.integration
@@ -77,7 +77,7 @@ def test_a_record_that_waits_too_long_shows_and_a_quiet_topic_is_fresh(
     def fails(*_: object) -> Any:
         raise OSError("no record comes")
 
-    monkeypatch.setattr("kafka_lake.components.checks.arrival_times", fails)
+    monkeypatch.setattr("kafka_lake.orchestration.checks.arrival_times", fails)
     context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=asked, cursor=cursor)
     found = repository.get_sensor_def("kafka_offsets").evaluate_tick(context)
     assert table_key(spec) in {key for request in found.run_requests for key in request.asset_selection}

@@ -14,14 +14,14 @@ import fastavro
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from kafka_lake.executors.decoded import ANOTHER_TYPE
-from kafka_lake.ingest.context import Connections
+from kafka_lake.devstack.servers import EmbeddedRegistry
+from kafka_lake.formats.task.decoded import ANOTHER_TYPE
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.local_stack.servers import EmbeddedRegistry
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -98,6 +98,7 @@ def test_json_of_every_kind(
     assert classes["too_deep"] == 5
 
 
+@pytest.mark.exhaustive
 def test_thousands_of_columns(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     wide = {f"c{n}": n for n in range(COLUMNS)}
@@ -115,6 +116,7 @@ def test_thousands_of_columns(new_topic: NewTopic, connections: NewConnections, 
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("format_", ["avro", exhaustive("confluent")])
 def test_random_bytes_behind_real_schema_ids(
     format_: str, new_topic: NewTopic, connections: NewConnections, view: NewView, registry: EmbeddedRegistry

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
-from kafka_lake.ingest.topic_table import Route, TopicTable, When
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.history_model import Event, assert_tiles, history
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
 from kafka_lake_tests.integration.test_keyed import facts
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -124,6 +124,7 @@ def model(events: list[Event]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
 def test_a_history_is_that_of_all_events_whatever_dies_in_between(
     seed: int,
@@ -158,6 +159,7 @@ def second(number: float) -> datetime:
     return datetime.fromtimestamp(number, UTC)
 
 
+@pytest.mark.exhaustive
 def test_versions_of_debezium_count_from_the_time_of_their_change_on(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -200,6 +202,7 @@ def test_versions_of_debezium_count_from_the_time_of_their_change_on(
     assert sum(row["_is_deleted"] for row in view(spec).rows()) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_history_goes_with_the_columns_of_its_records(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -276,6 +279,7 @@ def test_a_column_to_track_that_rows_lack_is_an_error(
         ingest(topic.spec(None, write="history", key_format="string", track=("nothing",)), connections(), "run-1")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("deletes", "wanted"),
     [
@@ -297,6 +301,7 @@ def test_deletes_end_versions_unless_they_are_ignored(
     assert sum(row["valid_to"] is None for row in view(spec).rows()) == (0 if deletes == "apply" else 2)
 
 
+@pytest.mark.exhaustive
 def test_a_history_widens_with_its_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(1)
     spec = topic.spec("id int, at int, v string", write="history", key=("id",), order_by=("at",))
@@ -309,6 +314,7 @@ def test_a_history_widens_with_its_table(new_topic: NewTopic, connections: NewCo
     assert versions(view(spec), "more") == [(1, 1, 2**40, None), (1, 2**40, None, 0.5), (2, 1, None, None)]
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_published_if_the_table_has_a_change_twice(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.decode.rows import DELETED, EVENT, EVENT_TYPE, METADATA, VALID_FROM, VALID_TO
-from kafka_lake.ingest.keyed.history import Shape, events_of, is_changed, joined, with_intervals
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, Keys
+from kafka_lake.formats.rows import DELETED, EVENT, EVENT_TYPE, METADATA, VALID_FROM, VALID_TO
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.writers.upsert.history import Shape, events_of, is_changed, joined, with_intervals
+from kafka_lake.writers.upsert.keys import AT, DOES, KEPT, Keys
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.history_model import Event, assert_tiles, history
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -78,6 +78,7 @@ def as_told(row: Any) -> tuple[Any, ...]:
     return (row["valid_from"], row["valid_to"], row[DELETED], row["a"], row["b"], row["m"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("track", [("a", "m"), exhaustive(()), exhaustive(("b",))])
 def test_the_rows_are_those_of_all_events_sorted_at_once(track: tuple[str, ...], spark_resource: SparkResource) -> None:
     spark, shape = spark_resource.spark_session, shape_of(track)

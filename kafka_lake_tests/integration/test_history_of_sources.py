@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.history_versions import Told, assert_versions, versions
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -127,6 +127,7 @@ class Database:
         self.changes[key].append(replace(told, order=(*told.order, *sent[0].place), place=sent[0].place))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
 def test_a_history_has_the_versions_that_the_database_had(
     seed: int,
@@ -162,6 +163,7 @@ def test_a_history_has_the_versions_that_the_database_had(
     assert_versions(view(spec), database.changes, columns, track or columns)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, exhaustive(3)])
 def test_changes_of_a_part_of_a_row_make_the_versions_that_they_tell(
     seed: int, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -192,6 +194,7 @@ def test_changes_of_a_part_of_a_row_make_the_versions_that_they_tell(
 NOON = datetime(2026, 1, 4, 12, tzinfo=UTC)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("kind", "values", "times", "end"),
     [
@@ -241,6 +244,7 @@ def test_an_interval_has_the_type_of_the_order(
     assert found == [(times[0], times[1], "a"), (times[1], times[2], "b"), *third, (times[3], None, "d")]
 
 
+@pytest.mark.exhaustive
 def test_what_a_connector_sends_once_more_changes_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest, replay_dead_letters
-from kafka_lake.ingest.topic_table import Route, TopicTable, When
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.rule import RuleEntry
+from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 
 pytestmark = pytest.mark.integration

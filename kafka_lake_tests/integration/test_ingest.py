@@ -16,12 +16,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from kafka_lake.errors import AuditFailedError, ConfigurationError, UnknownTopicError
 from kafka_lake.ingest import telemetry
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.transactions import await_transactions
 from kafka_lake_tests.written_by import by
 
@@ -364,6 +364,7 @@ def test_start_latest_and_start_at_a_time(new_topic: NewTopic, connections: NewC
     assert ingest(latest, replace(connections(), spark=no_spark), "run-3").commits == []
 
 
+@pytest.mark.exhaustive_cases("None")
 @pytest.mark.parametrize("schema", ["id bigint", None])
 def test_start_latest_means_the_first_run_and_not_every_run(
     schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -498,6 +499,7 @@ FAILING = {
 }
 
 
+@pytest.mark.exhaustive_cases("a transform")
 @pytest.mark.parametrize("why", FAILING)
 def test_a_first_run_that_fails_leaves_no_empty_tables(
     why: str, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -526,6 +528,7 @@ def test_a_first_run_that_fails_leaves_no_empty_tables(
         assert len(view(mended).dead_letters()) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_time_that_no_table_holds_is_null_and_named(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -546,6 +549,7 @@ def test_a_time_that_no_table_holds_is_null_and_named(
         assert [(note.column, note.what) for note in finding.changes] == [("_kafka.timestamp", "not kept")]
 
 
+@pytest.mark.exhaustive
 def test_what_was_fetched_beyond_a_batch_is_freed(
     new_topic: Callable[..., Topic], connections: Callable[..., Connections]
 ) -> None:

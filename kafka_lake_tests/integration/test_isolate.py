@@ -6,10 +6,10 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from kafka_lake.errors import EveryRecordFailsError
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
@@ -27,6 +27,7 @@ def fast(topic: Topic, ids: range, partitions: int) -> None:
     assert topic.producer.flush(20) == 0
 
 
+@pytest.mark.exhaustive
 def test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

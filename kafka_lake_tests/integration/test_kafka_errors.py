@@ -26,6 +26,8 @@ from confluent_kafka.admin import (
 import kafka_lake.kafka.client
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.common.processes import ServerProcess, free_port, port_open
+from kafka_lake.engine.jars import jars_classpath
+from kafka_lake.engine.java import find_java
 from kafka_lake.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -34,8 +36,6 @@ from kafka_lake.errors import (
     UnknownTopicError,
 )
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.spark.jars import jars_classpath
-from kafka_lake.spark.java import find_java
 
 pytestmark = pytest.mark.integration
 
@@ -131,6 +131,7 @@ def refusal(
     return failed.value, time.monotonic() - began
 
 
+@pytest.mark.exhaustive_cases("topics")
 @pytest.mark.parametrize("question", [topics, watermarks])
 def test_a_wrong_password_is_told_in_seconds(question: Callable[[KafkaCluster], Any], port: int) -> None:
     error, seconds = refusal(question, secured(port, "guest", WRONG), PATIENCE)
@@ -227,6 +228,7 @@ def test_who_may_is_answered(port: int) -> None:
         cluster.watermarks_of(f"nothing-{uuid.uuid4().hex}")
 
 
+@pytest.mark.exhaustive_cases("topics")
 @pytest.mark.parametrize("question", [topics, watermarks])
 def test_a_port_where_nothing_listens_is_named_with_the_reason(question: Callable[[KafkaCluster], Any]) -> None:
     dead = free_port()
@@ -237,6 +239,7 @@ def test_a_port_where_nothing_listens_is_named_with_the_reason(question: Callabl
     assert "after" not in str(error)
 
 
+@pytest.mark.exhaustive_cases("topics")
 @pytest.mark.parametrize("question", [topics, watermarks])
 def test_brokers_that_are_all_down_are_given_up_early(question: Callable[[KafkaCluster], Any]) -> None:
     cluster = KafkaCluster({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, PATIENCE)
@@ -245,6 +248,7 @@ def test_brokers_that_are_all_down_are_given_up_early(question: Callable[[KafkaC
     assert cluster._patience() < PATIENCE / 2
 
 
+@pytest.mark.exhaustive_cases("topics")
 @pytest.mark.parametrize("question", [topics, watermarks])
 def test_who_accepts_connections_and_is_silent_is_given_up_early(
     question: Callable[[KafkaCluster], Any], monkeypatch: pytest.MonkeyPatch

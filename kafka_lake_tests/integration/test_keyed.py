@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from kafka_lake.cdc.task.unavailable import DEFAULT_PLACEHOLDER
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.executors.changes.unavailable import DEFAULT_PLACEHOLDER
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -35,6 +35,7 @@ def facts(report: Any) -> dict[str, Any]:
     return next(f.facts for f in report.commits[-1].findings if f.check == "row_count")
 
 
+@pytest.mark.exhaustive
 def test_a_row_for_each_key_as_its_newest_record_left_it(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -87,6 +88,7 @@ def test_the_order_is_the_columns_and_a_delete_is_remembered(
     assert {(c["error_class"]) for c in view(spec).dead_letters()} == {"no_order", "no_key"}
 
 
+@pytest.mark.exhaustive
 def test_a_change_may_tell_some_columns_and_leave_the_others(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_change_may_tell_some_columns_and_leave_the_others(
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_a_partial_change_that_marks_a_row_leaves_the_other_columns(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -158,6 +161,7 @@ def test_a_key_of_two_partitions_without_an_order_stops_the_run(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_a_key_may_be_of_any_type_that_has_an_order(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -208,6 +212,7 @@ def test_a_key_may_get_more_fields_and_wider_ones(
     assert rows(view(wide), "v") == [("new",)]
 
 
+@pytest.mark.exhaustive_cases("False-0:4-left0")
 @pytest.mark.parametrize("write", ["upsert", "history"])
 def test_what_is_read_again_from_before_a_tombstone_stays_gone(
     write: Any, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -235,6 +240,7 @@ def test_what_is_read_again_from_before_a_tombstone_stays_gone(
     assert current("id", "at") == [(1, 8), (3, 7)]
 
 
+@pytest.mark.exhaustive
 def test_a_tombstone_is_newer_than_what_came_before_it_in_its_partition(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -262,6 +268,7 @@ def test_a_tombstone_is_newer_than_what_came_before_it_in_its_partition(
         assert {row["id"] for row in view(spec).rows()} == ends, "each by itself" if cut else "all at once"
 
 
+@pytest.mark.exhaustive_cases("False")
 @pytest.mark.parametrize("others", [False, exhaustive(True)])
 def test_a_change_that_finds_what_it_lacked_once_a_run_has_died_is_no_dead_letter_any_more(
     others: bool,
@@ -290,6 +297,7 @@ def test_a_change_that_finds_what_it_lacked_once_a_run_has_died_is_no_dead_lette
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_columns_of_debezium_keep_what_was_not_told(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -366,6 +374,7 @@ def test_a_row_that_needs_a_new_column_has_what_a_later_change_leaves_out(
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_change_that_makes_its_batch_fail_becomes_a_dead_letter(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -385,6 +394,7 @@ def test_a_change_that_makes_its_batch_fail_becomes_a_dead_letter(
     assert (rows(view(fixed), "v"), view(fixed).dead_letters()) == ([("a",), ("poison",)], [])
 
 
+@pytest.mark.exhaustive
 def test_text_of_times_is_ordered_by_time(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(1)
     spec = topic.spec(None, write="upsert", order_by=("at",))
@@ -398,6 +408,7 @@ def test_text_of_times_is_ordered_by_time(new_topic: NewTopic, connections: NewC
     assert rows(view(spec), "v") == [("newer",)]
 
 
+@pytest.mark.exhaustive
 def test_what_a_source_calls_its_columns_means_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -415,6 +426,7 @@ def test_what_a_source_calls_its_columns_means_nothing(
     assert found["_key"] == "2"
 
 
+@pytest.mark.exhaustive
 def test_a_key_that_was_deleted_in_another_partition_stops_the_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -443,6 +455,7 @@ def debezium(op: str, lsn: int, after: dict[str, Any] | None = None, commit: int
     return {"before": None, "after": after, "op": op, "source": source, "ts_ms": 1}
 
 
+@pytest.mark.exhaustive
 def test_debezium_without_a_setting_but_its_name(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -474,6 +487,7 @@ def test_debezium_without_a_setting_but_its_name(
     assert facts(report)["rows_deleted"] == 1
 
 
+@pytest.mark.exhaustive
 def test_random_changes_end_as_a_model_in_memory(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -493,6 +507,7 @@ def test_random_changes_end_as_a_model_in_memory(
         )
 
 
+@pytest.mark.exhaustive
 def test_the_columns_of_a_records_key_may_be_called_otherwise_in_the_table(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -590,6 +605,7 @@ def test_the_table_is_what_the_database_is(
         assert view(spec).dead_letters() == []
 
 
+@pytest.mark.exhaustive_cases("deletes published")
 @pytest.mark.parametrize("step", ["deletes published", "primary staged", exhaustive("audited")])
 def test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be(
     step: str,
@@ -616,6 +632,7 @@ def test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_a_topic_is_read_again_without_harm_and_by_todays_settings(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -635,6 +652,7 @@ def test_a_topic_is_read_again_without_harm_and_by_todays_settings(
     assert rows(view(spec), "v") == [("y",)]
 
 
+@pytest.mark.exhaustive_cases("ignore-left1", "soft-left0")
 @pytest.mark.parametrize(
     ("deletes", "left"),
     [("soft", [("a", True), ("b", False)]), ("ignore", [("a", None), ("b", None)])],
@@ -685,6 +703,7 @@ def test_order_by_set_later_counts_from_then_on(
     assert rows(view(spec), "id", "at", "v") == [(1, 4, "older")]
 
 
+@pytest.mark.exhaustive
 def test_order_of_a_history_needs_a_new_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(1)
     spec = topic.spec("id bigint, at bigint", write="history", key=("id",))
@@ -722,6 +741,7 @@ def test_settings_that_do_not_go_with_the_rows_are_refused(new_topic: NewTopic, 
         ingest(topic.spec("id int, at int"), connections(), "run-3")
 
 
+@pytest.mark.exhaustive
 def test_deletes_are_forgotten_after_their_time(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

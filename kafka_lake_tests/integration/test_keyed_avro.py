@@ -12,12 +12,12 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from kafka_lake.devstack.servers import EmbeddedRegistry
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.local_stack.servers import EmbeddedRegistry
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.debezium_avro import (
     DECIMAL,
@@ -187,6 +187,7 @@ def test_debezium_in_avro_without_a_setting_but_its_name(
     assert rows(view(spec), "id", "name") == [(1, "back")]
 
 
+@pytest.mark.exhaustive
 def test_a_field_that_is_left_out_may_have_any_type(
     new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
 ) -> None:
@@ -203,6 +204,7 @@ def test_a_field_that_is_left_out_may_have_any_type(
     assert view(spec).dead_letters() == []
 
 
+@pytest.mark.exhaustive
 def test_a_row_has_the_types_of_its_source(
     new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
 ) -> None:
@@ -220,6 +222,7 @@ def test_a_row_has_the_types_of_its_source(
     assert {name: empty[name] for name in nothing} == nothing
 
 
+@pytest.mark.exhaustive
 def test_values_that_were_not_sent_stay(
     new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
 ) -> None:
@@ -250,6 +253,7 @@ def test_values_that_were_not_sent_stay(
     assert b64encode(PLACEHOLDER.encode()).decode() not in str(view(spec).rows())
 
 
+@pytest.mark.exhaustive
 def test_the_row_evolves_in_its_envelope(
     new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
 ) -> None:
@@ -269,6 +273,7 @@ def test_the_row_evolves_in_its_envelope(
     assert view(spec).dead_letters() == []
 
 
+@pytest.mark.exhaustive
 def test_what_is_no_change_of_a_row_says_what_it_is(
     new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
 ) -> None:
@@ -300,6 +305,7 @@ def test_what_is_no_change_of_a_row_says_what_it_is(
     assert rows(view(spec), "id", "name") == [(1, "a"), (2, "no key")]
 
 
+@pytest.mark.exhaustive
 def test_keys_of_the_row_need_the_row_before(
     new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
 ) -> None:
@@ -319,6 +325,7 @@ def test_keys_of_the_row_need_the_row_before(
         ingest(spec, connections(), "run-2")
 
 
+@pytest.mark.exhaustive
 def test_key_columns_that_rows_lack_are_those_of_the_records_key(
     new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
 ) -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_keyed import debezium, rows
 from kafka_lake_tests.written_by import by
@@ -50,6 +50,7 @@ def test_a_field_that_is_left_out_never_becomes_a_column(
     assert not any("vector" in str(each.facts) + str(each.changes) for each in report.commits[-1].findings)
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_has_the_column_is_refused_until_it_is_dropped(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_key_that_only_records_tell_cannot_be_left_out(new_topic: NewTopic, co
     assert connections().catalog.table(spec.identifier) is None
 
 
+@pytest.mark.exhaustive
 def test_declared_column_that_is_left_out_tells_deletes(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -99,6 +101,7 @@ def test_declared_column_that_is_left_out_tells_deletes(
     assert rows(view(spec), "id", "a", "b") == [(1, "a11", "b11"), (3, "a3", "b3")]
 
 
+@pytest.mark.exhaustive_cases("False")
 @pytest.mark.parametrize("arrow", [True, False])
 def test_rows_that_are_appended_lack_it_too(
     arrow: bool, new_topic: NewTopic, connections: NewConnections, view: NewView

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_keyed import rows
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -72,6 +72,7 @@ def test_key_changed_in_one_update_moves_the_row(
     }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("deletes", ["soft", "ignore"])
 def test_moved_row_goes_as_deletes_says(
     deletes: Any, new_topic: NewTopic, connections: NewConnections, view: NewView

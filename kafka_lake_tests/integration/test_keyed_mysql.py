@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import Envelope, TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import Envelope, TopicTable
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
@@ -103,6 +103,7 @@ def key_of(kind: Envelope, row: dict[str, Any]) -> bytes | None:
     return json.dumps({"database": "shop", "table": "t", **{f"pk.{name}": row[name] for name in KEY}}).encode()
 
 
+@pytest.mark.exhaustive_cases("canal-1")
 @pytest.mark.parametrize(("kind", "partitions"), [("maxwell", 2), ("canal", 1)])
 def test_the_table_is_what_the_source_is(
     kind: Envelope, partitions: int, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -123,6 +124,7 @@ def test_the_table_is_what_the_source_is(
     assert view(spec).dead_letters() == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["maxwell", "canal"])
 def test_what_one_record_cannot_do_is_a_dead_letter(
     kind: Envelope, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -162,6 +164,7 @@ def test_what_one_record_cannot_do_is_a_dead_letter(
             ingest(stops, connections(), "run-3")
 
 
+@pytest.mark.exhaustive
 def test_columns_of_the_row_may_tell_the_order(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic, source = new_topic(2), Source("maxwell")
     spec = topic.spec("a bigint, v bigint", write="upsert", envelope="maxwell", key=("a",), order_by=("v",))
@@ -179,6 +182,7 @@ def test_columns_of_the_row_may_tell_the_order(new_topic: NewTopic, connections:
     assert sorted((row["a"], row["v"]) for row in view(spec).rows()) == [(4, 4), (5, 6), (6, 5)]
 
 
+@pytest.mark.exhaustive_cases("canal")
 @pytest.mark.parametrize("kind", ["maxwell", "canal"])
 def test_records_that_tell_no_key_stop_the_first_run(
     kind: Envelope, new_topic: NewTopic, connections: NewConnections

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.publish import GateFailedError
-from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.rule import Range, RowCount, RuleEntry
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
 from kafka_lake_tests.integration.test_keyed import debezium
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -68,6 +68,7 @@ def assert_like(model: Model, see: View) -> None:
     see.assert_no_branches()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("seed", "ordered"), [(1, True), exhaustive(2, False), *(exhaustive(seed, True) for seed in (3, 4, 5))]
 )
@@ -195,6 +196,7 @@ def test_refused_change_counts_as_if_it_had_not_come(
         see.assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_value_not_sent_after_a_refused_change_is_that_of_the_row(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -222,6 +224,7 @@ def test_value_not_sent_after_a_refused_change_is_that_of_the_row(
     assert see.dead_letters() == []
 
 
+@pytest.mark.exhaustive
 def test_refused_change_of_a_key_leaves_the_row_of_the_old_key(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
 from kafka_lake_tests.integration.test_keyed import debezium, facts, rows
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -49,6 +49,7 @@ def deleted(spec: TopicTable, connections: Connections) -> list[tuple[Any, ...]]
     return [(row["id"], row["op"], row["order"]) for row in found]
 
 
+@pytest.mark.exhaustive
 def test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -83,6 +84,7 @@ def test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone(
     assert rows(view(spec), "id", "v") == [left[0], (2, "back"), *left[1:]]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("step", ["deletes published", exhaustive("primary staged"), exhaustive("audited")])
 def test_a_snapshot_of_several_commits_may_be_killed_and_one_that_lacks_too_much_stops_the_run(
     step: str,
@@ -151,6 +153,7 @@ class Database:
             send(topic, "r", self.position, number, self.rows[number], marker)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4), exhaustive(5)])
 def test_the_table_is_what_the_database_is_after_each_snapshot(
     seed: int, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -179,6 +182,7 @@ def test_the_table_is_what_the_database_is_after_each_snapshot(
     assert rows(view(spec), "id", "v") == sorted(source.rows.items())
 
 
+@pytest.mark.exhaustive
 def test_one_batch_may_have_several_snapshots_and_what_is_sent_once_more(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -213,6 +217,7 @@ def test_one_batch_may_have_several_snapshots_and_what_is_sent_once_more(
     assert rows(view(spec), "id") == [(6,), (7,), (8,)]
 
 
+@pytest.mark.exhaustive
 def test_a_newer_change_that_stands_for_a_row_of_the_snapshot_is_read_before_rows_go(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -233,6 +238,7 @@ def test_a_newer_change_that_stands_for_a_row_of_the_snapshot_is_read_before_row
     assert seen == [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3]]
 
 
+@pytest.mark.exhaustive
 def test_a_record_that_is_a_dead_letter_may_be_of_any_row(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -259,6 +265,7 @@ def test_a_record_that_is_a_dead_letter_may_be_of_any_row(
     assert rows(view(spec), "id") == [(1,), (2,), (3,)]
 
 
+@pytest.mark.exhaustive
 def test_a_snapshot_whose_beginning_was_not_read_takes_nothing_away(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -296,6 +303,7 @@ def test_a_truncate_and_a_snapshot_take_what_is_older_than_the_newer_of_them(
     assert facts(report)["rows_not_in_snapshot"] == 1
 
 
+@pytest.mark.exhaustive
 def test_several_partitions_are_refused(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic(2)
     spec = topic.spec(None, **RECONCILE)
@@ -304,6 +312,7 @@ def test_several_partitions_are_refused(new_topic: NewTopic, connections: NewCon
         ingest(spec, connections(), "run-1")
 
 
+@pytest.mark.exhaustive
 def test_rows_of_one_table_do_not_go_since_another_one_lacks_them(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -10,14 +10,14 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
 from kafka_lake_tests.integration.test_keyed import debezium, facts, rows
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -81,6 +81,7 @@ class Model:
         )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4), exhaustive(5)])
 def test_the_table_is_what_the_model_is_whatever_partition_comes_first(
     seed: int, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -136,6 +137,7 @@ def test_a_truncate_in_the_midst_of_a_batch_takes_what_is_older_than_it(
     assert rows(view(spec), "id") == []
 
 
+@pytest.mark.exhaustive
 def test_a_value_that_was_not_sent_is_not_taken_from_a_row_before_the_truncate(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -153,6 +155,7 @@ def test_a_value_that_was_not_sent_is_not_taken_from_a_row_before_the_truncate(
     assert [(each["offset"], each["error_class"]) for each in view(spec).dead_letters()] == [(3, "value_not_sent")]
 
 
+@pytest.mark.exhaustive_cases("deletes published")
 @pytest.mark.parametrize("step", ["deletes published", exhaustive("primary staged"), exhaustive("audited")])
 def test_a_run_killed_at_a_step_leaves_the_table_as_it_was_and_the_next_one_empties_it(
     step: str,
@@ -194,6 +197,7 @@ def insert(number: int, v: str) -> dict[str, Any]:
     return {"type": "INSERT", "isDdl": False, "data": [{"id": str(number), "v": v}], "sqlType": {"id": -5, "v": 12}}
 
 
+@pytest.mark.exhaustive
 def test_an_order_of_offsets_alone_is_enough_in_one_partition(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -217,6 +221,7 @@ def test_an_order_of_offsets_alone_is_enough_in_one_partition(
     assert rows(view(spec), "id", "v") == [(2, "after"), (4, "in a new partition")]
 
 
+@pytest.mark.exhaustive
 def test_without_an_order_across_partitions_the_run_stops_at_the_record(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

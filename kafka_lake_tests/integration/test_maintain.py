@@ -13,23 +13,24 @@ import dagster as dg
 import pytest
 from confluent_kafka import TopicPartition
 
-from kafka_lake.components.jobs import health_check_key
-from kafka_lake.components.keys import MAINTENANCE_TAG, table_key
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.sensors.maintenance import evaluate
+from kafka_lake.catalog.history import recorded_losses
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.context import Connections, Observer
-from kafka_lake.ingest.maintenance.maintain import due, maintain
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.history import recorded_losses
-from kafka_lake.lake.maintenance.policy import Maintenance, commits_since_compaction, table_health
-from kafka_lake.lake.maintenance.procedures import compact
-from kafka_lake.lake.positions import read_state
+from kafka_lake.maintenance.maintain import due, maintain
+from kafka_lake.maintenance.policy import commits_since_compaction, table_health
+from kafka_lake.maintenance.procedures import compact
+from kafka_lake.orchestration.jobs import health_check_key
+from kafka_lake.orchestration.keys import MAINTENANCE_TAG, table_key
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.sensors.maintenance import evaluate
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_dagster import Runner, events_of, runner  # noqa: F401
 from kafka_lake_tests.integration.test_exactly_once import at
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -88,6 +89,7 @@ def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else
     assert not any(each.needs.compaction for each in due(spec, connections()))
 
 
+@pytest.mark.exhaustive_cases("2", "3")
 @pytest.mark.parametrize(("version", "write"), [("2", "upsert"), ("3", "history")])
 def test_keyed_tables_lose_their_delete_files_and_no_row(
     version: str, write: Any, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -141,6 +143,7 @@ def test_a_compaction_in_the_midst_of_a_commit_has_it_planned_again(
     assert commits_since_compaction(see.table) == 1
 
 
+@pytest.mark.exhaustive
 def test_merges_and_compactions_at_the_same_time_both_get_on(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -264,6 +267,7 @@ def test_what_a_compaction_cannot_help_is_not_asked_for_again(new_topic: NewTopi
     assert (done.before.commits, done.after.data_files, done.after.commits) == (3, 3, 0)
 
 
+@pytest.mark.exhaustive
 def test_by_default_a_fifth_of_deleted_rows_is_enough(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -10,16 +10,16 @@ import pytest
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
+from kafka_lake.catalog.branches import StagingBranch, branch_name, staging_branches
+from kafka_lake.catalog.positions import ancestors, head_of, row_count
 from kafka_lake.errors import AuditFailedError, TableError
-from kafka_lake.ingest.context import Connections, Observer
-from kafka_lake.ingest.maintenance.clean import clean, sweep
 from kafka_lake.ingest.run import ingest, reset
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
-from kafka_lake.lake.positions import ancestors, head_of, row_count
+from kafka_lake.maintenance.clean import clean, sweep
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View, data_files, files, in_its_folder, without_totals
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_exactly_once import at, killed_at, mixed  # noqa: F401
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -66,6 +66,7 @@ def test_a_position_that_expired_is_rebuilt_from_the_rows(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_position_is_not_rebuilt_from_dead_letters_whose_rows_are_missing(
     new_topic: NewTopic,
     connections: NewConnections,
@@ -86,6 +87,7 @@ def test_a_position_is_not_rebuilt_from_dead_letters_whose_rows_are_missing(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
@@ -111,6 +113,7 @@ def test_a_position_that_cannot_be_rebuilt_with_certainty_is_refused(
     assert view(spec).position() == {0: 2, 1: 0}
 
 
+@pytest.mark.exhaustive_cases("expired")
 @pytest.mark.parametrize("how", ["expired", "rolled back"])
 def test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_again_in_silence(
     how: str, new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
@@ -172,6 +175,7 @@ def only_the_head_stays(table: Table) -> None:
     assert [each.parent_snapshot_id for each in table.metadata.snapshots] == [None]
 
 
+@pytest.mark.exhaustive
 def test_a_first_run_that_died_with_its_first_position_staged_is_completed_by_the_next(
     new_topic: NewTopic,
     connections: NewConnections,
@@ -207,6 +211,7 @@ def test_rows_that_are_rolled_back_are_read_again_exactly_once(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.every_pair
 @pytest.mark.parametrize("at", [exhaustive("planned"), exhaustive("primary staged"), "audited"])
 def test_a_rollback_during_a_run_stays(
@@ -253,6 +258,7 @@ def test_a_table_that_was_dropped_is_filled_from_the_start(
     view(lenient).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_from_the_start(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
@@ -316,6 +322,7 @@ def test_a_required_column_renamed_by_hand_is_refused_before_anything_is_staged(
 
 
 # Where dropping a table takes its files along, none can be registered as another.
+@pytest.mark.exhaustive
 @pytest.mark.pairs("sqlite_files", "postgres_files", "postgres_s3", "glue_s3")
 def test_a_table_whose_snapshots_tell_no_totals_is_not_taken_for_empty(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
@@ -365,6 +372,7 @@ def test_the_table_alone_is_enough_to_resume(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive_cases("primary staged")
 @pytest.mark.in_contract
 @pytest.mark.parametrize(
     "step", ["primary staged", exhaustive("dead letters staged"), exhaustive("dead letters published")]
@@ -409,6 +417,7 @@ def test_a_branch_that_could_still_be_published_is_spared_until_it_is_old(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.in_contract
 def test_a_live_run_survives_a_clean_up_with_the_default_age(
     new_topic: NewTopic, connections: NewConnections, view: NewView

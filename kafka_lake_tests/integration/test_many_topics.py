@@ -16,15 +16,15 @@ from typer.testing import CliRunner
 
 import kafka_lake.cli.console
 from kafka_lake.cli.main import app
-from kafka_lake.components.metadata import topics_of
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.ingest.context import Connections, Observer
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.orchestration.metadata import topics_of
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
-from kafka_lake_tests.unit.test_clusters import write
-from kafka_lake_tests.unit.test_project_catalog import DEFINITIONS
+from kafka_lake_tests.unit.cli.test_project_catalog import DEFINITIONS
+from kafka_lake_tests.unit.orchestration.test_clusters import write
 
 pytestmark = pytest.mark.integration
 
@@ -67,6 +67,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_tables_that_values_get_are_assets_once_they_are_refreshed(
     project: Project,
     broker: EmbeddedBroker,

@@ -9,17 +9,17 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.ingest.context import Connections
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.policy import table_health
-from kafka_lake.local_stack.servers import EmbeddedBroker
-from kafka_lake.metrics.collect import ClusterCollector, max_age
-from kafka_lake.metrics.facts import key_of
-from kafka_lake.metrics.serve import Board
+from kafka_lake.maintenance.policy import table_health
+from kafka_lake.observability.collect import ClusterCollector, max_age
+from kafka_lake.observability.facts import key_of
+from kafka_lake.observability.serve import Board
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.scraped import Scraped, scrape, served
 from kafka_lake_tests.transactions import await_transactions
@@ -187,6 +187,7 @@ def test_the_records_of_a_keyed_table_are_changes_deletes_and_dead_letters(
     assert len(view(spec).rows()) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_broker_that_dies_takes_its_topics_values_away_and_no_others(
     new_topic: NewTopic,
     catalog_resource: CatalogResource,

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from kafka_lake.cli.status import collect
-from kafka_lake.components.components.kafka_topic import KafkaTopic
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.maintenance.clean import clean
-from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.policy import Maintenance
+from kafka_lake.maintenance.clean import clean
+from kafka_lake.maintenance.maintain import maintain
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -57,6 +57,7 @@ def all_that_can_be_done(topic: Topic, strict: TopicTable, new: NewConnections, 
     see.assert_no_branches()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("namespace", "table"), [exhaustive(*names) for names in ODD[:-1]] + ODD[-1:])
 def test_a_namespace_and_a_table_may_be_called_anything(
     namespace: str, table: str, new_topic: Callable[..., Topic], connections: NewConnections, view: NewView

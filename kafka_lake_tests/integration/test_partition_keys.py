@@ -9,9 +9,9 @@ from typer.testing import CliRunner, Result
 
 from kafka_lake.cli import project
 from kafka_lake.cli.main import app
-from kafka_lake.components.partitions import partitions_of
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.devstack.servers import EmbeddedBroker
+from kafka_lake.orchestration.partitions import partitions_of
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic
 
 pytestmark = pytest.mark.integration

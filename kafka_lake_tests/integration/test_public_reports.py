@@ -18,11 +18,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.publish import GateFailedError
-from kafka_lake.ingest.rule import Range, RuleEntry
 from kafka_lake.ingest.run import ingest, replay_dead_letters
-from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.rule import Range, RuleEntry
+from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.transactions import await_transactions
 
@@ -116,6 +116,7 @@ def test_headers_keys_and_tombstones_are_kept_as_bytes(
     assert report.total("tombstones") == 1
 
 
+@pytest.mark.exhaustive
 def test_fields_that_come_and_go_keep_their_columns(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -138,6 +139,7 @@ def test_fields_that_come_and_go_keep_their_columns(
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_values_of_another_type_are_dead_letters_once(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -190,6 +192,7 @@ def test_table_of_another_tool_is_filled_in_its_layout(
     assert by_duckdb(view(spec), "SELECT vbeln, kept, n FROM rows ORDER BY n") == [("old", 1, 7), ("new", None, 8)]
 
 
+@pytest.mark.exhaustive
 def test_aborted_and_open_transactions_are_never_rows(
     new_topic: NewTopic, connections: NewConnections, view: NewView, broker: Any
 ) -> None:
@@ -232,6 +235,7 @@ def debezium(op: str, before: Any, after: Any, lsn: int, **source: Any) -> dict[
     return {"op": op, "before": before, "after": after, "source": place, "ts_ms": lsn}
 
 
+@pytest.mark.exhaustive
 def test_debezium_changes_end_as_the_database(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     """[flink-cdc#4536, risingwave#22852, memiiso#544: key changes, values not sent, deletes with the key alone]."""
     unavailable = "__debezium_unavailable_value"
@@ -257,6 +261,7 @@ def test_debezium_changes_end_as_the_database(new_topic: NewTopic, connections: 
     assert by_duckdb(view(spec), "SELECT id, doc, v FROM rows ORDER BY id") == [(1, "long", 2), (3, "other", 3)]
 
 
+@pytest.mark.exhaustive
 def test_values_never_choose_a_table_outside_their_namespace(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -298,6 +303,7 @@ def test_dropped_table_of_one_kind_is_filled_and_nothing_doubles(
     assert other.ids() == [1, 3]
 
 
+@pytest.mark.exhaustive
 def test_expired_snapshots_and_compaction_by_others_change_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
@@ -316,6 +322,7 @@ def test_expired_snapshots_and_compaction_by_others_change_nothing(
     see.assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_null_passes_a_rule_and_a_broken_rule_is_listed_once(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -336,6 +343,7 @@ def test_null_passes_a_rule_and_a_broken_rule_is_listed_once(
     assert "small" in dead[3]
 
 
+@pytest.mark.exhaustive
 def test_retention_that_took_unread_records_stops_the_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

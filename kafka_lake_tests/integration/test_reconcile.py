@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.context import Observer
+from kafka_lake.catalog.positions import head_of
 from kafka_lake.ingest.run import ingest, replay_dead_letters
-from kafka_lake.lake.positions import head_of
+from kafka_lake.runtime.context import Observer
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.pairs import PAIRS
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_exactly_once import at, killed_at  # noqa: F401
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -41,6 +41,7 @@ def rows_and_letters(view: View) -> dict[str, Any]:
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.in_contract
 @pytest.mark.parametrize(
     "version",
@@ -88,6 +89,7 @@ def test_dead_letters_deleted_by_others_beside_an_older_file(
     assert rows_and_letters(see) == {"rows": [0, 5, 8], "letters": [1, 2, 3, 4, 7]}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.in_contract
 def test_dead_letters_of_a_dead_run_are_reconciled_when_a_slower_run_publishes(
     new_topic: Any,

@@ -37,6 +37,7 @@ from google.protobuf import descriptor_pb2, wrappers_pb2
 
 from kafka_lake.cli import doctor
 from kafka_lake.common.processes import free_port
+from kafka_lake.devstack.servers import EmbeddedRegistry
 from kafka_lake.errors import (
     ConfigurationError,
     RegistryError,
@@ -45,7 +46,6 @@ from kafka_lake.errors import (
     UnknownSchemaError,
 )
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.local_stack.servers import EmbeddedRegistry
 
 pytestmark = pytest.mark.integration
 

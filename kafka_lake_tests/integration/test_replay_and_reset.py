@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
+from kafka_lake.catalog.branches import StagingBranch
+from kafka_lake.catalog.positions import ancestors, head_of, summary_of
+from kafka_lake.dead_letters import reconcile as reconciliation
 from kafka_lake.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
-from kafka_lake.ingest.context import Connections, Observer
-from kafka_lake.ingest.dead_letters import reconcile as reconciliation
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, plan_reset, replay, replay_dead_letters, reset
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import ancestors, head_of, summary_of
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_exactly_once import Killed, at
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -92,6 +92,7 @@ def test_a_long_replay_is_cut_into_commits(new_topic: NewTopic, connections: New
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_replay_by_time_takes_the_records_of_that_time(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_replay_by_time_takes_the_records_of_that_time(
     assert {r["id"]: r["tenfold"] for r in view(spec).rows()} == {0: None, 1: 10, 2: 20, 3: None}
 
 
+@pytest.mark.exhaustive
 def test_a_replay_moves_records_between_rows_and_dead_letters(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_replay_moves_records_between_rows_and_dead_letters(
     assert {r["offset"] for r in view(numbers).dead_letters()} == {1, 2}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "step",
     ["audited", exhaustive("dead letters published"), "primary published", exhaustive("dead letters reconciled")],
@@ -151,6 +154,7 @@ def test_a_replay_killed_at_any_step_leaves_every_record_once(
     view(strict).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_a_replay_of_what_kafka_lost_is_refused_or_keeps_the_rows(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -223,6 +227,7 @@ def bad_numbers(topic: Topic) -> TopicTable:
     return topic.spec("id bigint")
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_that_fit_now_become_rows_and_the_rest_stay(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -292,6 +297,7 @@ def test_a_dead_letter_replay_killed_at_any_step_leaves_every_record_once(
     view(strict).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("upgraded", [exhaustive(False, id="v1"), pytest.param(True, id="v2 by then")])
 def test_a_table_of_format_v1_is_reconciled_repeatedly(
     upgraded: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any, spark_resource: Any
@@ -370,6 +376,7 @@ def test_a_rollback_behind_a_dead_letter_replay_brings_the_dead_letters_back(
     view(strict).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_reconciliation_that_loses_a_race_is_completed_by_the_next_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,6 +459,7 @@ class RemovesAll:
         return self._session.sql(f"{start} WHERE offset >= 0" if some else text)
 
 
+@pytest.mark.exhaustive
 def test_a_reconciliation_that_removes_too_much_is_not_published(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -530,6 +538,9 @@ def test_a_recreated_topic_continues_after_a_reset(
     assert view(spec).ids() == [0, 1, 10]
 
 
+@pytest.mark.exhaustive_cases(
+    "settings1-True", "settings3-True", "settings2-False", "settings4-False", "settings5-True", "settings6-False"
+)
 @pytest.mark.parametrize(
     ("settings", "passes"),
     [
@@ -588,6 +599,7 @@ def test_a_transform_sets_records_apart_with_its_own_reason(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_record_beyond_the_limit_is_a_dead_letter(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -10,18 +10,18 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from kafka_lake.catalog.history import recorded_losses
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.common.offsets import Loss
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import DataLossError
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.history import recorded_losses
-from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.transactions import await_transactions
 

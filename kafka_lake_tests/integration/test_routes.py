@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
+from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.publish import GateFailedError
-from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_runner import LeftBehindError
-from kafka_lake.ingest.topic_table import Route, TopicTable, When
-from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.rule import RuleEntry
+from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic, View
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -122,6 +122,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, connections: NewConnections) -> C
     return run
 
 
+@pytest.mark.exhaustive
 def test_each_record_is_in_the_table_of_its_route_once_whatever_kills_the_runs(
     new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
 ) -> None:
@@ -143,6 +144,7 @@ def test_each_record_is_in_the_table_of_its_route_once_whatever_kills_the_runs(
     assert_all_once(spec, topic.ledger, view)
 
 
+@pytest.mark.exhaustive
 def test_of_two_racing_runs_each_record_comes_once(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -166,6 +168,7 @@ def test_of_two_racing_runs_each_record_comes_once(
         assert_all_once(spec, topic.ledger, view)
 
 
+@pytest.mark.exhaustive
 def test_a_race_for_the_first_records_of_a_table(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from kafka_lake.ingest.context import Connections
+from kafka_lake.devstack.servers import EmbeddedRegistry
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.run import ingest, replay
-from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.local_stack.servers import EmbeddedRegistry
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_formats import avro, framed, order, register
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -30,6 +30,7 @@ message B { int64 id = 1; message C { int64 id = 1; } }
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("more", [False, exhaustive(True)])
 def test_each_value_goes_by_the_name_of_its_schema(
     more: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, registry: EmbeddedRegistry

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.routes.by_value import knowing
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
-from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
+from kafka_lake.routing.by_value import knowing
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.integration.test_routes import killed_at  # noqa: F401
 
@@ -66,6 +66,7 @@ def expected(topic: Topic, tables: dict[str, str]) -> dict[str, list[tuple[int, 
     return {name: sorted(places) for name, places in found.items()}
 
 
+@pytest.mark.exhaustive
 def test_values_get_tables_up_to_a_limit_and_each_record_comes_once(
     new_topic: NewTopic,
     connections: NewConnections,

@@ -6,13 +6,13 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from kafka_lake.components.keys import table_key
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.commit import CHECKS
-from kafka_lake.ingest.rule import RuleEntry
-from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable, When
+from kafka_lake.orchestration.keys import table_key
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.commit import CHECKS
+from kafka_lake.spec.rule import RuleEntry
+from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 from kafka_lake_tests.integration.test_dagster import (
     NewTopic,
@@ -47,6 +47,7 @@ def spec_of(topic: Topic) -> TopicTable:
     return topic.spec("id bigint", routes=routes)
 
 
+@pytest.mark.exhaustive
 def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     new_topic: NewTopic, runner: Runner, view: NewView
 ) -> None:

@@ -5,18 +5,19 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.context import Connections, Observer
-from kafka_lake.ingest.rule import RuleEntry
+from kafka_lake.catalog.positions import summary_of
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.stage import arrow, arrow_tables
-from kafka_lake.ingest.stage.arrow import DECODED_BY_ARROW
-from kafka_lake.ingest.topic_table import Route, TopicTable, When
-from kafka_lake.lake.positions import summary_of
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.rule import RuleEntry
+from kafka_lake.spec.topic_table import Route, TopicTable, When
+from kafka_lake.writers import arrow, arrow_tables
+from kafka_lake.writers.arrow import DECODED_BY_ARROW
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.exhaustive
 def test_one_job_writes_the_tables_that_it_can_and_the_others_get_what_is_theirs(
     new_topic: Callable[..., Topic],
     connections: Callable[[], Connections],

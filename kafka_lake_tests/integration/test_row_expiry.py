@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.derive.upstream import changes_since, read_of
+from kafka_lake.catalog.branches import StagingBranch
+from kafka_lake.catalog.history import snapshot_log
+from kafka_lake.catalog.positions import head_of
+from kafka_lake.catalog.totals import totals_of
+from kafka_lake.derived.upstream import changes_since, read_of
 from kafka_lake.errors import PublishRefusedError, TableError
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.maintenance.maintain import due, maintain, preview
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, replay
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.history import snapshot_log
-from kafka_lake.lake.maintenance import expire_rows as expiry
-from kafka_lake.lake.maintenance.old_rows import expired_of
-from kafka_lake.lake.maintenance.policy import Maintenance
-from kafka_lake.lake.positions import head_of
-from kafka_lake.lake.totals import totals_of
+from kafka_lake.maintenance import expire_rows as expiry
+from kafka_lake.maintenance.maintain import due, maintain, preview
+from kafka_lake.maintenance.old_rows import expired_of
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Sent, Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_exactly_once import at
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -49,6 +49,7 @@ def no_spark() -> Any:
     raise AssertionError("Spark isn't needed for this")
 
 
+@pytest.mark.exhaustive
 def test_old_rows_and_dead_letters_go_and_nothing_else_whatever_happens_then(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -122,6 +123,7 @@ def test_old_rows_and_dead_letters_go_and_nothing_else_whatever_happens_then(
     see.assert_exactly_once(young(topic.ledger), ends)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("column", "kind", "settings"),
     [
@@ -273,7 +275,7 @@ def test_an_expiry_that_is_killed_leaves_all_rows_and_the_next_one_deletes_them(
     assert see.ids() == [1, 2]
     assert see.position() == {0: 3}
     # What it has left goes when no expiry can need it any more.
-    monkeypatch.setattr("kafka_lake.ingest.maintenance.clean._FOLLOWS_SECONDS", 0.0)
+    monkeypatch.setattr("kafka_lake.maintenance.clean._FOLLOWS_SECONDS", 0.0)
     topic.send({"id": 3})
     ingest(spec, connections(), "run-3")
     see.assert_no_branches()

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from kafka_lake.catalog.branches import StagingBranch
+from kafka_lake.catalog.positions import summary_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.publish import GateFailedError
-from kafka_lake.ingest.rule import (
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
+from kafka_lake.quality.result import REFUSED
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.rule import (
     BY_ARROW,
     AcceptedValues,
     ForeignKey,
@@ -23,14 +27,10 @@ from kafka_lake.ingest.rule import (
     Volume,
     rules_of,
 )
-from kafka_lake.ingest.rules.result import REFUSED
-from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
-from kafka_lake.ingest.stage.arrow import DECODED_BY_ARROW
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import summary_of
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.writers.arrow import DECODED_BY_ARROW
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
@@ -218,6 +218,7 @@ def amounts(topic: Topic, values: list[Any], first: int = 0) -> None:
         topic.send({"id": number, "amount": amount})
 
 
+@pytest.mark.exhaustive
 def test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -282,6 +283,7 @@ def test_a_row_on_which_an_expression_raises_an_error_is_found(
     see.assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_text_that_overflows_the_stack_of_rlike_is_found_and_spark_goes_on(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -299,6 +301,7 @@ def test_a_text_that_overflows_the_stack_of_rlike_is_found_and_spark_goes_on(
     see.assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_replay_of_dead_letters_compares_by_the_columns_of_today(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -315,6 +318,7 @@ def test_a_replay_of_dead_letters_compares_by_the_columns_of_today(
     assert [(r["offset"], r["error_class"]) for r in see.dead_letters()] == [(2, "rule:unique_code")]
 
 
+@pytest.mark.exhaustive
 def test_a_run_killed_between_its_publications_is_completed_by_the_next(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +395,7 @@ def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
     ]
 
 
+@pytest.mark.exhaustive
 def test_rules_that_look_at_other_tables_and_at_earlier_commits(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

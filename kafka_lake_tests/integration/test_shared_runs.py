@@ -7,17 +7,17 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_lake.components import runs as topic_runs
-from kafka_lake.components.assets import build_topic_assets
-from kafka_lake.components.keys import TOPIC_TAG, op_name, table_key
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensors.requests import Pace, Sharing
-from kafka_lake.components.sensors.topics import evaluate
-from kafka_lake.ingest.rule import Range, RuleEntry
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.orchestration import runs as topic_runs
+from kafka_lake.orchestration.assets import build_topic_assets
+from kafka_lake.orchestration.keys import TOPIC_TAG, op_name, table_key
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.sensors.requests import Pace, Sharing
+from kafka_lake.orchestration.sensors.topics import evaluate
+from kafka_lake.spec.rule import Range, RuleEntry
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_dagster import SHOWN, SharedSpark, _sessions
 

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 import pytest
 from pyspark.sql import functions as F
 
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.keyed.merge import run_merge
-from kafka_lake.spark.frames import kept
+from kafka_lake.engine.frames import kept
+from kafka_lake.runtime.context import Connections
+from kafka_lake.writers.upsert.merge import run_merge
 from kafka_lake_tests.conftest import keeps_frames
 
 pytestmark = pytest.mark.integration

@@ -12,27 +12,27 @@ import dagster as dg
 import pytest
 from confluent_kafka import TopicPartition
 
-from kafka_lake.components.keys import partition_key, table_key, work_name
-from kafka_lake.components.partitions import partitions_of
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.catalog.branches import StagingBranch
+from kafka_lake.catalog.positions import POSITION
 from kafka_lake.errors import ConfigurationError, TopicReplacedError
 from kafka_lake.ingest.adopt import FromOffsets, plan_adoption
-from kafka_lake.ingest.commit import CHECKS
-from kafka_lake.ingest.context import Connections, Observer
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.published import examine
-from kafka_lake.ingest.record_keys import state_of
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.maintenance.policy import Limits
-from kafka_lake.lake.maintenance.procedures import compact, expire
-from kafka_lake.lake.positions import POSITION
+from kafka_lake.maintenance.policy import Limits
+from kafka_lake.maintenance.procedures import compact, expire
+from kafka_lake.orchestration.keys import partition_key, table_key, work_name
+from kafka_lake.orchestration.partitions import partitions_of
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.commit import CHECKS
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.record_keys import state_of
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_dagster import Runner, by_partition, whole
-from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -115,6 +115,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, connections: NewConnections) -> C
     return run
 
 
+@pytest.mark.exhaustive_cases("one")
 @pytest.mark.parametrize("steps", [STEPS[2:3], exhaustive(STEPS)], ids=["one", "all"])
 def test_each_record_of_each_topic_comes_once_whatever_kills_the_runs_and_races_with_them(
     new_topic: NewTopic,
@@ -155,6 +156,7 @@ def test_each_record_of_each_topic_comes_once_whatever_kills_the_runs_and_races_
         assert [each.problems for each in findings] == [()] * len(findings)
 
 
+@pytest.mark.exhaustive
 def test_a_replay_a_reset_and_dead_letters_are_of_one_topic(
     new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
 ) -> None:

@@ -10,18 +10,18 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.components.keys import table_key
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.catalog.positions import read_state
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import TopicReplacedError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.orchestration.keys import table_key
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
-from kafka_lake_tests.unit.test_clusters import loaded
+from kafka_lake_tests.unit.orchestration.test_clusters import loaded
 
 pytestmark = pytest.mark.integration
 

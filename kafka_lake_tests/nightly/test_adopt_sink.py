@@ -22,14 +22,14 @@ from pyiceberg.table import Table
 
 from benchmarks.connect_sink import ConnectWorker, Settings, connector_config, worker_jars
 from benchmarks.data import ORDERS
-from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.catalog.positions import row_count
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import AdoptionRefusedError, TableError
 from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, plan_adoption
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import adopt, ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import row_count
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.steady_producer import Row, SteadyProducer, rows_of
 

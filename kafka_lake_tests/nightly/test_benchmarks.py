@@ -24,12 +24,12 @@ from benchmarks.dirty import said
 from benchmarks.limits import limit
 from benchmarks.results import DIRTY_HEADER, HEADER, Series, as_json, dirty_rows, document, throughput_rows
 from kafka_lake.common.processes import free_port
-from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo.topics import ensure_topic
-from kafka_lake.ingest.context import Connections
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 
 pytestmark = pytest.mark.integration
 

@@ -21,7 +21,7 @@ from urllib.request import urlopen
 import pytest
 
 from kafka_lake.common.processes import free_port
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.devstack.servers import EmbeddedBroker
 
 ROOT = Path(__file__).parents[2]
 # As a stranger's service wrote them, dirt and all.
@@ -171,7 +171,7 @@ def test_the_wheel_has_the_library_and_not_the_shop(stranger: Stranger, tmp_path
         False,
         True,
         True,
-        "kafka_lake.components.components.kafka_topic",
+        "kafka_lake.orchestration.components.kafka_topic",
         True,
         True,
         True,

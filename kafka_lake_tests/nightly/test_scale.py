@@ -16,19 +16,19 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Created
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import POSITION
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
-from kafka_lake.components.partitions import partitions_of
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.sensors.requests import Pace, Sharing
-from kafka_lake.components.sensors.topics import evaluate, poll_topics
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.plan.append import plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, read
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION
+from kafka_lake.orchestration.partitions import partitions_of
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.sensors.requests import Pace, Sharing
+from kafka_lake.orchestration.sensors.topics import evaluate, poll_topics
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.relay import Relay, served
 

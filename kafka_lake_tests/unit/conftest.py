@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import typer
 from kafka_lake.cli import console
 from kafka_lake.common.files import home
 from kafka_lake.common.text import counted
+from kafka_lake.devstack.running import running
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
-from kafka_lake.local_stack.running import running
 
 
 def demo(
@@ -28,7 +28,7 @@ def demo(
 ) -> None:
     """Run everything once, from an embedded broker to filled tables, show the result and stop."""
     from kafka_lake.demo.demo import Extras, run_demo
-    from kafka_lake.local_stack.running import Ports
+    from kafka_lake.devstack.running import Ports
 
     run_demo(records, Extras(avro, cdc, many), Ports.from_env(), console.out)
 
@@ -54,7 +54,7 @@ def up(
 ) -> None:
     """Run Dagster and a Spark Connect server until Ctrl-C; an embedded broker too, if nothing names brokers."""
     from kafka_lake.cli.up import stay_up
-    from kafka_lake.local_stack.running import Ports
+    from kafka_lake.devstack.running import Ports
 
     tell_user = console.err.print
     if not demo:
@@ -72,8 +72,8 @@ def up(
 def reload() -> None:
     """Reload the definitions in the Dagster of `kafka-lake up`. The sensor then starts runs for new topics."""
     from kafka_lake.cli.project import topic_tables
-    from kafka_lake.ingest.topic_table import once_each
-    from kafka_lake.local_stack.dagster_runs import reload_definitions
+    from kafka_lake.devstack.dagster_runs import reload_definitions
+    from kafka_lake.spec.topic_table import once_each
 
     stack = running()
     if stack is None or not stack.ui_url:

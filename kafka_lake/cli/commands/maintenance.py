@@ -41,8 +41,8 @@ def maintain(
     from kafka_lake.cli.output import file_lines, health_table, preview_lines
     from kafka_lake.cli.project import connections_at_hand, maintained_tables
     from kafka_lake.errors import ConfigurationError
-    from kafka_lake.ingest.maintenance.maintain import Maintained, due, preview, sentence
-    from kafka_lake.ingest.maintenance.maintain import maintain as maintain_tables
+    from kafka_lake.maintenance.maintain import Maintained, due, preview, sentence
+    from kafka_lake.maintenance.maintain import maintain as maintain_tables
 
     if dry_run and yes:
         raise ConfigurationError("--dry-run does nothing, and --yes does what is needed.", "Leave one of them out.")

@@ -145,9 +145,9 @@ def rebuild(
     which. Readers have the old rows until the commit.
     """
     from kafka_lake.cli.project import connections_at_hand, derived_table
-    from kafka_lake.derive.engine import Engine
-    from kafka_lake.derive.run import derive
-    from kafka_lake.ingest.context import Observer
+    from kafka_lake.derived.engine import Engine
+    from kafka_lake.derived.run import derive
+    from kafka_lake.runtime.context import Observer
 
     spec = derived_table(table)
     if not yes:

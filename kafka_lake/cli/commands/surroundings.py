@@ -45,7 +45,7 @@ def init(
     Existing files are never overwritten. Without --topic, on a terminal, it asks which topics to take.
     """
     from kafka_lake.cli.init import Request, run
-    from kafka_lake.local_stack.running import name_servers
+    from kafka_lake.devstack.running import name_servers
 
     name_servers(bootstrap_servers, registry)
     run(Request(folder, topic or (), bootstrap_servers, registry), console.out, console.err)
@@ -83,8 +83,8 @@ def doctor() -> None:
     from kafka_lake.cli.doctor import examine
     from kafka_lake.cli.output import diagnosis_table
     from kafka_lake.cli.project import configured_catalog, configured_clusters, topics_if_any
-    from kafka_lake.local_stack.running import Ports
-    from kafka_lake.local_stack.stack import broker_at_hand
+    from kafka_lake.devstack.running import Ports
+    from kafka_lake.devstack.stack import broker_at_hand
 
     ports = Ports.from_env()
     with console.err.status("Examining") as working:

@@ -49,9 +49,9 @@ def status(
     from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.cli.status import awaited, clusters_of, collect, unanswered
     from kafka_lake.common.text import seconds_of
-    from kafka_lake.components.keys import work_name
-    from kafka_lake.components.runs import failed_runs
     from kafka_lake.errors import EmbeddedBrokerStoppedError
+    from kafka_lake.orchestration.keys import work_name
+    from kafka_lake.orchestration.runs import failed_runs
 
     seconds = None if wait is None else seconds_of(wait)
     specs, found, untold = topic_tables(topic), [], False
@@ -104,8 +104,8 @@ def clean(
     from kafka_lake.cli.output import cleaned_lines
     from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.common.text import seconds_of
-    from kafka_lake.ingest.maintenance.clean import clean as clean_table
-    from kafka_lake.ingest.topic_table import once_each
+    from kafka_lake.maintenance.clean import clean as clean_table
+    from kafka_lake.spec.topic_table import once_each
 
     seconds = seconds_of(older_than)
     specs, found = topic_tables(topic), False

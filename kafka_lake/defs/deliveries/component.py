@@ -2,8 +2,8 @@
 
 import dagster as dg
 
-from kafka_lake.components.components.kafka_topic import KafkaTopic
 from kafka_lake.kafka.registry import properties_from_env
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 
 
 class RegistryTopicTable(KafkaTopic):

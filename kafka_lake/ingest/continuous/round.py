@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from kafka_lake.common.offsets import Watermarks
+from kafka_lake.error_classification import headline
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.causes import headline
-from kafka_lake.ingest.context import StoppedError
 from kafka_lake.ingest.continuous.run import Stop
 from kafka_lake.ingest.continuous.schedule import REPORTING_SHARE, Continuous, has_news
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_runner import TopicRunner
+from kafka_lake.runtime.context import StoppedError
 
 K = TypeVar("K")
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kafka_lake.common.offsets import Watermarks
+from kafka_lake.error_classification import headline, is_transient
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.ingest.causes import headline, is_transient
-from kafka_lake.ingest.context import Context, StoppedError
 from kafka_lake.ingest.continuous.schedule import Continuous, Times, ending, has_news, next_poll, reached, report_due
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_runner import TopicRunner, runner_of
-from kafka_lake.lake.maintenance.policy import commits_since_compaction
-from kafka_lake.lake.maintenance.procedures import compact
+from kafka_lake.maintenance.policy import commits_since_compaction
+from kafka_lake.maintenance.procedures import compact
+from kafka_lake.runtime.context import Context, StoppedError
 
 _NAP_SECONDS = 0.1
 

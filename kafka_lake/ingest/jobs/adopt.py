@@ -2,20 +2,20 @@
 
 from pyspark.sql import types as T
 
+from kafka_lake.catalog.positions import ADOPTED_AT, TableState
+from kafka_lake.catalog.tables import apply_changes, schema_of
 from kafka_lake.common.offsets import Position
+from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.errors import AdoptionRefusedError, TableError
+from kafka_lake.formats.rows import METADATA
 from kafka_lake.ingest.adopt import Adoption, Source, plan_adoption
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Connections, Context
-from kafka_lake.ingest.decode.rows import METADATA
 from kafka_lake.ingest.jobs.append import Job
-from kafka_lake.ingest.plan.model import Plan, position_only
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import ADOPTED_AT, TableState
-from kafka_lake.lake.schema import needed_changes
-from kafka_lake.lake.tables import apply_changes, schema_of
-from kafka_lake.spark.interop import to_arrow_schema
+from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.context import Connections, Context
+from kafka_lake.runtime.plan import Plan, position_only
+from kafka_lake.schema.rules import needed_changes
+from kafka_lake.spec.topic_table import TopicTable
 
 
 class Adopt(Job):

@@ -5,17 +5,17 @@ from collections.abc import Collection
 
 from pyspark.sql import DataFrame
 
+from kafka_lake.catalog.positions import TableState
 from kafka_lake.common.offsets import Position
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.append import opening, plan, start_offsets, untold
-from kafka_lake.ingest.plan.model import Plan, position_only
 from kafka_lake.ingest.read import Records, read
-from kafka_lake.ingest.routes.shares import TableShare
-from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.shares import TableShare
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState
+from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.context import Context
+from kafka_lake.runtime.plan import Plan, position_only
+from kafka_lake.writers.staged import Staged
 
 
 class Job(ABC):

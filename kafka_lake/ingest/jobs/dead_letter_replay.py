@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
+from kafka_lake.catalog.positions import TableState, head_of
 from kafka_lake.common.sql_text import unsafe_condition
+from kafka_lake.dead_letters.reconcile import reconcile
+from kafka_lake.dead_letters.unreconciled import unreconciled
 from kafka_lake.errors import ConfigurationError, PublishRefusedError
-from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.reconcile import reconcile
-from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.jobs.append import Job
-from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import Records
-from kafka_lake.ingest.record_keys import at_version, metadata_column_of, state_of
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.routes.conditions import records_of, with_known
-from kafka_lake.ingest.routes.shares import TableShare
-from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.shares import TableShare
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState, head_of
+from kafka_lake.routing.conditions import records_of, with_known
+from kafka_lake.runtime.context import Context
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.record_keys import at_version, metadata_column_of, state_of
+from kafka_lake.writers.staged import Staged
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,19 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from kafka_lake.catalog.positions import TableState, adopted_position, row_count
 from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.errors import ConfigurationError, DataLossError, TableError
-from kafka_lake.ingest.commit import Commit
-from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.limits import forget, refused_in
 from kafka_lake.ingest.plan.append import is_time, offsets_of, start_timestamp_ms
 from kafka_lake.ingest.plan.changes import refuse_adopted, refuse_other_log, replacement, resetting
-from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState, adopted_position, row_count
+from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.context import Context
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.record_keys import at_version, metadata_column_of
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
 from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
-from kafka_lake.ingest.plan.model import Plan, chunk, position_only
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.runtime.plan import Plan, chunk, position_only
+from kafka_lake.spec.topic_table import TopicTable
 
 WAYS_ON = (
     "Nothing was read. To continue with what is left and have the loss recorded, set on_data_loss: continue in the "

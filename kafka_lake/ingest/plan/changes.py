@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
 from kafka_lake.errors import ConfigurationError, DataLossError
 from kafka_lake.ingest.plan.append import another_topic, backlog, ways_on
-from kafka_lake.ingest.plan.model import Plan, chunk, position_only
+from kafka_lake.runtime.plan import Plan, chunk, position_only
 
 
 def refuse_adopted(adopted: Position | None, now: Watermarks, first: Mapping[int, int]) -> None:

@@ -13,7 +13,7 @@ import psycopg2
 from psycopg2.extras import Json, register_uuid
 
 from kafka_lake.common.processes import HOST
-from kafka_lake.local_stack.sources import Owner
+from kafka_lake.devstack.sources import Owner
 
 COLUMNS = {
     "id": "bigint primary key",

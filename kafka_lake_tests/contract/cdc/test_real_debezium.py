@@ -15,17 +15,17 @@ from uuid import uuid4
 
 import pytest
 
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.common.offsets import lag
 from kafka_lake.common.processes import HOST, free_port
+from kafka_lake.devstack.servers import EmbeddedBroker, EmbeddedRegistry
+from kafka_lake.devstack.sources import Debezium, EmbeddedPostgres, Owner
+from kafka_lake.error_classification import is_transient
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
-from kafka_lake.ingest.causes import is_transient
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.lake.positions import read_state
-from kafka_lake.local_stack.servers import EmbeddedBroker, EmbeddedRegistry
-from kafka_lake.local_stack.sources import Debezium, EmbeddedPostgres, Owner
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, View
 from kafka_lake_tests.contract.cdc.source import DECLARED, NAME, Source, plain
 from kafka_lake_tests.contract.postgres import database

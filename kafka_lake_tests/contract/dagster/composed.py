@@ -21,9 +21,9 @@ from typing import Any, Self
 import yaml
 
 from kafka_lake.common.processes import HOST, ServerProcess, free_port, port_open
-from kafka_lake.local_stack.sources import Owner
-from kafka_lake.spark.jars import jars_classpath
-from kafka_lake.spark.java import find_java
+from kafka_lake.devstack.sources import Owner
+from kafka_lake.engine.jars import jars_classpath
+from kafka_lake.engine.java import find_java
 from kafka_lake_tests.contract.postgres import database
 
 ROOT = Path(__file__).parents[3]

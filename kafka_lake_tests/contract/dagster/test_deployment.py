@@ -13,13 +13,13 @@ import pytest
 from confluent_kafka import Producer
 from pyiceberg.catalog import load_catalog
 
-from kafka_lake.components.heartbeat import HEARTBEAT_TAG
-from kafka_lake.kafka.security.properties import properties_from_env
-from kafka_lake.lake.catalog_properties import properties_from_environment
-from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run
+from kafka_lake.catalog.catalog_properties import properties_from_environment
+from kafka_lake.devstack.dagster_runs import DagsterRuns, Run
+from kafka_lake.kafka.auth.properties import properties_from_env
+from kafka_lake.orchestration.heartbeat import HEARTBEAT_TAG
 from kafka_lake_tests.contract.dagster.composed import Composed
 from kafka_lake_tests.contract.postgres import execute
-from kafka_lake_tests.unit.test_retention_page import code_of_the_page
+from kafka_lake_tests.meta.test_retention_page import code_of_the_page
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -15,22 +15,22 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import POSITION
+from kafka_lake.catalog.tables import ensure_table, schema_of
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.common.processes import HOST, free_port
-from kafka_lake.components.assets import Presentation, build_topic_assets
-from kafka_lake.components.keys import TOPIC_TAG, table_key
-from kafka_lake.components.partitions import partitions_of
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensors.requests import Pace, Sharing, run_checks
-from kafka_lake.components.sensors.topics import evaluate
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.devstack.sources import Owner
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION
-from kafka_lake.lake.tables import ensure_table, schema_of
-from kafka_lake.local_stack.sources import Owner
+from kafka_lake.orchestration.assets import Presentation, build_topic_assets
+from kafka_lake.orchestration.keys import TOPIC_TAG, table_key
+from kafka_lake.orchestration.partitions import partitions_of
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.sensors.requests import Pace, Sharing, run_checks
+from kafka_lake.orchestration.sensors.topics import evaluate
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.contract.dagster.composed import DEPLOY
 from kafka_lake_tests.contract.postgres import database, execute

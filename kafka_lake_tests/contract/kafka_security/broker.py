@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
 )
 
 from kafka_lake.common.processes import ServerProcess, free_port, port_open
-from kafka_lake.spark.jars import jars_classpath
-from kafka_lake.spark.java import find_java
+from kafka_lake.engine.jars import jars_classpath
+from kafka_lake.engine.java import find_java
 from kafka_lake_tests.contract.kafka_security.certificates import Authority, Identity
 
 LISTENERS = ("PLAINTEXT", "SSL", "MTLS", "EXPIRED", "SASL_SSL", "KERBEROS", "CONTROLLER")

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.context import Connections
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker, running_broker
 from kafka_lake_tests.contract.kafka_security.certificates import Authority
 from kafka_lake_tests.contract.kafka_security.modes import SECRET, Clients

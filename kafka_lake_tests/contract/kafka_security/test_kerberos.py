@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, AdminClient, ResourceType
 
-from kafka_lake.kafka.security.properties import client_properties, java_properties
+from kafka_lake.kafka.auth.properties import client_properties, java_properties
 from kafka_lake_tests.contract.kafka_security import run_ingest
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker, running_broker
 from kafka_lake_tests.contract.kafka_security.certificates import Authority
@@ -31,8 +31,8 @@ VALUES = [b'{"id": %d}' % number for number in range(12)]
 READ = """
 import json, sys
 from pathlib import Path
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.spark import SparkResource
 options, folder, krb5 = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 catalog = CatalogResource(name="lake", properties={
     "type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"})

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka.admin import AclOperation
 
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import View
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.conftest import Secured

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.errors import AuthorizationError, KafkaLakeError
-from kafka_lake.ingest.context import Observer
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.records import Sampler
 from kafka_lake.kafka.topics import create_topic, produce
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.runtime.context import Observer
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import View
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.conftest import Secured
@@ -49,6 +49,7 @@ def stranger(clients: Clients, secure_broker: SecureBroker, topic: str, secured:
     return secured(clients.sasl("SCRAM-SHA-512", user="stranger"))
 
 
+@pytest.mark.exhaustive
 def test_to_read_the_topic_is_all_that_a_run_needs(
     stranger, topic: str, secure_broker: SecureBroker, view: Callable[[TopicTable], View]
 ) -> None:

@@ -7,12 +7,12 @@ import pytest
 from confluent_kafka.admin import AclOperation
 
 from kafka_lake.errors import AuthenticationError
-from kafka_lake.ingest.context import Context, Observer
 from kafka_lake.ingest.continuous.run import continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import Context, Observer
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.writers.spark_decoding import SparkDecoding
 from kafka_lake_tests.conftest import View
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.conftest import Secured

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation
 
-from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.errors import AuthenticationError, ConfigurationError, KafkaError
+from kafka_lake.orchestration.resources.kafka import KafkaResource
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.certificates import Authority, Identity
 from kafka_lake_tests.contract.kafka_security.conftest import Secured
@@ -182,7 +182,7 @@ def test_what_is_told(
 def test_a_password_that_is_changed_ends_spark_s_reading_with_an_error_that_says_so(
     clients: Clients, secure_broker: SecureBroker, secured: Secured, topic: str
 ) -> None:
-    from kafka_lake.ingest.causes import refused_by_kafka
+    from kafka_lake.error_classification import refused_by_kafka
 
     secure_broker.grant("reader", AclOperation.READ, topic)
     connections = secured(clients.sasl("SCRAM-SHA-512", password=WRONG))

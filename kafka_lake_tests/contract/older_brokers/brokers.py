@@ -9,9 +9,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kafka_lake.common.processes import Server, ServerProcess, free_port, port_open
-from kafka_lake.local_stack.servers import EmbeddedBroker
-from kafka_lake.spark import jars
-from kafka_lake.spark.java import find_java
+from kafka_lake.devstack.servers import EmbeddedBroker
+from kafka_lake.engine import jars
+from kafka_lake.engine.java import find_java
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 

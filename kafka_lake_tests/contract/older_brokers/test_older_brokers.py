@@ -8,12 +8,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.errors import DataLossError, TopicReplacedError
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import read_state
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.older_brokers.brokers import Kafka28, Kafka39
 from kafka_lake_tests.transactions import await_transactions

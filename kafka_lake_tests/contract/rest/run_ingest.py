@@ -3,12 +3,12 @@
 import json
 import sys
 
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.context import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.written_by import by
 
 SCHEMA = "id bigint, name string"

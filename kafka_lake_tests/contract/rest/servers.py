@@ -13,7 +13,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from kafka_lake.local_stack.servers import EmbeddedObjectStore
+from kafka_lake.devstack.servers import EmbeddedObjectStore
 from kafka_lake_tests.contract.kafka_security.certificates import Identity
 from kafka_lake_tests.contract.relay import Relay, served
 

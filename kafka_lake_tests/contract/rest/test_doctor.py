@@ -6,10 +6,10 @@ from contextlib import nullcontext
 import pytest
 from pyiceberg.schema import Schema
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli import doctor
 from kafka_lake.cli.doctor import Diagnosis
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.servers import EmbeddedObjectStore
+from kafka_lake.devstack.servers import EmbeddedObjectStore
 from kafka_lake_tests.contract.counting import Requests, counted
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_lake.local_stack.servers import EmbeddedBroker
+from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.contract.kafka_security.certificates import Authority
 from kafka_lake_tests.contract.rest.servers import VendingStore, proxied, without_keys
@@ -69,7 +69,7 @@ def assert_rows(done: tuple[int, str], secrets: Mapping[str, str]) -> None:
 
 def cleared(store: VendingStore) -> dict[str, str]:
     """Return the properties of the store's catalog once the tables of earlier tests are gone."""
-    from kafka_lake.lake.catalog import LakeCatalog
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
 
     properties = store.catalog_properties()
     catalog = LakeCatalog("lake", properties).pyiceberg

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from kafka_lake.common.processes import HOST, ServerProcess, free_port, port_open
-from kafka_lake.spark.server import connect_command, connect_env
+from kafka_lake.engine.server import connect_command, connect_env
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from kafka_lake.config.settings import located, message
 from kafka_lake.config.topic import Topic
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.spec.topic_table import TopicTable
 
 
 def spec(text: str) -> TopicTable:

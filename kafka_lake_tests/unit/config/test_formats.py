@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_lake.ingest.topic_table import FORMATS, TopicTable
+from kafka_lake.spec.topic_table import FORMATS, TopicTable
 from kafka_lake_tests.unit.config import refusal, spec
 
 

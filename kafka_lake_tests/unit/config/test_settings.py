@@ -10,17 +10,17 @@ import jsonschema
 import pytest
 import yaml
 
-from kafka_lake.components.components.kafka_topic import KafkaTopic
-from kafka_lake.components.components.kafka_topics import KafkaTopics
 from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.rules import RuleSettings
 from kafka_lake.config.settings import Settings, groups_in, has_templates
 from kafka_lake.config.table import OneTable, TablesBy, TableSettings, Where
 from kafka_lake.config.topic import ContinuousRuns, Topic
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.config import refusal, spec
-from kafka_lake_tests.unit.test_component import load
-from kafka_lake_tests.unit.test_component import refusal as loading_refusal
+from kafka_lake_tests.unit.orchestration.test_component import load
+from kafka_lake_tests.unit.orchestration.test_component import refusal as loading_refusal
 
 TOP = [
     "topic", "topics", "cluster", "format", "key", "table", "tables", "tables_by", "unmatched",

@@ -9,9 +9,9 @@ from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.table import Transaction
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
 
-from kafka_lake.ingest.context import ignore
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import head_of
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import head_of
+from kafka_lake.runtime.context import ignore
 from kafka_lake_tests.unit.simulated.history import SCHEMA, Metadata, Record, Snapshot
 
 if TYPE_CHECKING:

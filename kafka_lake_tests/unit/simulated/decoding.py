@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from kafka_lake.ingest.context import Connections
-from kafka_lake.ingest.decode.columns import Target
-from kafka_lake.ingest.decode.decoder import Nothing
-from kafka_lake.ingest.decoding import Batch, SchemaPlan, Written
-from kafka_lake.ingest.rules.asked import Asked, Verdict
-from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.tables import ensure_table
+from kafka_lake.catalog.tables import ensure_table
+from kafka_lake.formats.columns import Target
+from kafka_lake.formats.decoder import Nothing
+from kafka_lake.quality.asked import Asked, Verdict
+from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.decode_options import Batch, SchemaPlan, Written
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.simulated.history import COLUMNS, POISON, SCHEMA, Poison, Record, Unmatched
 
 if TYPE_CHECKING:

@@ -1,15 +1,15 @@
 """Routing by the kind of a record, in place of what Spark computes of it: ``good/a`` is of type ``a``.
 
-Who uses it replaces the functions by the same names in `kafka_lake.ingest.routes.shares`.
+Who uses it replaces the functions by the same names in `kafka_lake.ingest.shares`.
 """
 
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from kafka_lake.ingest.routes.conditions import OWN, UNMATCHED
-from kafka_lake.ingest.stage.stage import StagedRows
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.routing.conditions import OWN, UNMATCHED
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.writers.stage import StagedRows
 from kafka_lake_tests.unit.simulated.frames import Frame
 from kafka_lake_tests.unit.simulated.history import UNROUTABLE, Poison, Record, Unmatched
 

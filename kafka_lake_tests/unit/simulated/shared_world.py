@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from kafka_lake.ingest.context import ignore
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import each_topic
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_runner import LeftBehindError
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.runtime.context import ignore
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.simulated.history import IDENTITIES, OTHER_TOPIC, Attempt
 from kafka_lake_tests.unit.simulated.log import Log
 from kafka_lake_tests.unit.simulated.process import Process, job_of, spec_of

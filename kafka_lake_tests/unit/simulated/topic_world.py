@@ -7,16 +7,16 @@ from typing import Any
 
 from pyiceberg.table.snapshots import Operation
 
+from kafka_lake.catalog.positions import LOSSES, OFFSETS, POSITION, RUN_ID, ancestors, head_of, offsets_of, read_state
 from kafka_lake.common.offsets import OffsetRange, Position, losses_from_json
+from kafka_lake.dead_letters.unreconciled import Unreconciled, unreconciled
 from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.unreconciled import Unreconciled, unreconciled
-from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
-from kafka_lake.ingest.topic_table import Route, TopicTable, Unmatched, When
-from kafka_lake.lake.positions import LOSSES, OFFSETS, POSITION, RUN_ID, ancestors, head_of, offsets_of, read_state
+from kafka_lake.maintenance.clean import sweep
+from kafka_lake.runtime.context import Context
+from kafka_lake.spec.topic_table import Route, TopicTable, Unmatched, When
 from kafka_lake_tests.unit.simulated.catalog import View
 from kafka_lake_tests.unit.simulated.history import TABLE, UNROUTABLE, Attempt, Record
 from kafka_lake_tests.unit.simulated.history import Unmatched as UnmatchedRecord

@@ -12,13 +12,13 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table.snapshots import Operation
 from pyspark.errors import PySparkException
 
+from kafka_lake.catalog.positions import LOSSES, ancestors, head_of, read_state, summary_of
 from kafka_lake.common.offsets import losses_from_json
+from kafka_lake.dead_letters.unreconciled import Unreconciled, unreconciled
 from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest.context import ignore
-from kafka_lake.ingest.dead_letters.unreconciled import Unreconciled, unreconciled
-from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.runner import Runner
-from kafka_lake.lake.positions import LOSSES, ancestors, head_of, read_state, summary_of
+from kafka_lake.maintenance.clean import sweep
+from kafka_lake.runtime.context import ignore
 from kafka_lake_tests.unit.simulated.catalog import View
 from kafka_lake_tests.unit.simulated.history import (
     LETTERS,

@@ -1,0 +1,158 @@
+"""A catalog's properties: where they are found, what of them is on this machine, and how PyIceberg takes them.
+
+PyIceberg reads its configuration when `pyiceberg.catalog` is imported, and an error of its parser shows the line, which
+may have a password in it. So this package reads it first, and reports errors without their content.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from pyiceberg.utils.config import PYICEBERG, PYICEBERG_HOME, PYICEBERG_YML, Config
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from kafka_lake.catalog.java_properties import FOR_PYTHON, FOR_SPARK
+from kafka_lake.common import environment
+from kafka_lake.common.catalog import catalog_variable
+from kafka_lake.common.files import home
+from kafka_lake.errors import ConfigurationError
+
+CA_BUNDLE = "ssl.cabundle"
+"""The property that names the certificates by which a catalog's server is trusted: a file, as PEM."""
+_FILE = "file://"
+_NESTED = ("ssl.", "auth.")
+_Found = TypeVar("_Found")
+
+
+def catalog_name() -> str:
+    """Return the catalog's name: ``$KAFKA_LAKE_CATALOG``, or ``lake``."""
+    return environment.CATALOG.value()
+
+
+def check_configuration() -> None:
+    """Read PyIceberg's configuration."""
+    _without_content(Config)
+
+
+def properties_from_environment(name: str, given: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Return the catalog's properties as PyIceberg finds them, or those of the embedded SQLite catalog.
+
+    PyIceberg's own places count: ``PYICEBERG_CATALOG__<NAME>__<PROPERTY>`` and ``.pyiceberg.yaml``
+    (https://py.iceberg.apache.org/configuration/).
+    """
+
+    def found(known: str) -> Mapping[str, Any] | None:
+        return _without_content(lambda: Config().get_catalog_config(known))
+
+    # In a variable's name PyIceberg takes each underscore for a hyphen.
+    configured = found(name) or found(name.replace("_", "-"))
+    if configured or {"type", "uri"} & set(given):
+        return {**_flat(configured or {}), **given}
+    database = URL.create("sqlite", database=str(home() / "catalog.db")).render_as_string(hide_password=False)
+    return {"type": "sql", "uri": database, "warehouse": f"{_FILE}{home() / 'warehouse'}", **given}
+
+
+def _flat(found: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return the nested properties of ``.pyiceberg.yaml`` with dots in their names instead."""
+    flat: dict[str, str] = {}
+    for key, value in found.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": str(value)}
+    return flat
+
+
+def python_properties(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return a catalog's properties as PyIceberg takes them: those of TLS and log-in are nested.
+
+    The names within ``auth`` are arguments of Python, which have no hyphens; PyIceberg makes each underscore of a
+    variable's name one.
+
+    >>> python_properties({"ssl.cabundle": "/ca.pem", "python.uri": "http://here", "spark.uri": "http://there"})
+    {'ssl': {'cabundle': '/ca.pem'}, 'uri': 'http://here'}
+    """
+    own = {key.removeprefix(FOR_PYTHON): value for key, value in properties.items() if key.startswith(FOR_PYTHON)}
+    nested: dict[str, Any] = {}
+    for key, value in (dict(properties) | own).items():
+        if key.startswith((FOR_SPARK, FOR_PYTHON)):
+            continue
+        *groups, name = key.split(".") if key.startswith(_NESTED) else [key]
+        place = nested
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[name.replace("-", "_") if groups[:1] == ["auth"] else name] = value
+    if "s3.signer" in nested:
+        # PyArrow signs by itself only.
+        nested.setdefault("py-io-impl", "pyiceberg.io.fsspec.FsspecFileIO")
+    return nested
+
+
+def on_this_machine(name: str, kind: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return a catalog's properties with absolute paths: PyIceberg and Spark may run in different folders."""
+    found = dict(properties)
+    warehouse = found.get("warehouse", "")
+    if kind == "sql" and not urlsplit(warehouse).scheme and "DEFAULT_SCHEME" not in found:
+        warehouse = found["warehouse"] = f"{_FILE}{Path(warehouse).absolute()}"
+    # PyIceberg ends a path at ? and #, and takes file://./w for a relative one; Hadoop does neither.
+    if warehouse.startswith(_FILE) and (urlsplit(warehouse).netloc or {"?", "#"} & set(warehouse)):
+        raise ConfigurationError(
+            f"Catalog {name}: PyIceberg and Spark would take its warehouse {warehouse} for different folders.",
+            f"Set {catalog_variable(name, 'warehouse')}, or KAFKA_LAKE_HOME, to an absolute path without ? and #.",
+        )
+    database = _sqlite_file(found.get("uri", "")) if kind == "sql" else ""
+    if database:
+        absolute = make_url(found["uri"]).set(database=str(Path(database).absolute()))
+        found["uri"] = absolute.render_as_string(hide_password=False)
+    return found
+
+
+def local_folders(properties: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the folders of this machine that a catalog needs: its SQLite file's, and its warehouse."""
+    if database := _sqlite_file(properties.get("uri", "")):
+        yield Path(database).parent
+    if (warehouse := properties.get("warehouse", "")).startswith(_FILE):
+        yield Path(urlsplit(warehouse).path)
+
+
+def _sqlite_file(uri: str) -> str:
+    """Return the file of an SQLite database; empty if there is none."""
+    try:
+        file = (make_url(uri).database or "") if uri.startswith("sqlite") else ""
+    except (ArgumentError, ValueError):
+        return ""
+    return "" if file == ":memory:" or file.startswith("file:") else file
+
+
+def _without_content(read: Callable[[], _Found]) -> _Found:
+    try:
+        return read()
+    except Exception as error:
+        wrong = _explained(error)
+    # Outside of the block, so that no log shows PyIceberg's error as its cause.
+    raise wrong
+
+
+def _explained(error: Exception) -> ConfigurationError:
+    # PyIceberg looks in these folders, in this order.
+    folders = (os.environ.get(PYICEBERG_HOME), Path.home(), Path.cwd())
+    files = [Path(folder, PYICEBERG_YML) for folder in folders if folder]
+    file = next((file for file in files if file.is_file()), Path(PYICEBERG_YML))
+    if mark := getattr(error, "context_mark", None) or getattr(error, "problem_mark", None):
+        return ConfigurationError(
+            f"{file}, line {mark.line + 1}: PyIceberg can't read this YAML.",
+            "It takes no {…}, […], tags, anchors or repeated names, and both quotes of a text belong on its line.",
+        )
+    prefix = f"{PYICEBERG}catalog"
+    catalogs = [name for name in os.environ if name.lower().startswith(prefix)]
+    short = [name for name in catalogs if len(name.lower().removeprefix(PYICEBERG).split("__", maxsplit=2)) < 3]
+    if isinstance(error, ValueError) and not isinstance(error, UnicodeDecodeError) and short:
+        return ConfigurationError(
+            f"The environment variable {short[0]} names no property of a catalog.",
+            f"Unset it, and name the catalog and the property: {prefix.upper()}__LAKE__URI.",
+        )
+    return ConfigurationError(
+        f"{file} can't be read as PyIceberg's configuration ({type(error).__name__}).",
+        "It must be readable, and UTF-8. Write catalog:, below it the catalog's name, and below that its properties.",
+    )

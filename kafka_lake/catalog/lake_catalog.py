@@ -1,0 +1,306 @@
+"""One catalog configuration, in Iceberg's standard property names, for both engines: PyIceberg and Spark."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from uuid import uuid4
+
+from pyiceberg.catalog import (
+    LOCATION,
+    WAREHOUSE_LOCATION,
+    Catalog,
+    MetastoreCatalog,
+    infer_catalog_type,
+    load_catalog,
+)
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
+from sqlalchemy import exc as sql
+
+from kafka_lake.catalog.catalog_errors import explained, without_secrets
+from kafka_lake.catalog.catalog_properties import (
+    CA_BUNDLE,
+    catalog_name,
+    local_folders,
+    on_this_machine,
+    properties_from_environment,
+    python_properties,
+)
+from kafka_lake.catalog.java_properties import java_properties, needed_classes, sqlite_address
+from kafka_lake.catalog.pyiceberg_compat.hive import compare_on_commit
+from kafka_lake.catalog.pyiceberg_compat.loading import share_snapshots
+from kafka_lake.catalog.pyiceberg_compat.writing import take_over_writing
+from kafka_lake.common.catalog import SparkCatalog, catalog_variable
+from kafka_lake.common.files import ensure_home, home
+from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
+
+_FOLDER_BYTES = 200
+_TYPES = ("sql", "rest", "glue", "hive")
+
+
+def configured_catalog() -> "LakeCatalog":
+    """Return the catalog of the environment, not connected yet; raises `ConfigurationError` as `LakeCatalog` does."""
+    name = catalog_name()
+    return LakeCatalog(name, properties_from_environment(name))
+
+
+def quoted_path(column: str, names: Collection[str]) -> str:
+    """Return a column in Spark SQL, or the path of a struct's field if no column has that name.
+
+    >>> quoted_path("who.id", ["who"]), quoted_path("who.id", ["who.id"])
+    ('`who`.`id`', '`who.id`')
+    """
+    return quoted(column) if column in names else ".".join(map(quoted, column.split(".")))
+
+
+def quoted(name: str) -> str:
+    """Return a name as one part of an identifier in Spark SQL.
+
+    >>> quoted("shop"), quoted("a`b.c")
+    ('`shop`', '`a``b.c`')
+    """
+    return f"`{name.replace('`', '``')}`"
+
+
+def literal(text: str) -> str:
+    r"""Return a text as a literal of Spark SQL.
+
+    >>> print(literal(r"it's 1\2"))
+    'it\'s 1\\2'
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _type(name: str, properties: Mapping[str, str]) -> str:
+    """Return a catalog's type, which PyIceberg infers from its address if it isn't given; empty for none."""
+    if (given := properties.get("type", "").lower()) or "uri" not in properties:
+        return given
+    try:
+        found = infer_catalog_type(name, dict(properties))
+    except ValueError:
+        # PyIceberg's message has the address with the password.
+        found = None
+    if found is None:
+        raise ConfigurationError(
+            f"Catalog {name}: its type can't be told from its address.",
+            f"Set {catalog_variable(name, 'type')} to one of {', '.join(_TYPES)}.",
+        )
+    return found.value
+
+
+class LakeCatalog:
+    """A catalog, seen from both engines.
+
+    Args:
+        name: The catalog's name; tables are ``name.namespace.table`` in Spark.
+
+    Raises:
+        ConfigurationError: If the type is none of sql, rest, glue and hive, or a needed property is missing.
+    """
+
+    def __init__(self, name: str, properties: Mapping[str, str]) -> None:
+        self.name = name
+        # An empty value is none, as a variable that is set to nothing.
+        self.properties = {key: value for key, value in properties.items() if value != ""}
+        self.type = _type(name, self.properties)
+        if self.type not in _TYPES:
+            raise ConfigurationError(
+                f"Catalog {name}: type {self.type or '(none)'} is not one of {', '.join(_TYPES)}.",
+                f"Set {catalog_variable(name, 'type')}.",
+            )
+        needed = {"sql": ("uri", "warehouse"), "rest": ("uri",), "hive": ("uri",), "glue": ("warehouse",)}
+        if missing := [key for key in needed[self.type] if not self.properties.get(key)]:
+            raise ConfigurationError(
+                f"Catalog {name} of type {self.type} lacks {', '.join(missing)}.",
+                f"Set {catalog_variable(name, missing[0])}.",
+            )
+        self.properties = on_this_machine(name, self.type, self.properties)
+
+    @cached_property
+    def pyiceberg(self) -> Catalog:
+        """Return the connected PyIceberg catalog; folders of a local catalog are created.
+
+        Raises:
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
+            ConfigurationError: If its address is none.
+        """
+        with self._asking("Connecting"):
+            return self._connected()
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Translate errors of the catalog's client in the block."""
+        try:
+            yield
+        except KafkaLakeError:
+            raise
+        except Exception as error:
+            if (mended := explained(self.name, self.type, properties=self.properties, what=what, error=error)) is None:
+                raise
+            raise mended from error
+
+    def _connected(self) -> Catalog:
+        for folder in local_folders(self.properties):
+            self._make_folder(folder)
+        catalog = share_snapshots(
+            load_catalog(self.name, **{**python_properties(self.properties), "type": self.type}), self.type
+        )
+        take_over_writing(catalog)
+        if self.type == "hive":
+            compare_on_commit(catalog)
+        return catalog
+
+    def _make_folder(self, folder: Path) -> None:
+        try:
+            if folder.is_relative_to(home()):
+                ensure_home()
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            setting = catalog_variable(self.name)
+            raise CatalogRefusedError(
+                f"Catalog {self.name}: folder {folder} can't be made: {error.strerror}.",
+                f"Give this user the right to make it, or set KAFKA_LAKE_HOME, or {setting}URI and {setting}WAREHOUSE.",
+            ) from error
+
+    def address_of(self, name: str) -> str:
+        """Return a property that is an address, without user, password and query; empty if there is none."""
+        return without_secrets(self.properties.get(name, ""))
+
+    def table(self, identifier: tuple[str, str]) -> Table | None:
+        """Return the table as the catalog knows it now, or None if there is none.
+
+        Raises:
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
+        """
+        try:
+            with self._asking(f"Table {'.'.join(identifier)}"):
+                return self.pyiceberg.load_table(identifier)
+        except NoSuchTableError:
+            return None
+
+    def tables(self) -> Iterator[Table]:
+        """Yield all Iceberg tables of the catalog, those in nested namespaces too.
+
+        Raises:
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
+        """
+        with self._asking("Listing the tables"):
+            known: set[tuple[str, ...]] = set()
+            waiting = [tuple(each) for each in self.pyiceberg.list_namespaces()]
+            while waiting:
+                namespace = waiting.pop()
+                if namespace in known:
+                    continue
+                known.add(namespace)
+                with suppress(NoSuchNamespaceError):
+                    waiting += [tuple(each) for each in self.pyiceberg.list_namespaces(namespace)]
+                for identifier in self.pyiceberg.list_tables(namespace):
+                    # It may have been dropped by now.
+                    with suppress(NoSuchTableError):
+                        yield self.pyiceberg.load_table(identifier)
+
+    def new_location(self, identifier: tuple[str, str]) -> str | None:
+        """Return a location that no other table has had; None if the catalog's server chooses one.
+
+        A renamed table keeps its location, which a new table of the old name must not share.
+        """
+        if not isinstance(self.pyiceberg, MetastoreCatalog):
+            return None
+        with self._asking(f"Table {'.'.join(identifier)}"):
+            place = self._place_of(identifier[0])
+        # A folder's name has at most 255 bytes.
+        folder = identifier[1].encode()[:_FOLDER_BYTES].decode(errors="ignore")
+        return f"{place}/{folder}-{uuid4().hex[:12]}"
+
+    def _place_of(self, namespace: str) -> str:
+        """Return where the tables of a namespace are, by the conventions of Iceberg's own catalogs."""
+        if place := self.pyiceberg.load_namespace_properties(namespace).get(LOCATION):
+            return str(place).rstrip("/")
+        if warehouse := self.pyiceberg.properties.get(WAREHOUSE_LOCATION):
+            return f"{warehouse.rstrip('/')}/{namespace}{'.db' if self.type in ('glue', 'hive') else ''}"
+        raise ConfigurationError(
+            f"Catalog {self.name}: neither namespace {namespace} nor the catalog says where new tables shall be.",
+            f"Set {catalog_variable(self.name, 'warehouse')}, or the namespace's location.",
+        )
+
+    def check(self) -> int:
+        """Ask the catalog for its namespaces, and return how many there are.
+
+        Raises:
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
+            ConfigurationError: If its address is none.
+        """
+        with self._asking("Listing the namespaces"):
+            return len(self.pyiceberg.list_namespaces())
+
+    def ensure_namespace(self, namespace: str) -> None:
+        """Create the namespace if there is none."""
+        try:
+            with self._asking(f"Namespace {namespace}"):
+                self.pyiceberg.create_namespace_if_not_exists(namespace)
+        except (NamespaceAlreadyExistsError, sql.IntegrityError):
+            # Another process created it meanwhile: SqlCatalog looks first and inserts then.
+            return
+
+    def purge(self, identifier: tuple[str, str]) -> None:
+        """Drop a table with its files; PyIceberg's Hive catalog alone can't.
+
+        Raises:
+            NoSuchTableError: If there is none.
+            RESTError: If the catalog refuses.
+        """
+        own = self.pyiceberg
+        if isinstance(own, MetastoreCatalog):
+            MetastoreCatalog.purge_table(own, identifier)
+        else:
+            own.purge_table(identifier)
+
+    def spark_name(self, identifier: tuple[str, str], branch: str | None = None) -> str:
+        """Return the quoted name that Spark SQL knows the table, or a branch of it, by."""
+        parts = [self.name, *identifier] + ([f"branch_{branch}"] if branch else [])
+        return ".".join(quoted(part) for part in parts)
+
+    def call(self, procedure: str, identifier: tuple[str, str], **arguments: str) -> str:
+        """Return the statement that calls one of Iceberg's procedures for a table.
+
+        The table's name has all three parts: with two, Iceberg takes a namespace of the catalog's name for the catalog.
+
+        Args:
+            arguments: Further arguments as SQL; `literal` makes one from a text.
+        """
+        named = {"table": literal(self.spark_name(identifier)), **arguments}
+        listed = ", ".join(f"{name} => {value}" for name, value in named.items())
+        return f"CALL {quoted(self.name)}.system.{procedure}({listed})"
+
+    def sqlite_address(self) -> str:
+        """Return the JDBC address of its SQLite database; empty for other databases."""
+        return sqlite_address(self.name, self.properties["uri"]) if self.type == "sql" else ""
+
+    def for_spark(self) -> SparkCatalog:
+        """Return this catalog's configuration for Spark; raises `ConfigurationError` as `spark_conf` does."""
+        return SparkCatalog(
+            self.name, self.spark_conf(), self.needed_classes(), ca_bundle=self.properties.get(CA_BUNDLE, "")
+        )
+
+    def needed_classes(self) -> dict[str, str]:
+        """Return the Java classes that Spark needs beside Iceberg's, with the jar that has each."""
+        return needed_classes(java_properties(self.name, self.type, self.properties))
+
+    def spark_conf(self) -> dict[str, str]:
+        """Return the Spark settings of this catalog, which has the same name there.
+
+        Raises:
+            ConfigurationError: If a property can't be translated.
+        """
+        prefix = f"spark.sql.catalog.{self.name}"
+        told = java_properties(self.name, self.type, self.properties)
+        conf = {
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            prefix: "org.apache.iceberg.spark.SparkCatalog",
+            # A cached table would hide what other writers did meanwhile.
+            f"{prefix}.cache-enabled": "false",
+        }
+        conf |= {f"{prefix}.{key}": value for key, value in told.items()}
+        return conf

@@ -1,0 +1,325 @@
+"""How a table is partitioned and sorted, in terms of its schema, and how it follows the settings."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, UNSORTED_SORT_ORDER_ID, NullOrder, SortDirection, SortField
+from pyiceberg.table.update import (
+    AddSortOrderUpdate,
+    AssertDefaultSortOrderId,
+    SetDefaultSortOrderUpdate,
+    TableUpdate,
+)
+from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform, parse_transform
+from pyiceberg.types import NestedField
+
+from kafka_lake.errors import ConfigurationError, TableError
+from kafka_lake.schema.names import Names, column_name
+
+LAYOUT = "kafka-lake.layout"
+"""A table property: the partitioning and the sort order that the settings asked for last."""
+
+_QUOTED = r"`(?:[^`]|``)+`"
+_NAME = rf"(?P<column>{_QUOTED}(?:\.{_QUOTED})*|[^(),`\s](?:[^(),]*?[^(),\s])??)"
+_CALL = re.compile(rf"^\s*(?P<transform>[A-Za-z]+)\s*\(\s*(?:(?P<width>\d+)\s*,\s*)?{_NAME}\s*\)\s*$")
+_COLUMN = re.compile(rf"^\s*{_NAME}\s*$")
+_SORT = re.compile(rf"^\s*{_NAME}(?:\s+(?P<direction>asc|desc))?\s*$", re.IGNORECASE)
+_PLAIN = re.compile(r"^\w[\w.]*$")
+_SPELLINGS = {"days": "day", "hours": "hour", "months": "month", "years": "year", "date": "day"}
+_WITH_WIDTH = {"bucket", "truncate"}
+_KNOWN = {"identity", "year", "month", "day", "hour", "bucket", "truncate"}
+
+
+def parse_partition_field(text: str) -> tuple[str, Transform[Any, Any]]:
+    """Return column and transform of one ``partition_by`` entry.
+
+    >>> parse_partition_field("bucket(16, store_id)")
+    ('store_id', BucketTransform(num_buckets=16))
+
+    >>> parse_partition_field("day(`sold (UTC)`)")
+    ('sold (UTC)', DayTransform())
+    """
+    if plain := _COLUMN.match(text):
+        return _unquoted(plain["column"]), IdentityTransform()
+    call = _CALL.match(text)
+    written = call["transform"].lower() if call else ""
+    name = _SPELLINGS.get(written, written)
+    if not call or name not in _KNOWN or (name in _WITH_WIDTH) != bool(call["width"]):
+        raise ConfigurationError(
+            f"partition_by: {text!r} is not an Iceberg transform.",
+            "Write a column, or year(c), month(c), day(c), hour(c), bucket(16, c), truncate(4, c). Write a name with "
+            "brackets or commas in backticks.",
+        )
+    return _unquoted(call["column"]), parse_transform(f"{name}[{call['width']}]" if call["width"] else name)
+
+
+def parse_sort_field(text: str) -> tuple[str, SortDirection]:
+    """Return column and direction of one ``sort_by`` entry.
+
+    >>> parse_sort_field("sold at desc"), parse_sort_field("`sold desc`")
+    (('sold at', SortDirection.DESC), ('sold desc', SortDirection.ASC))
+    """
+    match = _SORT.match(text)
+    if not match:
+        raise ConfigurationError(f"sort_by: {text!r} is not understood.", "Write `column` or `column desc`.")
+    descends = (match["direction"] or "").lower() == "desc"
+    return _unquoted(match["column"]), SortDirection.DESC if descends else SortDirection.ASC
+
+
+def _unquoted(name: str) -> str:
+    parts = re.findall(_QUOTED, name) if name.startswith("`") else []
+    return ".".join(part[1:-1].replace("``", "`") for part in parts) or name
+
+
+def written_name(name: str) -> str:
+    """Return a column's name as ``partition_by`` and ``sort_by`` have it: in backticks, unless it is plain.
+
+    >>> written_name("who.id"), written_name("a key"), written_name("tick`ed")
+    ('who.id', '`a key`', '`tick``ed`')
+    """
+    return name if _PLAIN.match(name) else f"`{name.replace('`', '``')}`"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Partitions as field ids and transforms, sort order as field ids and directions: a rename changes nothing."""
+
+    partition_by: tuple[tuple[int, Transform[Any, Any]], ...]
+    sort_by: tuple[tuple[int, SortDirection], ...]
+
+    @classmethod
+    def asked(
+        cls, schema: Schema, partition_by: Sequence[str], sort_by: Sequence[str], renames: Mapping[str, str]
+    ) -> "Layout":
+        """Return the layout that settings ask for."""
+        partitions = []
+        for text in partition_by:
+            column, transform = parse_partition_field(text)
+            field = _field(schema, column, "partition_by", renames)
+            if not transform.can_transform(field.field_type):
+                raise ConfigurationError(
+                    f"partition_by: {text!r} doesn't go with column {column}, which is {field.field_type}.",
+                    "Choose another transform or another column in the topic's YAML.",
+                )
+            partitions.append((field.field_id, transform))
+        sorts = [parse_sort_field(text) for text in sort_by]
+        return cls(
+            tuple(partitions),
+            tuple((_field(schema, column, "sort_by", renames).field_id, direction) for column, direction in sorts),
+        )
+
+    @classmethod
+    def of(cls, table: Table) -> "Layout":
+        """Return the layout of a table."""
+        return cls(
+            tuple(
+                (f.source_id, f.transform) for f in table.spec().fields if not isinstance(f.transform, VoidTransform)
+            ),
+            tuple((f.source_id, f.direction) for f in table.sort_order().fields),
+        )
+
+    def same_partitions(self, other: "Layout") -> bool:
+        """Return whether both have the same partitions, in any order."""
+        return {(i, str(t)) for i, t in self.partition_by} == {(i, str(t)) for i, t in other.partition_by}
+
+    def same_as(self, other: "Layout") -> bool:
+        """Return whether both have the same partitions and sort order."""
+        return self.same_partitions(other) and self.sort_by == other.sort_by
+
+    def sort_fields(self) -> list[SortField]:
+        """Return the sort order's fields: nulls first where it ascends, last where it descends."""
+        return [
+            SortField(
+                source_id,
+                IdentityTransform(),
+                direction=direction,
+                null_order=NullOrder.NULLS_FIRST if direction is SortDirection.ASC else NullOrder.NULLS_LAST,
+            )
+            for source_id, direction in self.sort_by
+        ]
+
+    def partition_text(self, schema: Schema) -> str:
+        """Return ``partition_by`` as a user would write it."""
+        return ", ".join(_transform_text(str(t), name_of_field(schema, i)) for i, t in self.partition_by) or "(none)"
+
+    def sort_text(self, schema: Schema) -> str:
+        """Return ``sort_by`` as a user would write it."""
+        descends = {SortDirection.DESC: " desc", SortDirection.ASC: ""}
+        return ", ".join(f"{written_name(name_of_field(schema, i))}{descends[d]}" for i, d in self.sort_by) or "(none)"
+
+
+def distribution_of(partition_by: Sequence[str]) -> str:
+    """Return Iceberg's distribution mode for a table's partitions."""
+    return "hash" if partition_by else "none"
+
+
+def layout_property(partition_by: Sequence[str], sort_by: Sequence[str], distribution: str | None) -> str:
+    """Return the property `LAYOUT`."""
+    layout: dict[str, Any] = {"partition_by": list(partition_by), "sort_by": list(sort_by)}
+    return to_json(layout if distribution is None else {**layout, "distribution": distribution})
+
+
+def partition_spec_of(schema: Schema, layout: Layout) -> PartitionSpec:
+    """Return the partition spec of a new table."""
+    used = Names()
+    fields = []
+    for index, (source_id, transform) in enumerate(layout.partition_by):
+        name = partition_name(schema, source_id, transform, used)
+        used.add(name)
+        fields.append(PartitionField(source_id=source_id, field_id=1000 + index, transform=transform, name=name))
+    return PartitionSpec(*fields)
+
+
+def partition_name(schema: Schema, source_id: int, transform: Transform[Any, Any], used: Names) -> str:
+    """Return a name that no column and no other partition field has; an identity partition has its column's name."""
+    column = name_of_field(schema, source_id)
+    if isinstance(transform, IdentityTransform) and column not in used:
+        return column
+    kind, _, width = str(transform).partition("[")
+    plain, taken = f"{column}_{kind}".replace(".", "_"), Names([*schema.column_names, *used])
+    return column_name(f"{plain}_{width.rstrip(']')}" if width and plain in taken else plain, taken)
+
+
+def _transform_text(transform: str, column: str) -> str:
+    kind, _, width = transform.partition("[")
+    if kind == "identity":
+        return written_name(column)
+    column = written_name(column)
+    return f"{kind}({width.rstrip(']')}, {column})" if width else f"{kind}({column})"
+
+
+def name_of_field(schema: Schema, field_id: int) -> str:
+    """Return the path of a column, or a text that says that it is gone."""
+    name = schema.find_column_name(field_id)
+    return f"(field {field_id}, which is gone)" if name is None else name
+
+
+def _field(schema: Schema, column: str, setting: str, renames: Mapping[str, str]) -> NestedField:
+    try:
+        return schema.find_field(column, case_sensitive=False)
+    except ValueError as error:
+        if column in renames:
+            return _field(schema, ".".join([*column.split(".")[:-1], renames[column]]), setting, {})
+        if (called := column_name(column, ())) != column and called in schema.column_names:
+            # The name of a field in the records, which no column can have.
+            return _field(schema, called, setting, {})
+        raise ConfigurationError(
+            f"{setting}: there is no column {column!r}; the columns are {', '.join(f.name for f in schema.fields)}.",
+            f"Correct {setting} in the topic's YAML, or the schema.",
+        ) from error
+
+
+def evolve_layout(
+    table: Table, partition_by: Sequence[str], sort_by: Sequence[str], renames: Mapping[str, str] | None = None
+) -> list[str]:
+    """Give the table the partition spec and sort order that the settings ask for; existing files keep theirs.
+
+    Only if kafka_lake created the table (it has the property `LAYOUT`), and only if the settings have changed since:
+    what others did to the layout stays.
+    """
+    schema, renames = table.schema(), renames or {}
+    asked = Layout.asked(schema, partition_by, sort_by, renames)
+    recorded = from_json(table, LAYOUT)
+    if recorded is None or _was_asked(schema, recorded, asked, renames):
+        return []
+    has = Layout.of(table)
+    mode, ours = table.properties.get("write.distribution-mode"), recorded.get("distribution")
+    wanted_mode = distribution_of(partition_by) if ours is not None and mode == ours else None
+    lines = []
+    with table.transaction() as transaction:
+        if not asked.same_partitions(has):
+            lines.append(f"partition_by: {has.partition_text(schema)} → {asked.partition_text(schema)}")
+            _repartition(transaction, table, asked)
+        if asked.sort_by != has.sort_by:
+            lines.append(f"sort_by: {has.sort_text(schema)} → {asked.sort_text(schema)}")
+            _resort(transaction, table, asked)
+        properties = {LAYOUT: layout_property(partition_by, sort_by, wanted_mode)}
+        if wanted_mode is not None and wanted_mode != mode:
+            lines.append(f"write.distribution-mode: {mode} → {wanted_mode}")
+            properties["write.distribution-mode"] = wanted_mode
+        transaction.set_properties(properties)
+    return lines
+
+
+def _was_asked(schema: Schema, recorded: Mapping[str, Any], asked: Layout, renames: Mapping[str, str]) -> bool:
+    try:
+        before = Layout.asked(schema, recorded.get("partition_by", ()), recorded.get("sort_by", ()), renames)
+    except ConfigurationError:
+        # Its columns have been renamed.
+        return False
+    return "partition_by" in recorded and asked.same_as(before)
+
+
+def _repartition(transaction: Transaction, table: Table, asked: Layout) -> None:
+    schema, asked_fields = table.schema(), {(i, str(t)) for i, t in asked.partition_by}
+    history = [field for spec in table.specs().values() for field in spec.fields]
+    here = {(f.source_id, str(f.transform)): f for f in table.spec().fields}
+    # With the name of a field of another spec, old files' partitions would mix up the two.
+    used = Names(field.name for field in history)
+    try:
+        with transaction.update_spec() as update:
+            for key, field in here.items():
+                if key not in asked_fields and not isinstance(field.transform, VoidTransform):
+                    update.remove_field(field.name)
+            for source_id, transform in asked.partition_by:
+                if (source_id, str(transform)) in here:
+                    continue
+                known = [f.name for f in history if f.source_id == source_id and str(f.transform) == str(transform)]
+                name = known[-1] if known else partition_name(schema, source_id, transform, used)
+                used.add(name)
+                update.add_field(name_of_field(schema, source_id), transform, name)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"partition_by: {asked.partition_text(schema)} is refused: {error}.", "Choose other transforms."
+        ) from error
+
+
+def _resort(transaction: Transaction, table: Table, asked: Layout) -> None:
+    if not asked.sort_by:
+        _make_unsorted(table)
+        return
+    with transaction.update_sort_order() as update:
+        for field in asked.sort_fields():
+            add_field = update.asc if field.direction is SortDirection.ASC else update.desc
+            add_field(name_of_field(table.schema(), field.source_id), field.transform, field.null_order)
+
+
+def _make_unsorted(table: Table) -> None:
+    """Make a table unsorted by a commit of its own: PyIceberg's transactions have no public way to do it.
+
+    If the rest of the change of layout is refused, the next attempt does it.
+    """
+    add: tuple[TableUpdate, ...] = ()
+    if UNSORTED_SORT_ORDER_ID not in table.sort_orders():
+        add = (AddSortOrderUpdate.model_validate({"sort-order": UNSORTED_SORT_ORDER}),)
+    update = SetDefaultSortOrderUpdate.model_validate({"sort-order-id": UNSORTED_SORT_ORDER_ID})
+    had = {"default-sort-order-id": table.sort_order().order_id}
+    table.catalog.commit_table(table, (AssertDefaultSortOrderId.model_validate(had),), (*add, update))
+
+
+def to_json(content: Mapping[str, Any]) -> str:
+    """Return the text of a table property that has JSON."""
+    return json.dumps(dict(content), sort_keys=True)
+
+
+def from_json(table: Table, name: str) -> dict[str, Any] | None:
+    """Return what a property of a table holds; None if the table lacks it."""
+    text = table.properties.get(name)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise TableError(
+            f"Table {'.'.join(table.name())}: its property {name} is not a JSON object.",
+            "Correct or unset the property.",
+        )
+    return found

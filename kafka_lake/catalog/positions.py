@@ -1,0 +1,275 @@
+"""How far a table has consumed its topics, and who made its snapshots: read from the table's own snapshots alone.
+
+A snapshot has the positions of all topics of the table. A commit is of one topic, and carries on the positions of the
+others: its branch starts at the head that those were read from, and it is published only if that is still the head.
+"""
+
+import getpass
+import os
+import socket
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import IcebergType, StructType
+
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.common.offsets import OffsetRange, Position, Positions, positions_from_json, positions_to_json
+from kafka_lake.errors import TableError
+
+POSITION = "kafka-lake.position"
+"""In a snapshot's summary: how far the table has consumed each of its topics."""
+TOPIC = "kafka-lake.topic"
+"""In a snapshot's summary: the topic whose commit it is."""
+DERIVED = "kafka-lake.derived"
+"""In the summary of a derived table's snapshot: the upstream snapshots, as `derive.upstream` has them."""
+RUN_ID = "kafka-lake.run-id"
+LOSSES = "kafka-lake.data-loss"
+RESET = "kafka-lake.reset"
+ADOPTED = "kafka-lake.adopted-rows"
+ADOPTED_FROM = "kafka-lake.adopted-from"
+ADOPTED_AT = "kafka-lake.adopted-position"
+"""A table property: the position at which it was taken over. Rows before it don't name their records."""
+KIND = "kafka-lake.kind"
+"""What a commit is for, as `Plan.kind` has it."""
+OFFSETS = "kafka-lake.offsets"
+"""The offsets of a commit that leaves the position where it is: ``0:5-9,1:0-3``, both ends inclusive."""
+REMOVES = "kafka-lake.removes"
+"""The snapshot that deletes the rows that this one replaces."""
+KEEPS = "kafka-lake.keeps"
+"""The snapshot after which this one restores deleted rows that Kafka no longer has."""
+HOST = "kafka-lake.host"
+USER = "kafka-lake.user"
+AUTHOR = (RUN_ID, KIND, HOST, USER)
+RECONCILE = "reconcile"
+"""The kind of a commit that makes a dead-letter table fit its topic's table."""
+EXPIRE_ROWS = "expire_rows"
+"""The kind of a commit that deletes old rows."""
+RESUMED_FROM = frozenset({POSITION, DERIVED})
+"""A run resumes from the newest snapshot that has one of these."""
+_ORIGIN = {"topic", "topic_id", "partition", "offset"}
+# Requests to a server wait side by side; a database answers faster than threads take turns.
+_AT_ONCE = {"rest": 8, "glue": 8}
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table when a commit was planned.
+
+    Args:
+        head: Snapshot id of ``main``; None for a table without a snapshot.
+        position: Position in the run's topic, of the newest ancestor of ``main`` that has one.
+        rebuilt: Whether the position was recovered from rows, as no snapshot has it any more.
+        adopted: Rows that the table had before it was taken over.
+        others: Positions in the table's other topics, from the same snapshot.
+    """
+
+    table: Table
+    head: int | None
+    position: Position | None
+    rebuilt: bool = False
+    adopted: int = 0
+    others: Positions = field(default_factory=dict)
+
+    @property
+    def positions(self) -> Positions:
+        """Return the positions in all topics of the table."""
+        return {**self.others, **({self.position.identity.topic: self.position} if self.position else {})}
+
+
+def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:
+    """Yield a snapshot and its ancestors, newest first, as far as they have not expired."""
+    # PyIceberg searches all snapshots for each one: thousands of ancestors would take seconds.
+    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    while snapshot_id is not None:
+        snapshot = known.get(snapshot_id)
+        if snapshot is None:
+            return
+        yield snapshot
+        snapshot_id = snapshot.parent_snapshot_id
+
+
+def follows_another(snapshot: Snapshot) -> bool:
+    """Return whether the table had an earlier snapshot, which may have expired.
+
+    PyIceberg removes an expired parent from its child, so the sequence number counts too; format version 1 has none.
+    """
+    return snapshot.parent_snapshot_id is not None or (snapshot.sequence_number or 0) > 1
+
+
+def head_of(table: Table, branch: str = "main") -> int | None:
+    """Return the snapshot id that a branch points to; None if there is no such branch."""
+    ref = table.metadata.refs.get(branch)
+    return ref.snapshot_id if ref else None
+
+
+def summary_of(snapshot: Snapshot) -> dict[str, str]:
+    """Return a snapshot's summary without its operation."""
+    return dict(snapshot.summary.additional_properties) if snapshot.summary else {}
+
+
+def adopted_position(table: Table) -> Position | None:
+    """Return where a table was taken over from another writer; None if it wasn't."""
+    text = table.properties.get(ADOPTED_AT)
+    try:
+        return None if text is None else Position.from_json(text)
+    except ValueError as error:
+        raise TableError(
+            f"Table {'.'.join(table.name())}: its property {ADOPTED_AT} can't be read ({error}).",
+            "Correct the property, or upgrade kafka_lake if a newer one wrote it.",
+        ) from error
+
+
+def has_origin(kind: IcebergType) -> bool:
+    """Return whether a column of this type has a record's topic, partition and offset, as metadata columns do."""
+    return isinstance(kind, StructType) and {inner.name for inner in kind.fields} >= _ORIGIN
+
+
+def row_count(table: Table | None) -> int:
+    """Return the rows of the table's current snapshot, deleted ones in its files included; 0 if there is no table.
+
+    If the summary lacks the number, which the specification allows, rows are counted by manifests or files.
+    """
+    snapshot = table.current_snapshot() if table else None
+    if table is None or snapshot is None:
+        return 0
+    told = summary_of(snapshot).get("total-records")
+    return _counted(table, snapshot) if told is None else int(told)
+
+
+def live_row_count(table: Table | None) -> int:
+    """Return how many rows a reader finds, by the snapshot's summary; an upper bound with equality deletes."""
+    snapshot = table.current_snapshot() if table else None
+    told = summary_of(snapshot) if snapshot else {}
+    # Without the total, rows were counted one by one, without deleted ones.
+    deleted = told.get("total-position-deletes", "0") if "total-records" in told else "0"
+    return max(row_count(table) - int(deleted), 0)
+
+
+def _counted(table: Table, snapshot: Snapshot) -> int:
+    manifests = snapshot.manifests(table.io)
+    data = [each for each in manifests if each.content is ManifestContent.DATA]
+    if len(data) < len(manifests):
+        # PyIceberg can't read equality deletes; deleted rows count then, as in summaries.
+        with suppress(ValueError):
+            return table.scan().count()
+    return sum(
+        entry.data_file.record_count
+        for each in data
+        for entry in each.fetch_manifest_entry(table.io, discard_deleted=True)
+    )
+
+
+def positions_in(summary: Mapping[str, str]) -> Positions:
+    """Return the positions that a snapshot's summary carries; none if it has none."""
+    return positions_from_json(summary[POSITION]) if POSITION in summary else {}
+
+
+def positions_summary(own: Position, others: Positions) -> dict[str, str]:
+    """Return what a snapshot's summary has of positions."""
+    topic = own.identity.topic
+    return {POSITION: positions_to_json({**others, topic: own}.values()), TOPIC: topic}
+
+
+def position_in(found: Positions, topic: str, topics: Collection[str]) -> Position | None:
+    """Return a topic's position among those of a table."""
+    is_foreign = bool(found) and not found.keys() & {topic, *topics}
+    return next(iter(found.values())) if is_foreign else found.get(topic)
+
+
+def read_positions(table: Table) -> Positions:
+    """Return the positions that the newest ancestor of ``main`` with any has; none if none has."""
+    for snapshot in ancestors(table, head_of(table)):
+        try:
+            found = positions_in(summary_of(snapshot))
+        except ValueError as error:
+            raise TableError(
+                f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} carries a {POSITION} that "
+                f"can't be read ({error}).",
+                "Roll the table back to an older snapshot, or upgrade kafka_lake if a newer one wrote it.",
+            ) from error
+        if found:
+            return found
+    return {}
+
+
+def read_state(table: Table, topic: str | None = None, topics: Collection[str] = ()) -> TableState:
+    """Return head and positions of ``main``, from one and the same load of the metadata."""
+    found = read_positions(table)
+    if topic is None:
+        own = next(iter(found.values())) if len(found) == 1 else None
+    else:
+        own = position_in(found, topic, topics)
+    return TableState(
+        table, head_of(table), own, others={name: each for name, each in found.items() if each is not own}
+    )
+
+
+def all_positions(
+    catalog: LakeCatalog, identifiers: Iterable[tuple[str, str]]
+) -> Mapping[tuple[str, str], Positions | Exception]:
+    """Return the positions of tables by topic, or the error; a missing table has none.
+
+    A server is asked for up to eight tables at a time.
+    """
+    asked = list(dict.fromkeys(identifiers))
+
+    def positions(identifier: tuple[str, str]) -> Positions | Exception:
+        try:
+            table = catalog.table(identifier)
+            return read_positions(table) if table else {}
+        except Exception as error:
+            return error
+
+    at_once = min(_AT_ONCE.get(catalog.type, 1), len(asked))
+    if at_once <= 1:
+        return {each: positions(each) for each in asked}
+    # The first request connects.
+    first, *others = asked
+    found = {first: positions(first)}
+    with ThreadPoolExecutor(at_once) as pool:
+        return found | dict(zip(others, pool.map(positions, others), strict=True))
+
+
+def removes_mark(snapshot: int | None) -> dict[str, str]:
+    """Return the snapshot property that names the snapshot deleting the replaced rows; None for none."""
+    return {} if snapshot is None else {REMOVES: str(snapshot)}
+
+
+def author_summary(run_id: str, kind: str, ranges: Iterable[OffsetRange] = ()) -> dict[str, str]:
+    """Return the snapshot properties of its author: run, host, user, and the commit's kind."""
+    told = ",".join(f"{each.partition}:{each.start}-{each.end - 1}" for each in ranges if len(each))
+    return {RUN_ID: run_id, KIND: kind, HOST: _host(), USER: _user()} | ({OFFSETS: told} if told else {})
+
+
+def offsets_of(text: str) -> list[OffsetRange]:
+    """Parse the offsets of `author_summary`.
+
+    >>> offsets_of("0:5-9,1:0-3")
+    [OffsetRange(partition=0, start=5, end=10), OffsetRange(partition=1, start=0, end=4)]
+    """
+    found = []
+    for each in filter(None, text.split(",")):
+        partition, _, extent = each.partition(":")
+        first, _, last = extent.partition("-")
+        found.append(OffsetRange(int(partition), int(first), int(last) + 1))
+    return found
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+@cache
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        # A container's user needn't be in any list of users.
+        return str(os.getuid()) if hasattr(os, "getuid") else ""

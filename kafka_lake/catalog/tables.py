@@ -1,0 +1,255 @@
+"""Tables created and evolved as a topic's settings ask, through PyIceberg: no engine needed."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from uuid import uuid4
+
+import pyarrow as pa
+from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.io.pyarrow import PYARROW_FIELD_DOC_KEY, PYARROW_PARQUET_FIELD_ID_KEY, pyarrow_to_schema
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+
+from kafka_lake.catalog.append import append_nothing
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.layout import (
+    LAYOUT,
+    Layout,
+    distribution_of,
+    from_json,
+    layout_property,
+    partition_spec_of,
+    to_json,
+)
+from kafka_lake.catalog.positions import RESUMED_FROM, follows_another, row_count, summary_of
+from kafka_lake.schema.rules import Change
+
+SOURCES = "kafka-lake.sources"
+"""A table property: path of a column → field that feeds it, where their names differ."""
+_NO_ID = -1
+_LOCATION = "location"
+DEFAULTS = {
+    "format-version": "2",
+    "write.parquet.compression-codec": "zstd",
+    "write.parquet.compression-level": "1",
+    "write.target-file-size-bytes": str(128 << 20),
+    # Old metadata files would grow without bound with a commit every few seconds.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+    # Iceberg's default, and not PyIceberg's: there would be a manifest more with each commit.
+    "commit.manifest-merge.enabled": "true",
+}
+
+
+def schema_of(columns: pa.Schema) -> Schema:
+    """Return the Iceberg schema of Arrow columns, with fresh field ids."""
+    return assign_fresh_schema_ids(Schema(*map(iceberg_field, columns)))
+
+
+def ensure_table(
+    catalog: LakeCatalog,
+    identifier: tuple[str, str],
+    schema: Schema,
+    partition_by: Sequence[str] = (),
+    sort_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    sources: Mapping[str, str] | None = None,
+    renames: Mapping[str, str] | None = None,
+) -> Table:
+    """Return the table, created if there is none, with a snapshot on ``main`` for branches to start from.
+
+    All arguments but the first two are for creating it.
+    """
+    table = catalog.table(identifier)
+    if table is None:
+        catalog.ensure_namespace(identifier[0])
+        layout = Layout.asked(schema, partition_by, sort_by, renames or {})
+        given, mode = properties or {}, distribution_of(partition_by)
+        ours = {"write.distribution-mode": mode} | ({SOURCES: to_json(sources)} if sources else {})
+        ours[LAYOUT] = layout_property(partition_by, sort_by, None if "write.distribution-mode" in given else mode)
+        try:
+            table = catalog.pyiceberg.create_table(
+                identifier,
+                schema,
+                location=location_of(catalog, identifier, given),
+                partition_spec=partition_spec_of(schema, layout),
+                sort_order=SortOrder(*layout.sort_fields()),
+                properties=table_properties(ours, given),
+            )
+        except TableAlreadyExistsError:
+            table = catalog.pyiceberg.load_table(identifier)
+    if table.current_snapshot() is not None:
+        return table
+    try:
+        # Two runs may both do this: an empty append changes nothing and carries no position.
+        append_nothing(table)
+        return table.refresh()
+    except Exception:
+        # Catalogs that don't create in one step let two runs create a table of one name; the last one is the table.
+        now = catalog.table(identifier)
+        if now is None or now.metadata.table_uuid == table.metadata.table_uuid:
+            raise
+    return ensure_table(
+        catalog,
+        identifier,
+        schema=schema,
+        partition_by=partition_by,
+        sort_by=sort_by,
+        properties=properties,
+        sources=sources,
+        renames=renames,
+    )
+
+
+def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
+    """Drop a table without commits since `ensure_table` created it; return whether it was dropped.
+
+    The table is renamed first. A commit at the same moment is either seen then, and the table gets its name back, or
+    it finds no table and is planned again.
+    """
+    table = catalog.table(identifier)
+    if table is None or not _is_unused(table):
+        return False
+    aside = (identifier[0], f"unused_{uuid4().hex}")
+    catalog.pyiceberg.rename_table(identifier, aside)
+    if not _is_unused(catalog.pyiceberg.load_table(aside)):
+        catalog.pyiceberg.rename_table(aside, identifier)
+        return False
+    catalog.purge(aside)
+    return True
+
+
+def _is_unused(table: Table) -> bool:
+    metadata = table.metadata
+    ours = LAYOUT in metadata.properties and not any(
+        summary_of(each).keys() & RESUMED_FROM or follows_another(each) for each in metadata.snapshots
+    )
+    return ours and set(metadata.refs) <= {"main"} and len(metadata.snapshots) <= 1 and not row_count(table)
+
+
+def location_of(catalog: LakeCatalog, identifier: tuple[str, str], given: Mapping[str, str]) -> str | None:
+    """Return the location of a new table: the property ``location``, or one that no other table has had."""
+    return given.get(_LOCATION) or catalog.new_location(identifier)
+
+
+def table_properties(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a new table: defaults, then ours, then the given ones except the location."""
+    properties = {**DEFAULTS, **ours, **{key: value for key, value in given.items() if key != _LOCATION}}
+    level = "write.parquet.compression-level"
+    if given.get("write.parquet.compression-codec", "zstd") != "zstd" and level not in given:
+        # Other codecs have other levels; gzip's writer fails on this one.
+        del properties[level]
+    return properties
+
+
+def iceberg_field(field: pa.Field) -> NestedField:
+    """Return an Arrow field as Iceberg's, with its doc, and -1 for all field ids.
+
+    PyIceberg's own conversion of a schema takes no field ``a.b`` beside a field ``b`` of ``a``.
+
+    >>> print(iceberg_field(pa.field("sizes", pa.list_(pa.int16()), nullable=False)).field_type)
+    list<int>
+    """
+    doc = (field.metadata or {}).get(PYARROW_FIELD_DOC_KEY)
+    return NestedField(
+        _NO_ID, field.name, _type_of(field), required=not field.nullable, doc=doc.decode() if doc else None
+    )
+
+
+def _type_of(field: pa.Field) -> IcebergType:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return StructType(*map(iceberg_field, kind))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        element = kind.value_field
+        return ListType(_NO_ID, _type_of(element), element_required=not element.nullable)
+    if pa.types.is_map(kind):
+        key, value = kind.key_field, kind.item_field
+        return MapType(_NO_ID, _type_of(key), _NO_ID, _type_of(value), value_required=not value.nullable)
+    # PyIceberg converts fields that have ids, as those of data files do.
+    with_id = field.with_metadata({PYARROW_PARQUET_FIELD_ID_KEY: str(_NO_ID)})
+    return pyarrow_to_schema(pa.schema([with_id])).fields[0].field_type
+
+
+def sources_of(table: Table) -> dict[str, str]:
+    """Return path of a column → field that feeds it, where their names differ, as `apply_changes` wrote it."""
+    found = from_json(table, SOURCES) or {}
+    return {str(path): str(name) for path, name in found.items()}
+
+
+def partition_names(table: Table) -> frozenset[str]:
+    """Return the names of partition fields in all specs, which no new column may have."""
+    schema = table.schema()
+    fields = [field for spec in table.specs().values() for field in spec.fields]
+    return frozenset(f.name for f in fields if f.name != schema.find_column_name(f.source_id))
+
+
+def apply_changes(
+    table: Table, target: Schema, changes: Sequence[Change], sources: Mapping[str, str] | None = None
+) -> None:
+    """Evolve the table by safe changes, in one commit of its metadata; ``main`` stays where it is."""
+    knows_sources = sources is None or dict(sources) == sources_of(table)
+    if not changes and knows_sources:
+        return
+    with table.transaction() as transaction:
+        if not knows_sources:
+            transaction.set_properties({SOURCES: to_json(sources or {})})
+        if changes:
+            with transaction.update_schema(case_sensitive=False) as update:
+                _update(update, table.schema(), target, changes)
+
+
+def _update(update: UpdateSchema, current: Schema, target: Schema, changes: Sequence[Change]) -> None:
+    # PyIceberg finds columns by their names before the transaction.
+    renamed = {change.column: change.after for change in changes if change.kind == "renamed"}
+    were = {_key(now): was for now, was in _columns(current.as_struct(), renamed, (), ())} | {(): ()}
+    for change in changes:
+        if change.kind == "renamed":
+            update.rename_column(change.column, change.after)
+            continue
+        parents, field = _find(target.as_struct(), change.column)
+        if change.kind == "added":
+            update.add_column((*were[_key(parents)], field.name), field.field_type, field.doc)
+        elif change.kind == "widened":
+            update.update_column(were[_key((*parents, field.name))], field.field_type)
+        else:
+            update.make_column_optional(were[_key((*parents, field.name))])
+
+
+def _key(path: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name.lower() for name in path)
+
+
+def _columns(
+    kind: IcebergType, renamed: Mapping[str, str], now: tuple[str, ...], was: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield the path of every column within a type, after and before the renames."""
+    for field in _inner_fields(kind):
+        before = (*was, field.name)
+        after = (*now, renamed.get(".".join(before), field.name))
+        yield after, before
+        yield from _columns(field.field_type, renamed, after, before)
+
+
+def _inner_fields(kind: IcebergType) -> Sequence[NestedField]:
+    if isinstance(kind, StructType):
+        return kind.fields
+    if isinstance(kind, ListType):
+        return (kind.element_field,)
+    return (kind.key_field, kind.value_field) if isinstance(kind, MapType) else ()
+
+
+def _find(kind: IcebergType, path: str) -> tuple[tuple[str, ...], NestedField]:
+    """Return the names that lead to a column, and the column; names may have dots themselves."""
+    for field in _inner_fields(kind):
+        if path == field.name:
+            return (), field
+        if path.startswith(f"{field.name}."):
+            try:
+                parents, found = _find(field.field_type, path.removeprefix(f"{field.name}."))
+            except KeyError:
+                continue
+            return (field.name, *parents), found
+    raise KeyError(path)

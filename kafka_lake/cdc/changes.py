@@ -1,0 +1,256 @@
+"""Records as changes of keyed rows: what tasks are told to decode them, and what they have shown."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.cdc.task.debezium import SOURCE, key_fields
+from kafka_lake.cdc.task.decoder import ChangesDecoder
+from kafka_lake.cdc.task.mysql import key_names
+from kafka_lake.cdc.task.unavailable import DEFAULT_PLACEHOLDER
+from kafka_lake.cdc.unavailable import may_be_unavailable
+from kafka_lake.engine.task_frames import packed
+from kafka_lake.errors import TableError
+from kafka_lake.formats.columns import Target, columns_of, nullable_all
+from kafka_lake.formats.decoder import Decoder, Learned, observed_in_tasks
+from kafka_lake.formats.json.driver import Json
+from kafka_lake.formats.key import Keyed
+from kafka_lake.formats.registered import Registered
+from kafka_lake.formats.task.decoded import NOTHING, Observed
+
+_LOOKED_AT = 100
+_OF_MYSQL = ("maxwell", "canal")
+_KEYS_IN = {
+    "maxwell": "Let Maxwell write keys of columns (a table with a primary key), or output_primary_key_columns",
+    "canal": "Let Canal write pkNames, of a table with a primary key",
+}
+_TEXT = T.StringType()
+_CHANGE = T.StructType(
+    [
+        T.StructField("does", _TEXT),
+        T.StructField("order", T.ArrayType(T.LongType())),
+        T.StructField("at", T.LongType()),
+        T.StructField("snapshot", _TEXT),
+        T.StructField("source", _TEXT),
+    ]
+)
+_NOTHING = Target(T.StructType([]))
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Decodes records that are changes, see `kafka_lake.cdc.task.decoder`.
+
+    Args:
+        rows: Decodes rows; or Debezium's whole envelopes in Avro.
+        envelope: What they are wrapped in.
+        key: Columns of the row's key; empty if it is the record's bytes, or not known before records are looked at.
+        order_by: Columns that tell the order of changes.
+        of_record: Whether the columns are those of the record's key.
+        looks: Whether records are wrapped, or one without a value has the columns of its row's key as its key.
+        keys: Decodes keys in Avro, with an envelope.
+        comparable: Whether a change of an old key and one of a new key can be compared with others, from whatever
+            partition.
+        placeholder: What Debezium writes for values that aren't sent.
+        left_out: Fields that get no column; None if no field without a column gets one.
+    """
+
+    rows: Decoder
+    envelope: str
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+    of_record: bool
+    looks: bool
+    keys: Registered | None = None
+    comparable: bool = True
+    placeholder: str = DEFAULT_PLACEHOLDER
+    left_out: tuple[str, ...] | None = ()
+
+    @property
+    def fixed(self) -> Target | None:
+        """The columns, if they are settled."""
+        return self.rows.fixed
+
+    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return what rows look like, and keys, of which a row may lack columns."""
+        if self.keys is None:
+            return self.rows.incoming()
+        rows = ((label, fields["after"].dataType) for label, fields in self.rows.incoming())
+        return [*((label, row) for label, row in rows if isinstance(row, T.StructType)), *self.keys.incoming()]
+
+    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+        """Return what tasks are told. Deletes tell the key alone: what a row must have is asked of rows."""
+        of_key, columns = self.key_in(target), columns_of(target.columns, target)
+        ignores = self.left_out is None or self.rows.fixed is not None
+        return {
+            "decoder": "changes",
+            "packed": packed(ChangesDecoder),
+            "rows": self.rows.work(self._rows_target(target), max_record_bytes),
+            "keys": self._keys_work(target),
+            "told": {
+                "envelope": self._envelope(target),
+                "columns": columns,
+                "key": of_key,
+                "order_by": self.order_by,
+                "comparable": self.comparable,
+                "ignored": None if ignores else self.left_out,
+            },
+        }
+
+    def change(self, target: Target) -> T.StructType:
+        """Return the type of what records do to rows: with the key before an update, and columns that stay."""
+        fields = list(_CHANGE)
+        keys = self._keys_target(target).columns
+        if (self.envelope in _OF_MYSQL or (self.envelope != "none" and not self.of_record)) and keys.fields:
+            fields.append(T.StructField("old", keys))
+        if self.envelope == "debezium" and any(may_be_unavailable(field.dataType) for field in target.columns):
+            fields.append(T.StructField("kept", T.ArrayType(_TEXT)))
+        return T.StructType(fields)
+
+    def key_in(self, target: Target) -> tuple[str, ...]:
+        """Return the key's columns of a table, by the names that the table has today."""
+        if not self.of_record:
+            return self.key
+        return tuple(_column_of(name, target) for name in self.key)
+
+    def of_partitions(self, count: int) -> "Changes":
+        """Return a decoder for a topic of so many partitions, whose offsets alone may tell the order of changes."""
+        has_order = bool(self.order_by) or self.envelope not in _OF_MYSQL
+        return replace(self, comparable=has_order or count == 1)
+
+    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
+        """Return what a pass taught about rows, and about keys in Avro."""
+        rows = self.rows.learn(seen, records, _relaxed(target))
+        keys = self.keys.learn(seen.key or NOTHING, records, target) if self.keys is not None else None
+        if rows is None and keys is None:
+            return None
+        wiser = replace(self, rows=rows.decoder if rows else self.rows)
+        if keys is not None and isinstance(keys.decoder, Registered):
+            wiser = replace(wiser, keys=keys.decoder)
+        return Learned(wiser, bool((rows and rows.again) or (keys and keys.again)) or wiser._refuses_more(self))
+
+    def _refuses_more(self, before: "Changes") -> bool:
+        """Return whether schemas are known now to be no envelopes: what is said of their records depends on it."""
+        schemas = [each.rows.refused for each in (self, before) if isinstance(each.rows, Registered)]
+        return self.keys is not None and len(schemas) == 2 and schemas[0].keys() != schemas[1].keys()
+
+    def look(self, records: DataFrame) -> "Changes":
+        """Return a decoder that has looked at rows, and at the columns of the first record's key if that is needed."""
+        if self.keys is not None:
+            looked = replace(self, rows=self.rows.look(records), keys=self.keys.look(records))
+            return looked._with_key(records)
+        known = self._with_key(records)
+        if not known.looks or known.envelope == "none" or known.rows.fixed is not None:
+            return replace(known, rows=known.rows.look(records))
+        json = known.rows.value if isinstance(known.rows, Keyed) else known.rows
+        assert isinstance(json, Json)
+        seen = observed_in_tasks(records, known.work(_NOTHING, None), json.rules.max_columns)
+        learned = known.rows.learn(seen, records, _NOTHING)
+        rows = known.rows if learned is None else learned.decoder
+        if isinstance(rows, Keyed):
+            rows = replace(rows, key=rows.key.look(records))
+        return replace(known, rows=rows)
+
+    def marks(self) -> Mapping[str, str]:
+        """Return the marks of what decodes rows, and keys in Avro."""
+        return {**self.rows.marks(), **(self.keys.marks() if self.keys is not None else {})}
+
+    def seen(self, seen: Observed) -> Mapping[str, int]:
+        """Return the schemas of rows."""
+        return self.rows.seen(seen)
+
+    def unkept(self) -> Mapping[str, str]:
+        """Return what is said of rows."""
+        return self.rows.unkept()
+
+    def _envelope(self, target: Target) -> dict[str, Any]:
+        """Return how tasks open records, see `kafka_lake.cdc.task.decoder`."""
+        fields = self.key if self.of_record else tuple(target.feeds(name, name)[0] for name in self.key)
+        if self.envelope == "none":
+            return {"name": "none", "fields": fields}
+        settings: dict[str, Any] = {"name": self.envelope, "fields": fields, "of_record": self.of_record}
+        if self.envelope != "debezium":
+            return settings
+        settings["placeholder"] = self.placeholder
+        if self.keys is None:
+            return {**settings, "learns_keys": self._learns_keys(target)}
+        of_ids = {id_: tuple(writer.fields.fieldNames()) for (id_, _), writer in self.keys.writers.items()}
+        return {**settings, "name": "debezium_avro", "key_fields": of_ids}
+
+    def _rows_target(self, target: Target) -> Target:
+        """Return what rows are decoded into; of Debezium's envelopes in Avro what they are."""
+        if self.keys is None:
+            return _relaxed(target)
+        parts = {"after": _relaxed(target), "before": self._keys_target(target)}
+        kinds = {"string": T.StringType(), "long": T.LongType()}
+        source = T.StructType([T.StructField(name, kinds[kind]) for name, kind in SOURCE.items()])
+        members = {**{name: part.columns for name, part in parts.items()}, "op": T.StringType(), "source": source}
+        return Target(
+            T.StructType([T.StructField(name, kind) for name, kind in members.items()]),
+            {f"{name}.{path}": source for name, part in parts.items() for path, source in part.sources.items()},
+            {f"{name}.{path}": others for name, part in parts.items() for path, others in part.also.items()},
+            any_case=target.any_case,
+        )
+
+    def _keys_work(self, target: Target) -> Mapping[str, Any] | None:
+        """Return what decodes the key's columns, of records' keys and of rows before a change; None if nothing does."""
+        if self.keys is not None:
+            return self.keys.work(self._keys_target(target), None)
+        rows = self.rows.value if isinstance(self.rows, Keyed) else self.rows
+        if not self.looks or not isinstance(rows, Json):
+            return None
+        # What else is in a key is of no interest.
+        declared = None if self._learns_keys(target) else _NOTHING
+        return replace(rows, declared=declared, watches=False).work(self._keys_target(target), None)
+
+    def _keys_target(self, target: Target) -> Target:
+        """Return the key's columns, none of them required."""
+        columns = T.StructType([field for field in target.columns if field.name in self.key_in(target)])
+        return _relaxed(replace(target, columns=columns))
+
+    def _learns_keys(self, target: Target) -> bool:
+        """Return whether the table lacks columns of records' keys: rows may lack them too."""
+        names = target.columns.fieldNames()
+        return self.of_record and self.rows.fixed is None and any(name not in names for name in self.key_in(target))
+
+    def _with_key(self, records: DataFrame) -> "Changes":
+        """Return a decoder that knows the columns of the key, if records tell them."""
+        if not self.of_record or self.key:
+            return self
+        if self.envelope in _OF_MYSQL:
+            first = records.filter(F.col("value").isNotNull()).select("key", "value").head(_LOOKED_AT)
+            shown = (key_names(self.envelope, row["key"] and bytes(row["key"]), bytes(row["value"])) for row in first)
+            what, writes = f"None of the first {len(first)} records tells the key of its row", _KEYS_IN[self.envelope]
+        else:
+            first = records.filter(F.col("key").isNotNull()).select("key").head(1)
+            shown = (self._fields_of(bytes(row["key"])) for row in first)
+            what = "The first record with a key tells no columns by it"
+            writes = f"Let the connector write keys as {'JSON objects' if self.keys is None else 'Avro records'}"
+        found: tuple[str, ...] = next(filter(None, shown), ())
+        if not found:
+            raise TableError(f"{what}: rows can't be told apart.", f"{writes}, or name the columns with key:.")
+        return replace(self, key=found)
+
+    def _fields_of(self, key: bytes) -> tuple[str, ...]:
+        if self.keys is None:
+            return key_fields(key)
+        writer = self.keys.writers.get((int.from_bytes(key[1:5], "big"), b""))
+        return () if writer is None else tuple(writer.fields.fieldNames())
+
+
+def _column_of(field: str, target: Target) -> str:
+    """Return the column that a field of a record's key feeds, by the rule for fields of values; else its own name."""
+    feeds = {name: target.feeds(name, name) for name in target.columns.fieldNames()}
+    exact = [name for name, sources in feeds.items() if field in sources]
+    alike = [name for name, sources in feeds.items() if field.lower() in map(str.lower, sources)]
+    return exact[0] if exact else alike[0] if target.any_case and len(alike) == 1 else field
+
+
+def _relaxed(target: Target) -> Target:
+    columns = nullable_all(target.columns)
+    assert isinstance(columns, T.StructType)
+    return replace(target, columns=columns)

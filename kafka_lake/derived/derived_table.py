@@ -1,0 +1,249 @@
+"""The settings of a derived table, each with its type, default and documentation; and its time partitions. Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Literal, get_args
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from kafka_lake.catalog.lake_catalog import quoted
+from kafka_lake.common.text import seconds_of
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.rule import Rule, RuleEntry, rules_of
+from kafka_lake.spec.topic_table import TableName
+
+Unit = Literal["hourly", "daily", "monthly"]
+EXAMPLE = "daily(ordered_at, 2026-01-01)"
+_TEXT = re.compile(rf"({'|'.join(get_args(Unit))})\(\s*([^,()]*[^,()\s])\s*,\s*(\d{{4}}-\d\d-\d\d)\s*\)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LITERALS = {"timestamp": "TIMESTAMP '{:%Y-%m-%d %H:%M:%S} UTC'", "date": "DATE '{:%Y-%m-%d}'"}
+_HOURS = {"timestamp": "floor(unix_seconds({}) / 3600)", "date": "24 * datediff({}, DATE '1970-01-01')"}
+
+
+@plain_dataclass(frozen=True)
+class TimePartitions:
+    """Time partitions of the asset in Dagster; Iceberg's own partitions are independent of them."""
+
+    unit: Unit
+    column: str
+    since: str
+
+    @classmethod
+    def of(cls, text: str) -> "TimePartitions":
+        """Parse the setting."""
+        found = _TEXT.fullmatch(text.strip())
+        try:
+            if found is None:
+                raise ValueError("no partitions")
+            first = datetime.fromisoformat(found[3])
+            if found[1] == "monthly" and first.day != 1:
+                raise ValueError("Dagster would begin with the next month")
+        except ValueError as error:
+            raise ConfigurationError(
+                f"partitions: {text!r} doesn't name a period, a time column and the first date.",
+                f"Write {EXAMPLE}; hourly, and monthly from the first of a month, are possible too.",
+            ) from error
+        unit: Unit = next(each for each in get_args(Unit) if each == found[1])
+        return cls(unit, found[2], found[3])
+
+    def key(self, hours: int) -> str:
+        """Return Dagster's key of the partition with an hour, which is counted since 1970.
+
+        >>> TimePartitions("daily", "at", "2026-01-01").key(24 * 20_000 + 5)
+        '2024-10-04'
+        """
+        at = _EPOCH + timedelta(hours=hours)
+        if self.unit == "hourly":
+            return f"{at:%Y-%m-%d-%H:%M}"
+        return f"{at.replace(day=1) if self.unit == 'monthly' else at:%Y-%m-%d}"
+
+    @property
+    def first_hour(self) -> int:
+        """Return the first hour of the first partition, counted since 1970."""
+        return (datetime.fromisoformat(self.since).replace(tzinfo=UTC) - _EPOCH) // timedelta(hours=1)
+
+    def hours(self, kind: str) -> str:
+        """Return the Spark SQL expression for a row's hours since 1970."""
+        return _HOURS[kind].format(quoted(self.column))
+
+    def has(self, kind: str) -> bool:
+        """Return whether a column of this type determines the partition."""
+        return kind in _HOURS and (kind != "date" or self.unit != "hourly")
+
+
+@plain_dataclass(frozen=True)
+class Window:
+    """Partitions to recompute."""
+
+    partitions: TimePartitions
+    start: datetime
+    end: datetime
+
+    def condition(self, kind: str) -> str:
+        """Return the Spark SQL condition for rows in these partitions.
+
+        >>> window = Window(TimePartitions("daily", "d", "2026-01-01"), _EPOCH, _EPOCH + timedelta(days=1))
+        >>> window.condition("date")
+        "`d` >= DATE '1970-01-01' AND `d` < DATE '1970-01-02'"
+        """
+        column = quoted(self.partitions.column)
+        start, end = (_LITERALS[kind].format(each.astimezone(UTC)) for each in (self.start, self.end))
+        return f"{column} >= {start} AND {column} < {end}"
+
+
+Write = Literal["append", "upsert", "aggregate", "replace"]
+OnChange = Literal["fail", "forward", "rebuild"]
+NEWS = "news"
+"""The value of ``every`` for tables that follow their upstream tables."""
+Identifier = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class DerivedTable:
+    """A table that a query computes from other tables. Invalid combinations are refused when definitions load."""
+
+    table: TableName = Field(description="Name of the table.")
+    sources: tuple[str, ...] = Field(
+        serialization_alias="from",
+        min_length=1,
+        description="The table that new rows come from, as `table` or `namespace.table`; several with "
+        "`write: replace`. The query knows it by the last part.",
+        examples=[["orders"]],
+    )
+    write: Write = Field(
+        description="`append`: a row for each new row. `upsert`: the newest row of each key. `aggregate`: keys of new "
+        "rows are computed again. `replace`: everything is computed again.",
+    )
+    namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
+    join: tuple[str, ...] = Field(
+        default=(),
+        description="Tables that the query reads as they are now. If they change, old rows stay, except with "
+        "`write: replace`.",
+        examples=[["stores"]],
+    )
+    sql: str | None = Field(
+        default=None, description="The query, in Spark SQL.", examples=["SELECT store_id, total FROM orders"]
+    )
+    transform: str | None = Field(
+        default=None,
+        description="Instead of `sql`: `module:function`, from a dict of DataFrames by table name to one DataFrame.",
+        examples=["my_project.tables:revenue"],
+    )
+    key: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Columns of the result that identify a row (`upsert`) or a group of rows (`aggregate`). For "
+        "`aggregate`, a mapping gives for each the expression over the columns of `from`.",
+        examples=[{"hour": "date_trunc('hour', ordered_at)", "store_id": "store_id"}],
+    )
+    order_by: tuple[str, ...] = Field(
+        default=(),
+        description="For `upsert`: columns of the result that decide which row of a key is the newest; then Kafka's "
+        "offset.",
+        examples=[["updated_at"]],
+    )
+    on_change: OnChange = Field(
+        default="fail",
+        description="If the query has changed, or upstream rows in a way that snapshots don't show: `fail`; "
+        "`rebuild`, to compute everything again in one commit; or, for a changed query, `forward`, to keep old rows.",
+    )
+    every: str = Field(
+        default=NEWS,
+        description="When the table is brought up to date: `news`, when an upstream table has changed; a duration, the "
+        "same but at most once in that time; or a cron expression.",
+        examples=["5m", "0 * * * *"],
+    )
+    verify: int = Field(
+        default=100,
+        ge=0,
+        description="How many keys (`aggregate`) or records (`append`, `upsert`) of each commit are also computed from "
+        "all upstream rows. If a row differs, nothing is published. `0` switches this off.",
+        examples=[1000, 0],
+    )
+    partitions: str | None = Field(
+        default=None,
+        description="The asset's partitions in Dagster, by a column of the result, and when the first one begins: "
+        "`hourly`, `daily` or `monthly`. One, or a range of them, can be computed again by itself. Times are UTC.",
+        examples=["daily(ordered_at, 2026-01-01)"],
+    )
+    partition_by: tuple[str, ...] = Field(
+        default=(), description="Iceberg partition transforms.", examples=[["day(hour)"]]
+    )
+    sort_by: tuple[str, ...] = Field(default=(), description="Columns within each file.", examples=[["store_id"]])
+    table_properties: Mapping[str, str] = Field(
+        default_factory=dict, description="Iceberg table properties of a new table."
+    )
+
+    rules: tuple[RuleEntry, ...] = Field(
+        default=(),
+        description="[Rules](rules.md) that each commit is checked by before anyone can read it; `on_failure: fail` is "
+        "the default here, and `warn` the other choice.",
+        examples=[[{"not_null": ["store_id"]}, {"range": {"column": "revenue", "min": 0}, "on_failure": "warn"}]],
+    )
+    maintenance: Maintenance = Field(
+        default=Maintenance(),
+        description="How the table is kept fast: after a commit, the run itself compacts small files and expires old "
+        "snapshots where that is due.",
+        examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
+    )
+
+    @property
+    def identifier(self) -> Identifier:
+        """Return namespace and name of the table."""
+        return self.namespace, self.table
+
+    @property
+    def identifiers(self) -> tuple[Identifier, ...]:
+        """Return the tables that a run writes."""
+        return (self.identifier,)
+
+    @property
+    def name(self) -> str:
+        """Return the full name."""
+        return ".".join(self.identifier)
+
+    @property
+    def upstream(self) -> dict[str, Identifier]:
+        """Return the tables of ``from`` by their names in the query."""
+        return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.sources}
+
+    @property
+    def joined(self) -> dict[str, Identifier]:
+        """Return the tables of ``join`` by their names in the query."""
+        return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.join}
+
+    @property
+    def at_most_every(self) -> float | None:
+        """Return the least seconds between two runs; None for a cron expression."""
+        try:
+            return 0.0 if self.every == NEWS else seconds_of(self.every)
+        except ConfigurationError:
+            return None
+
+    @property
+    def time_partitions(self) -> TimePartitions | None:
+        """Return the partitions of its asset; an invalid setting is a ConfigurationError."""
+        return TimePartitions.of(self.partitions) if self.partitions is not None else None
+
+    @property
+    def named_rules(self) -> tuple[Rule, ...]:
+        """Return the rules. Derived tables have no dead letters, so the default is to fail."""
+        return tuple(replace(each, on_failure=each.entry.on_failure or "fail") for each in rules_of(self.rules))
+
+    @property
+    def is_incremental(self) -> bool:
+        """Return whether a run computes only what new rows change."""
+        return self.write != "replace"
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Return whether each row comes from one upstream row and names that row's record."""
+        return self.write in ("append", "upsert")
+
+    def _identifier_of(self, name: str) -> Identifier:
+        namespace, _, table = name.rpartition(".")
+        return namespace or self.namespace, table

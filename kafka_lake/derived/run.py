@@ -1,0 +1,275 @@
+"""A run of a derived table: plan, compute, stage, audit, publish, and retry; with its lineage."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from pyiceberg.schema import Schema
+from pyspark.sql import types as T
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+from kafka_lake.catalog.assertions import require_assertions
+from kafka_lake.catalog.branches import StagingBranch, branch_name, staging_branches
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.layout import evolve_layout
+from kafka_lake.catalog.positions import row_count, summary_of
+from kafka_lake.catalog.tables import apply_changes, drop_if_unused, ensure_table, schema_of
+from kafka_lake.catalog.totals import Totals, added
+from kafka_lake.derived.derived_table import DerivedTable, Window
+from kafka_lake.derived.engine import DeriveReport, Engine, UpstreamRead
+from kafka_lake.derived.frames import Frames
+from kafka_lake.derived.plan import DerivePlan, Pinned, load, plan, plan_window
+from kafka_lake.derived.stage import StagedRows, stage
+from kafka_lake.derived.upstream import APPEND
+from kafka_lake.engine.frames import shuffles
+from kafka_lake.error_classification import is_transient
+from kafka_lake.errors import PublishRefusedError, TableError
+from kafka_lake.ingest.report import merged
+from kafka_lake.ingest.run import RunLog
+from kafka_lake.ingest.telemetry import RunLineage, Subject, place_of, table_facets, written_facets
+from kafka_lake.maintenance.clean import sweep
+from kafka_lake.maintenance.maintain import maintain
+from kafka_lake.runtime.context import call, short_pauses
+from kafka_lake.schema.rules import needed_changes
+from kafka_lake.writers.schema import arrow_columns
+
+_ATTEMPTS = 5
+_ROWS_WORTH_A_PARTITION = 250_000
+# Spark's own default.
+_MOST_PARTITIONS = 200
+_MERGED = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update", "delete")}
+
+
+def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Window | None = None) -> DeriveReport:
+    """Bring a derived table up to date in one commit. If it fails, ``main`` is as it was."""
+    run_log = RunLog(spec.name, engine.run_id)
+    try:
+        return _derive(spec, replace(engine, observer=run_log.observing(engine.observer)), rebuild, window)
+    except Exception as error:
+        run_log.failed(error)
+        raise
+
+
+def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | None) -> DeriveReport:
+    began = time.monotonic()
+    if not spec.is_incremental:
+        rebuild, window = rebuild or window is not None, None
+    made: list[DeriveReport] = []
+    retrying = Retrying(
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=short_pauses(engine.retry),
+        retry=retry_if_exception_type(PublishRefusedError),
+        sleep=engine.sleep,
+        reraise=True,
+    )
+
+    def attempt() -> None:
+        made.append(_attempt(spec, engine, rebuild, None, began=began))
+        if window is not None:
+            made.append(_attempt(spec, engine, False, window, began=began))
+
+    with DeriveLineage(spec, engine.catalog, engine.run_id) as lineage:
+        call(
+            engine.retry,
+            engine.observer.warn,
+            f"Table {spec.name}",
+            lambda: retrying(attempt),
+            sleep=engine.sleep,
+            passes=lambda error: is_transient(error) and not isinstance(error, PublishRefusedError),
+        )
+        report = _joined(made)
+        lineage.derived(report)
+    cleaned(spec, engine, committed=report.snapshot is not None)
+    return report
+
+
+def _joined(made: Sequence[DeriveReport]) -> DeriveReport:
+    """Return the report of the last commit, with the findings and partitions of all."""
+    done = [each for each in made if each.snapshot is not None]
+    if len(done) < 2:
+        return (done or made)[-1]
+    findings = [finding for each in done for finding in each.findings]
+    checks = {each.check for each in findings}
+    return replace(
+        done[-1],
+        findings=tuple(each for each in merged(findings) if each.check in checks),
+        partitions=tuple(dict.fromkeys(key for each in reversed(done) for key in each.partitions)),
+    )
+
+
+def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | None, *, began: float) -> DeriveReport:
+    state = load(spec, engine.catalog)
+    # Spark isn't started for its time zone if there is nothing to do.
+    todo = plan_window(spec, state, window, _zone(engine)) if window else plan(spec, state, rebuild)
+    engine.observer.step_done("planned")
+    if todo is None and window:
+        raise PublishRefusedError(
+            f"Table {spec.name}: upstream tables get rows faster than it can be brought up to date.",
+            "Ask for the partitions again.",
+        )
+    if todo is None:
+        return DeriveReport(spec.name, seconds=time.monotonic() - began)
+    if not window:
+        todo = plan(spec, state, rebuild, _zone(engine)) or todo
+    with ExitStack() as held:
+        if todo.head is None:
+            _created(spec, engine, Frames(engine, spec, todo, held))
+            held.callback(_drop_unused, spec, engine)
+            engine.observer.step_done("table created")
+            # Another run may have committed to it meanwhile.
+            todo = plan(spec, load(spec, engine.catalog), rebuild, _zone(engine))
+            assert todo is not None, "no snapshot says yet what the table was made of"
+        return _committed(spec, engine, todo, held, began=began)
+
+
+def _zone(engine: Engine) -> str:
+    return engine.spark().conf.get("spark.sql.session.timeZone") or ""
+
+
+def _partitions(todo: DerivePlan) -> int:
+    """Return the number of shuffle partitions for the rows that a commit may read or write."""
+    tables = [each.read.rows for each in (*todo.upstream.values(), *todo.joined.values())]
+    return min(_MOST_PARTITIONS, 2 + (sum(tables) + row_count(todo.table)) // _ROWS_WORTH_A_PARTITION)
+
+
+def _created(spec: DerivedTable, engine: Engine, frames: Frames) -> None:
+    """Create the table with the columns of the query, unless it exists."""
+    version = spec.table_properties.get("format-version")
+    table = ensure_table(
+        engine.catalog,
+        spec.identifier,
+        schema=_schema(frames),
+        partition_by=spec.partition_by,
+        sort_by=spec.sort_by,
+        # Format version 1 has no delete files.
+        properties={**(_MERGED if spec.key and version != "1" else {}), **spec.table_properties},
+    )
+    require_assertions(engine.catalog, table)
+
+
+def _evolved(spec: DerivedTable, frames: Frames, todo: DerivePlan) -> None:
+    """Add the columns of the query that the table lacks."""
+    assert todo.table is not None, "it has been created"
+    schema = _schema(frames)
+    changes = needed_changes(todo.table.schema(), schema)
+    if refused := [each for each in changes if not each.safe]:
+        one = refused[0]
+        raise TableError(
+            f"Table {spec.name}: column {one.column} would change from {one.before or 'none'} to {one.after}, which "
+            "readers of older files can't follow.",
+            f"CAST it to {one.before} in the query, or give it another name. main is as it was.",
+        )
+    apply_changes(todo.table, schema, changes)
+    evolve_layout(todo.table, spec.partition_by, spec.sort_by, {})
+
+
+def _schema(frames: Frames) -> Schema:
+    return schema_of(arrow_columns(frames.query().schema, T.StructType()))
+
+
+def _drop_unused(spec: DerivedTable, engine: Engine) -> None:
+    """Drop a table that was created for a failed commit."""
+    try:
+        drop_if_unused(engine.catalog, spec.identifier)
+    except Exception as error:
+        # Don't hide the error that led here; the next run can use an empty table.
+        engine.observer.warn(f"Table {spec.name}, which is empty, is left behind: {error}")
+
+
+def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, held: ExitStack, *, began: float) -> DeriveReport:
+    assert todo.head is not None, "ensure_table gives every table a first snapshot"
+    frames = Frames(engine, spec, todo, held)
+    held.enter_context(shuffles(engine.spark(), _partitions(todo)))
+    _evolved(spec, frames, todo)
+    name = branch_name(engine.run_id, todo.head)
+    branch = StagingBranch(engine.spark(), engine.catalog, spec.identifier, name, head=todo.head)
+    branch.create()
+    try:
+        staged = stage(engine, spec, todo, frames, branch=branch)
+        engine.observer.step_done("staged")
+        done = Totals(commits=1, rows=staged.rows, rewrites=int(staged.kind != APPEND))
+        branch.publish(staged.table.snapshot, lambda before: added(before, done))
+    except BaseException:
+        branch.discard()
+        raise
+    engine.observer.step_done("published")
+    report = _report(spec, todo, staged, seconds=time.monotonic() - began)
+    engine.published(report)
+    return report
+
+
+def _report(spec: DerivedTable, todo: DerivePlan, staged: StagedRows, *, seconds: float) -> DeriveReport:
+    return DeriveReport(
+        table=spec.name,
+        snapshot=staged.table.snapshot,
+        kind=staged.kind,
+        full=todo.full,
+        rows=staged.rows,
+        keys=staged.keys,
+        verified=staged.verified,
+        rederived=staged.rederived,
+        upstream={name: _read(each) for name, each in todo.upstream.items()},
+        findings=staged.findings,
+        seconds=seconds,
+        partitions=staged.partitions,
+    )
+
+
+def _read(each: Pinned) -> UpstreamRead:
+    assert each.read.snapshot is not None, "a table without a snapshot isn't read"
+    new = each.read.rows if each.before is None else max(0, each.read.added - each.before.added)
+    return UpstreamRead(each.read.snapshot, each.read.rows, new)
+
+
+def cleaned(spec: DerivedTable, engine: Engine, committed: bool) -> None:
+    """Drop the branches of dead runs and maintain the table if due; failures are only warnings."""
+    try:
+        table = engine.catalog.table(spec.identifier)
+        if table is not None and staging_branches(table):
+            sweep(spec, engine)
+        due = spec.maintenance.enabled is not False
+        if committed and due and maintain(spec, engine, run_id=engine.run_id):
+            engine.observer.step_done("maintained")
+    except Exception as error:
+        engine.observer.warn(f"Table {spec.name} is up to date, but its maintenance failed: {error}")
+
+
+class DeriveLineage(RunLineage):
+    """OpenLineage's events of one run of a derived table."""
+
+    def __init__(self, spec: DerivedTable, catalog: LakeCatalog, run_id: str) -> None:
+        asset = "/".join(spec.identifier)
+        super().__init__(Subject(f"table {spec.name}", spec.name, f"derive {spec.name}", asset=asset, run_id=run_id))
+        self._spec = spec
+        self._catalog = catalog
+        self._report: DeriveReport | None = None
+
+    def derived(self, report: DeriveReport) -> None:
+        """Keep the report for the last event."""
+        self._report = report
+
+    def inputs(self) -> Iterator[Any]:
+        """Yield the existing tables of ``from`` and ``join``."""
+        from openlineage.client.event_v2 import InputDataset
+
+        for identifier in (*self._spec.upstream.values(), *self._spec.joined.values()):
+            if table := self._catalog.table(identifier):
+                yield InputDataset(*place_of(table), facets=table_facets(self._catalog.name, identifier, table))
+
+    def outputs(self) -> Iterator[Any]:
+        """Yield the derived table and what the run wrote to it."""
+        from openlineage.client.event_v2 import OutputDataset
+
+        table, report = self._catalog.table(self._spec.identifier), self._report
+        if table is None:
+            return
+        written = []
+        if report and report.snapshot and (snapshot := table.metadata.snapshot_by_id(report.snapshot)):
+            summary = summary_of(snapshot)
+            size, files = (int(summary.get(each, 0)) for each in ("added-files-size", "added-data-files"))
+            written = [(report.rows, size, files)]
+        facets = table_facets(self._catalog.name, self._spec.identifier, table)
+        done = written_facets(written) if self._ended else {}
+        yield OutputDataset(*place_of(table), facets=facets, outputFacets=done)

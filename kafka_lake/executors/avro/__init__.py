@@ -1,1 +1,0 @@
-"""Avro values of types that contain themselves, which no column has."""

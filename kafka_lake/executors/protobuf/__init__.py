@@ -1,4 +1,0 @@
-"""What executors run for Protobuf: a batch of messages becomes one Arrow array, column by column.
-
-The machines of a cluster need the packages ``protobuf``, ``ptars``, ``numpy`` and ``pyarrow`` for it.
-"""

@@ -1,0 +1,1 @@
+"""Avro datums become Arrow columns, by the schema that they were written with."""

@@ -1,0 +1,66 @@
+"""Batches of Avro values become a table's columns, all values of a batch at once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_lake.formats.avro.task.readers import Reader
+from kafka_lake.formats.avro.task.scan import Scan
+from kafka_lake.formats.avro.task.schema import SchemaReader
+from kafka_lake.formats.task.columns import Column
+from kafka_lake.formats.task.decoded import NOTHING, Decoded, small_enough
+from kafka_lake.formats.task.error_classes import MALFORMED
+from kafka_lake.formats.task.fit import Errors, Fit
+
+VALUE = "value"
+"""The one column of values that are no records."""
+
+
+class AvroDecoder:
+    """Decodes batches of Avro values, in the binary encoding without any framing, that are all of one schema.
+
+    Malformed are: bytes that end before the value does, or go on after it (a sign of another schema); text that isn't
+    UTF-8; times and decimals beyond their type's range; dates and timestamps outside of the years 1 to 9999.
+
+    Args:
+        schema: The schema as JSON, each named type written out where it is first used.
+        columns: Those of the rows, see `kafka_lake.formats.task.columns`.
+        label: What messages call the schema.
+        max_bytes: Longer values are ``too_large`` and not decoded; None for no limit.
+
+    Raises:
+        UnsupportedTypeError: If the schema is invalid, or can be no columns.
+    """
+
+    def __init__(self, schema: str, columns: Sequence[Column], label: str, max_bytes: int | None = None) -> None:
+        self._reader = SchemaReader(label, schema).root()
+        self._fit = Fit(row_type(self._reader.type), columns, label)
+        self._max_bytes = max_bytes
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """Decode values."""
+        errors: Errors = {}
+        places = small_enough(values, self._max_bytes, errors)
+        found, good = read(self._reader, values if len(places) == len(values) else values.take(pa.array(places)))
+        if not good.all():
+            said = f"The bytes don't decode by {self._fit.label}."
+            errors |= dict.fromkeys(places[~good].tolist(), (MALFORMED, said))
+            found, places = found.filter(pa.array(good)), places[good]
+        return self._fit.decoded(found, places, errors, count=len(values), seen=NOTHING)
+
+
+def read(reader: Reader, values: pa.Array) -> tuple[pa.StructArray, np.ndarray]:
+    """Return the rows that values hold, and which values are well."""
+    scan = Scan(values)
+    found, ends = reader.read(scan, scan.begins, np.arange(len(values)))
+    good = ~scan.bad & (ends == scan.ends)
+    if not pa.types.is_struct(reader.type):
+        return pa.StructArray.from_arrays([found], [VALUE]), good
+    # A root that is null has no columns.
+    return found, good & found.is_valid().to_numpy(zero_copy_only=False) if found.null_count else good
+
+
+def row_type(kind: pa.DataType) -> pa.StructType:
+    """Return the type of the rows that values of a type make."""
+    return kind if pa.types.is_struct(kind) else pa.struct([(VALUE, kind)])

@@ -1,0 +1,278 @@
+"""From decoded records to the rows of the two tables, the topic's own and its dead letters; and back to records."""
+
+from importlib import import_module
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.formats import TRANSFORM_FAILED
+from kafka_lake.formats.excepted import without_excepted
+from kafka_lake.spec.topic_table import TopicTable
+
+TRANSFORM_ERROR = "_error"
+"""A transform may put text into a column of this name; rows where it isn't null are dead letters for that reason."""
+
+CHANGE, DELETED = "_change", "_is_deleted"
+"""Columns of keyed tables: what made the row, and where that is in its source's order; and whether it was deleted."""
+VALID_FROM, VALID_TO, EVENT = "valid_from", "valid_to", "_event"
+"""Columns of histories: from when until when a version counts, and what else a change must tell to be placed anew."""
+EVENT_TYPE = T.StructType([T.StructField("kept", T.ArrayType(T.IntegerType())), T.StructField("at", T.TimestampType())])
+"""``kept``: field ids of the columns that a change left as they were. ``at``: its time, if an envelope tells it."""
+_COUNTED = (T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType)
+CHANGE_TYPE = T.StructType([T.StructField("op", T.StringType()), T.StructField("order", T.ArrayType(T.LongType()))])
+
+METADATA = T.StructType(
+    [
+        T.StructField("topic", T.StringType()),
+        T.StructField("topic_id", T.StringType()),
+        T.StructField("partition", T.IntegerType()),
+        T.StructField("offset", T.LongType()),
+        T.StructField("timestamp", T.TimestampType()),
+        T.StructField("timestamp_type", T.StringType()),
+        T.StructField("key", T.BinaryType()),
+        T.StructField(
+            "headers",
+            T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])),
+        ),
+    ]
+)
+"""The metadata column: where a row came from."""
+
+_TIMESTAMP_TYPES = {0: "CreateTime", 1: "LogAppendTime"}
+_NO_TIMESTAMP_TYPE = -1
+
+
+def rows_of(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -> DataFrame:
+    """Return the table's rows: what `transformed` gives, without the rows that the transform marked as errors."""
+    return without_errors(transformed(decoded, spec, topic_id), spec)
+
+
+def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
+    """Return what `rows_of` gives for a topic without a transform."""
+    metadata = [T.StructField(spec.metadata_column, METADATA)] if spec.metadata_column else []
+    return T.StructType([*without_excepted(columns, spec), *metadata, *change_columns(spec, columns)])
+
+
+def change_columns(spec: TopicTable, columns: T.StructType | None = None) -> list[T.StructField]:
+    """Return the columns by which a keyed table tells of changes."""
+    found = []
+    if spec.is_keyed and spec.has_source_order:
+        found.append(T.StructField(CHANGE, CHANGE_TYPE))
+    if spec.write == "history":
+        kind = T.TimestampType() if columns is None else interval_type(spec, columns)
+        found += [T.StructField(name, kind) for name in (VALID_FROM, VALID_TO) if kind is not None]
+    if spec.write == "history" or (spec.write == "upsert" and spec.deletes == "soft"):
+        found.append(T.StructField(DELETED, T.BooleanType()))
+    if spec.write == "history":
+        found.append(T.StructField(EVENT, EVENT_TYPE))
+    return found
+
+
+def interval_type(spec: TopicTable, columns: T.StructType) -> T.DataType | None:
+    """Return the type of a history's intervals; None if its order is by a column that isn't there yet."""
+    if spec.has_source_order or len(spec.order_by) != 1:
+        return T.TimestampType()
+    kind = next((field.dataType for field in columns if field.name == spec.order_by[0]), None)
+    return kind if kind is None or is_counted(kind) else T.TimestampType()
+
+
+def is_counted(kind: T.DataType) -> bool:
+    """Return whether a version counts from a value of this type on: a number, a date or a time."""
+    return isinstance(kind, _COUNTED)
+
+
+def origin_of(decoded: DataFrame, topic_id: str | None) -> Column:
+    """Return the metadata column of decoded records."""
+    return _metadata(_topic_id(decoded, topic_id))
+
+
+def transformed(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -> DataFrame:
+    """Return the decoded columns, where they came from, then the user's transform over them.
+
+    Its result may have the column ``_error``, see `marks_errors`: a caller can count those rows before they are taken
+    out by `without_errors`.
+    """
+    good = decoded.filter(F.col("value").isNotNull() & F.col("error_class").isNull())
+    columns = [F.col("decoded.*")]
+    if spec.metadata_column:
+        columns.append(_metadata(_topic_id(decoded, topic_id)).alias(spec.metadata_column))
+    return apply_transform(good.select(*columns), spec)
+
+
+def apply_transform(rows: DataFrame, spec: TopicTable) -> DataFrame:
+    """Return what the topic's ``transform`` makes of the rows; the rows themselves if it has none."""
+    if spec.transform is None:
+        return rows
+    result = load_transform(spec.transform)(rows)
+    if not hasattr(result, "writeTo"):
+        raise ConfigurationError(
+            f"Topic {spec.topic}: transform {spec.transform} returned {type(result).__name__}, not a DataFrame.",
+            "Return the DataFrame that the rows shall become.",
+        )
+    if spec.metadata_column and spec.metadata_column not in result.columns:
+        raise ConfigurationError(
+            f"Topic {spec.topic}: transform {spec.transform} drops the column {spec.metadata_column}, "
+            "by which every row is proved to be there once.",
+            f"Keep {spec.metadata_column} in the result.",
+        )
+    if TRANSFORM_ERROR in result.columns:
+        _check_errors(rows, result, spec)
+    return result
+
+
+def _check_errors(rows: DataFrame, result: DataFrame, spec: TopicTable) -> None:
+    named = f"Topic {spec.topic}: transform {spec.transform}"
+    if not spec.metadata_column:
+        raise ConfigurationError(
+            f"{named} sets {TRANSFORM_ERROR}, but without a metadata column nothing tells which record a row was.",
+            "Give the topic a metadata_column.",
+        )
+    if TRANSFORM_ERROR in rows.columns:
+        raise ConfigurationError(
+            f"{named} returns the column {TRANSFORM_ERROR}, which the topic's values have too: an error can't be told "
+            "from data.",
+            f"Let the transform rename or drop {TRANSFORM_ERROR}, or leave it out of columns:.",
+        )
+    kind = result.schema[TRANSFORM_ERROR].dataType.simpleString()
+    if kind != "string":
+        raise ConfigurationError(
+            f"{named} gives {TRANSFORM_ERROR} the type {kind}.",
+            "Make it a string that says what is wrong, null for a good row.",
+        )
+
+
+def marks_errors(rows: DataFrame, spec: TopicTable) -> bool:
+    """Tell whether rows that `transformed` gave have the column by which a transform sets rows apart."""
+    return spec.transform is not None and TRANSFORM_ERROR in rows.columns
+
+
+def without_errors(rows: DataFrame, spec: TopicTable) -> DataFrame:
+    """Return those rows that the transform didn't mark, without the mark; the very frame if it marks none."""
+    if not marks_errors(rows, spec):
+        return rows
+    return rows.filter(F.col(TRANSFORM_ERROR).isNull()).drop(TRANSFORM_ERROR)
+
+
+def transform_errors(rows: DataFrame, spec: TopicTable) -> DataFrame:
+    """Return which records the transform refused and why: topic_id, partition, offset, error_message; once each."""
+    origin = rows[f"`{spec.metadata_column}`"]
+    places = [origin.getField(name).alias(name) for name in ("topic_id", "partition", "offset")]
+    marked = rows.filter(F.col(TRANSFORM_ERROR).isNotNull()).select(*places, F.col(TRANSFORM_ERROR))
+    return marked.groupBy("topic_id", "partition", "offset").agg(F.min(TRANSFORM_ERROR).alias("error_message"))
+
+
+def with_transform_errors(decoded: DataFrame, errors: DataFrame) -> DataFrame:
+    """Return the decoded records, those that the transform refused as ``transform_failed``, so that they are letters.
+
+    This evaluates the transform a second time. One that isn't deterministic may refuse other rows than it did when
+    they were written: compare the number of letters with the number of marked rows.
+    """
+    named = errors.select(
+        F.col("topic_id").alias("failed_topic_id"),
+        F.col("partition").alias("failed_partition"),
+        F.col("offset").alias("failed_offset"),
+        F.col("error_message").alias("failure"),
+    )
+    same = (F.col("partition") == F.col("failed_partition")) & (F.col("offset") == F.col("failed_offset"))
+    if "topic_id" in decoded.columns:
+        # Letters of a topic that was recreated: its offsets are there twice.
+        same = same & _topic_id(decoded, None).eqNullSafe(F.col("failed_topic_id"))
+    joined = decoded.join(named, same, "left")
+    failed = F.when(F.col("failure").isNotNull(), F.lit(TRANSFORM_FAILED))
+    replaced = {
+        "error_class": F.coalesce("error_class", failed).alias("error_class"),
+        "error_message": F.coalesce("error_message", "failure").alias("error_message"),
+    }
+    return joined.select(*[replaced.get(name, F.col(name)) for name in decoded.columns])
+
+
+def load_transform(reference: str) -> Any:
+    """Return the function that ``module:function`` names."""
+    module, _, name = reference.partition(":")
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"transform: {reference!r} can't be imported ({error}).",
+            "Write module:function, and install the module where Dagster runs.",
+        ) from error
+    if not callable(function):
+        raise ConfigurationError(f"transform: {reference!r} is no function.", "Write module:function.")
+    return function
+
+
+def none_failed(records: DataFrame) -> DataFrame:
+    """Return the records that didn't decode where all of them did: none, with the reasons that they haven't."""
+    none = F.lit(None).cast("string")
+    return records.limit(0).withColumns({"error_class": none, "error_message": none})
+
+
+def dead_letters_of(decoded: DataFrame, run_id: str, topic_id: str | None = None) -> DataFrame:
+    """Return the rows of the dead-letter table: what didn't decode, with its bytes and the reason."""
+    return decoded.filter(F.col("error_class").isNotNull()).select(
+        F.col("topic"),
+        _topic_id(decoded, topic_id).alias("topic_id"),
+        F.col("partition"),
+        F.col("offset"),
+        F.col("timestamp"),
+        _timestamp_type().alias("timestamp_type"),
+        F.col("key"),
+        F.col("value"),
+        _headers().alias("headers"),
+        F.col("error_class"),
+        F.col("error_message"),
+        F.lit(run_id).alias("run_id"),
+        F.current_timestamp().alias("failed_at"),
+    )
+
+
+def records_from_dead_letters(dead_letters: DataFrame) -> DataFrame:
+    """Return the records that dead letters were, as Spark's Kafka source gives them, and their ``topic_id``."""
+    number = F.lit(_NO_TIMESTAMP_TYPE)
+    if "timestamp_type" in dead_letters.columns:
+        for each, name in _TIMESTAMP_TYPES.items():
+            number = F.when(F.col("timestamp_type") == name, F.lit(each)).otherwise(number)
+    return dead_letters.select(
+        F.col("key"),
+        F.col("value"),
+        F.col("topic"),
+        F.col("partition"),
+        F.col("offset"),
+        F.col("timestamp"),
+        number.alias("timestampType"),
+        _headers().alias("headers"),
+        _topic_id(dead_letters, None).alias("topic_id"),
+    )
+
+
+def _metadata(topic_id: Column) -> Column:
+    return F.struct(
+        F.col("topic"),
+        topic_id.alias("topic_id"),
+        F.col("partition"),
+        F.col("offset"),
+        F.col("timestamp"),
+        _timestamp_type().alias("timestamp_type"),
+        F.col("key"),
+        _headers().alias("headers"),
+    )
+
+
+def _topic_id(records: DataFrame, topic_id: str | None) -> Column:
+    if "topic_id" in records.columns:
+        return F.nullif(F.col("topic_id"), F.lit(""))
+    return F.lit(topic_id or None).cast("string")
+
+
+def _timestamp_type() -> Column:
+    named = F.lit(None).cast("string")
+    for number, name in _TIMESTAMP_TYPES.items():
+        named = F.when(F.col("timestampType") == number, F.lit(name)).otherwise(named)
+    return named
+
+
+def _headers() -> Column:
+    return F.transform(F.col("headers"), lambda h: F.struct(h["key"].alias("key"), h["value"].alias("value")))

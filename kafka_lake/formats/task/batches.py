@@ -1,0 +1,73 @@
+"""What Spark's tasks do with batches of records: decode them, or only see what they have that no column takes."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from kafka_lake.engine.task.packing import Batches
+from kafka_lake.formats.task.decoded import NOTHING, Observed
+from kafka_lake.formats.task.decoders import record_decoder
+
+DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED = "decoded", "error_class", "error_message", "observed"
+CHANGE = "__kafka_lake_change"
+"""What a record does to a row, beside which a source may have columns of any names."""
+
+
+def decode(work: Mapping[str, Any]) -> Batches:
+    """Return the function that adds a decoder's columns to records, and ``observed`` to the first of a batch.
+
+    If records are changes, they get the column `CHANGE`, too.
+
+    Its input has columns ``key`` and ``value``, and ``partition`` and ``offset``.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        single_threaded()
+        decoder = record_decoder(work)
+        for batch in batches:
+            made = decoder.decode(batch)
+            observed = [dumped(made.seen, batch) if made.seen != NOTHING else None] + [None] * (len(batch) - 1)
+            added = [made.rows, made.error_class, made.error_message, pa.array(observed[: len(batch)], pa.string())]
+            names = [*batch.schema.names, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED]
+            if made.change is not None:
+                added.append(made.change)
+                names.append(CHANGE)
+            yield pa.RecordBatch.from_arrays([*batch.columns, *added], names=names)
+
+    return run
+
+
+def observe(work: Mapping[str, Any]) -> Batches:
+    """Return the function that gives what batches of records have that no column takes, as `dumped` says it."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        single_threaded()
+        decoder = record_decoder(work)
+        for batch in batches:
+            seen = decoder.decode(batch).seen
+            if seen:
+                yield pa.RecordBatch.from_pydict({OBSERVED: pa.array([dumped(seen, batch)], pa.string())})
+
+    return run
+
+
+def dumped(seen: Observed, batch: pa.RecordBatch) -> str:
+    """Return as text what a batch had, and the least partition and offset of it."""
+    first = min(zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True))
+    return json.dumps({"at": first, **seen.data()})
+
+
+def loaded(texts: Iterable[str], max_columns: int) -> Observed:
+    """Return what batches had together, whatever order they come in: fields in that of the records."""
+    seen = NOTHING
+    for batch in sorted(map(json.loads, texts), key=lambda batch: tuple(batch.pop("at"))):
+        seen = seen.and_(Observed.of(batch)).within(max_columns + 1)
+    return seen
+
+
+def single_threaded() -> None:
+    """Leave the other cores to the other tasks: Spark runs a worker for each."""
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)

@@ -1,1 +1,0 @@
-"""Avro values, decoded in the JVM by the schema that they were written with."""

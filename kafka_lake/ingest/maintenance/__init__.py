@@ -1,1 +1,0 @@
-"""What keeps the tables of a topic in order beside its commits."""

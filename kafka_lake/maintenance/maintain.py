@@ -1,0 +1,259 @@
+"""Maintain tables of a topic, or a derived table: rows expire, files are compacted, snapshots expire."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
+
+from pyiceberg.table import Table
+
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.common.text import counted
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.maintenance.expire_rows import expire_rows
+from kafka_lake.maintenance.old_rows import ExpiredRows, OldRows, count_old_rows, limit_ms, why_expire
+from kafka_lake.maintenance.policy import Needs, TableHealth, applies_to, limits_of, needs_of, table_health
+from kafka_lake.maintenance.procedures import Compacted, compact, expire
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.topic_table import TopicTable
+
+T = TypeVar("T")
+Identifier = tuple[str, str]
+
+
+class HasTables(Protocol):
+    """Settings of a topic or of a derived table."""
+
+    @property
+    def identifier(self) -> Identifier:
+        """Return the table that has the position."""
+
+    @property
+    def identifiers(self) -> Sequence[Identifier]:
+        """Return all tables, the one with the position first."""
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Return the policy."""
+
+
+class HasEngine(Protocol):
+    """A catalog, and a Spark session that is opened only when it is needed."""
+
+    @property
+    def catalog(self) -> LakeCatalog:
+        """Return the catalog."""
+
+    @property
+    def spark(self) -> Callable[[], Any]:
+        """Return the function that opens the session."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """An engine without a broker."""
+
+    catalog: LakeCatalog
+    spark: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Due:
+    """A table and what it needs.
+
+    Args:
+        left_alone: Whether the policy excludes the table, since kafka_lake didn't create it.
+    """
+
+    identifier: Identifier
+    needs: Needs
+    left_alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the table's full name."""
+        return ".".join(self.identifier)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What maintenance would do to a table now.
+
+    Args:
+        rows: The rows that would expire; None if the settings keep all rows.
+    """
+
+    due: Due
+    rows: ExpiredRows | None = None
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """What was done to a table.
+
+    Args:
+        compacted: None if nothing was compacted.
+        expired: Number of snapshots.
+        rows: The rows that expired; None if the settings keep all rows.
+    """
+
+    identifier: Identifier
+    before: TableHealth
+    after: TableHealth
+    compacted: Compacted | None
+    expired: int
+    seconds: float
+    rows: ExpiredRows | None = None
+
+
+def due(spec: HasTables, tables: HasEngine) -> list[Due]:
+    """Return what each existing table needs. Only metadata is read."""
+    now = int(time.time() * 1000)
+    return [_due(spec, identifier, table, now) for identifier, table in _loaded(spec, tables)]
+
+
+def preview(spec: HasTables, tables: HasEngine) -> list[Preview]:
+    """Return what maintenance would do to each table. Data files are read where metadata isn't enough."""
+    previews, now = [], int(time.time() * 1000)
+    for identifier, table in _loaded(spec, tables):
+        found = _due(spec, identifier, table, now)
+        old = None if found.left_alone else old_rows(spec, identifier, now)
+        previews.append(Preview(found, count_old_rows(table, old) if old is not None else None))
+    return previews
+
+
+def _loaded(spec: HasTables, tables: HasEngine) -> list[tuple[Identifier, Table]]:
+    return [(name, table) for name in spec.identifiers if (table := tables.catalog.table(name)) is not None]
+
+
+def _due(spec: HasTables, identifier: Identifier, table: Table, now: int) -> Due:
+    policy, column = spec.maintenance, _age_column(spec, identifier)
+    needs, left_alone = needs_of(table, policy, now), not applies_to(policy, table)
+    if column is not None and not left_alone:
+        needs = replace(needs, rows=why_expire(table, policy, now, column))
+    return Due(identifier, needs, left_alone)
+
+
+def old_rows(spec: HasTables, identifier: Identifier, now_ms: int) -> OldRows | None:
+    """Return which rows of a table expire at a time, in milliseconds since 1970; None if none do."""
+    before, column = limit_ms(spec.maintenance, now_ms), _age_column(spec, identifier)
+    if before is None or column is None:
+        return None
+    return OldRows(column, before, needs_position=identifier == spec.identifier)
+
+
+def _age_column(spec: HasTables, identifier: Identifier) -> str | None:
+    """Return the column with the age of a table's rows; None if its rows never expire."""
+    if not isinstance(spec, TopicTable) or spec.write != "append":
+        return None
+    if identifier == spec.dead_letter_table:
+        return "timestamp"
+    if identifier != spec.identifier:
+        return None
+    policy = spec.maintenance
+    if policy.by is None and spec.metadata_column is None and policy.keep_rows:
+        raise ConfigurationError(
+            f"Topic {spec.topic}: row_retention needs the age of rows, and without metadata_column: table "
+            f"{'.'.join(identifier)} doesn't have Kafka's timestamp.",
+            "Name a column with a time in row_retention: by, or set metadata_column:.",
+        )
+    return policy.by or f"{spec.metadata_column}.timestamp"
+
+
+def maintain(
+    spec: HasTables,
+    tables: HasEngine,
+    everything: bool = False,
+    tell: Callable[[Maintained], object] = lambda _: None,
+    run_id: str = "",
+) -> list[Maintained]:
+    """Maintain the tables of a topic, or a derived table, one after the other."""
+    done, failures = [], list[Exception]()
+    run_id = run_id or f"maintenance-{uuid4().hex[:8]}"
+    for table in due(spec, tables):
+        if everything or (table.needs.reasons and not table.left_alone):
+            try:
+                done.append(_Work(spec, tables, table, everything, run_id=run_id).done())
+            except Exception as error:
+                failures.append(error)
+            else:
+                tell(done[-1])
+    if failures:
+        raise failures[0]
+    return done
+
+
+@dataclass(frozen=True)
+class _Work:
+    spec: HasTables
+    tables: HasEngine
+    table: Due
+    everything: bool
+    run_id: str
+
+    def done(self) -> Maintained:
+        began, failures = time.monotonic(), list[Exception]()
+        before = self.table.needs.health
+
+        def tried(step: Callable[[], T], otherwise: T) -> T:
+            # A step that fails doesn't prevent the others.
+            try:
+                return step()
+            except Exception as error:
+                failures.append(error)
+                return otherwise
+
+        # Expired rows needn't be compacted.
+        rows = tried(self._expire_rows, None)
+        compacted = tried(self._compact, None)
+        expired = tried(self._expire_snapshots, 0)
+        if failures:
+            raise failures[0]
+        now = self._loaded()
+        return Maintained(
+            self.table.identifier,
+            before=before,
+            after=table_health(now) if now is not None else before,
+            compacted=compacted,
+            expired=expired,
+            seconds=time.monotonic() - began,
+            rows=rows,
+        )
+
+    def _loaded(self) -> Table | None:
+        return self.tables.catalog.table(self.table.identifier)
+
+    def _expire_rows(self) -> ExpiredRows | None:
+        identifier = self.table.identifier
+        old = None if self.table.left_alone else old_rows(self.spec, identifier, int(time.time() * 1000))
+        if old is None or not (self.table.needs.rows or self.everything):
+            return None
+        return expire_rows(self.tables.spark, self.tables.catalog, identifier, old, run_id=self.run_id)
+
+    def _compact(self) -> Compacted | None:
+        if not (self.table.needs.compaction or self.everything):
+            return None
+        return compact(self.tables.spark(), self.tables.catalog, self.table.identifier)
+
+    def _expire_snapshots(self) -> int:
+        table = self._loaded()
+        limits = limits_of(table, self.spec.maintenance, int(time.time() * 1000)) if table is not None else None
+        if limits is None or not (self.table.needs.expiry or self.everything):
+            return 0
+        return expire(self.tables.spark(), self.tables.catalog, self.table.identifier, limits)
+
+
+def sentence(done: Maintained) -> str:
+    """Return what was done to a table as one sentence for users."""
+    parts = []
+    if done.rows is not None:
+        parts.append(f"{counted(done.rows.rows, 'row')} expired")
+    if done.compacted is not None:
+        parts.append(
+            f"{done.before.data_files:,} data and {done.before.delete_files:,} delete files became "
+            f"{done.after.data_files:,} and {done.after.delete_files:,}"
+        )
+    if done.expired:
+        parts.append(f"{counted(done.expired, 'snapshot')} expired")
+    return f"{'.'.join(done.identifier)}: {', '.join(parts) or 'nothing to do'} ({done.seconds:.0f} s)"

@@ -1,0 +1,128 @@
+"""The newest values of each part of each topic, and serving them over HTTP in Prometheus' text format."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.observability import declared as m
+from kafka_lake.observability.declared import METRICS
+from kafka_lake.observability.facts import Key, Sample
+
+PARTS = ("brokers", "unread", "table")
+
+
+@dataclass(frozen=True)
+class _Part:
+    samples: tuple[Sample, ...] = ()
+    succeeded_at: float | None = None
+    failed: bool = True
+    error: str = ""
+
+
+class Board:
+    """Values by topic and part, written by collecting threads and read by scrapes.
+
+    Args:
+        keys: All topics and their tables. Each of their parts has failed until it has given values.
+        max_age: Seconds for which values count.
+    """
+
+    def __init__(self, keys: Iterable[Key], max_age: float) -> None:
+        self._max_age = max_age
+        self._lock = Lock()
+        self._parts = {(key, part): _Part() for key in keys for part in PARTS}
+        self._collection: dict[str, tuple[float, float]] = {}
+
+    def succeeded(self, key: Key, part: str, samples: Iterable[Sample], now: float) -> None:
+        """Show values of a part, which were true at a time (seconds since the epoch)."""
+        made = tuple(samples)
+        with self._lock:
+            self._parts[key, part] = _Part(made, now, failed=False)
+
+    def failed(self, key: Key, part: str, error: str) -> bool:
+        """Show no values of a part any more; return whether the error differs from the last one."""
+        with self._lock:
+            before = self._parts[key, part]
+            self._parts[key, part] = replace(before, failed=True, error=error)
+        return before.error != error
+
+    def collected(self, cluster: str, now: float, seconds: float) -> None:
+        """Record that all topics of a cluster were collected."""
+        with self._lock:
+            self._collection[cluster] = (now, seconds)
+
+    def samples(self, now: float, clusters: int) -> Iterator[Sample]:
+        """Yield the samples of a moment."""
+        with self._lock:
+            parts, collection = dict(self._parts), list(self._collection.values())
+        yield Sample(m.TOPICS, (), len({topic for (topic, _), _ in parts}))
+        if collection and len(collection) == clusters:
+            yield Sample(m.COLLECTION_TIME, (), min(at for at, _ in collection))
+            yield Sample(m.COLLECTION_SECONDS, (), max(seconds for _, seconds in collection))
+        for (key, part), known in parts.items():
+            at = known.succeeded_at
+            fresh = not known.failed and at is not None and now - at <= self._max_age
+            yield Sample(m.SCRAPE_SUCCESS, (*key, part), fresh)
+            if at is not None:
+                yield Sample(m.SCRAPE_TIME, (*key, part), at)
+            if fresh:
+                yield from known.samples
+
+
+Samples = Callable[[float], Iterator[Sample]]
+
+
+class Exposed(Collector):
+    """The samples of a moment as `prometheus_client` wants them.
+
+    Args:
+        samples: Gives those of a time, in seconds since the epoch.
+    """
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics that have samples, in the order in which they are declared."""
+        now = time.time()
+        found: dict[str, list[Sample]] = {}
+        for sample in self._samples(now):
+            found.setdefault(sample.metric.name, []).append(sample)
+        for metric in METRICS:
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name.removesuffix("_total"), metric.help, labels=metric.labels)
+            for sample in found.get(metric.name, ()):
+                family.add_metric(sample.labels, sample.at(now))
+            if family.samples:
+                yield family
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield nothing; without this method, a registry collects all values when this is registered."""
+        return iter(())
+
+
+def start_server(samples: Samples, host: str, port: int) -> Callable[[], None]:
+    """Serve metrics in threads of their own."""
+    registry = CollectorRegistry()
+    registry.register(Exposed(samples))
+    ProcessCollector(registry=registry)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The metrics can't be served at {host} port {port}: {error.strerror or error}.",
+            "End the program that uses the port, or choose another by --port; --host is an address of this machine.",
+        ) from error
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return end

@@ -1,0 +1,9 @@
+"""Dagster components: YAML documents that become assets, checks, a sensor and resources."""
+
+import kafka_lake.catalog  # noqa: F401 - checks variables before PyIceberg reads them
+from kafka_lake.orchestration.components.derived_table import DerivedTable
+from kafka_lake.orchestration.components.kafka_cluster import KafkaCluster
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+
+__all__ = ["DerivedTable", "KafkaCluster", "KafkaTopic", "KafkaTopics"]

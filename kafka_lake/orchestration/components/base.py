@@ -1,0 +1,276 @@
+"""What all types of documents share: loading, templates, clusters, and files that keep names of topics and tables."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+import dagster as dg
+from dagster.components.utils.project_paths import get_local_state_path
+from jinja2 import StrictUndefined, Template
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+
+from kafka_lake.common.files import write_atomic
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.settings import Settings, is_template, message, refuse
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.routing.by_value import PREFIX
+
+
+@dataclass(frozen=True)
+class Place:
+    """A document, and the cluster that it is of or about.
+
+    Args:
+        cluster: The cluster's name; None if it says none.
+        topic: The topic that it is about; empty for a cluster's document.
+    """
+
+    cluster: str | None
+    path: Path
+    topic: str = ""
+
+
+def check_names(clusters: Sequence[Place]) -> None:
+    """Make sure that several clusters of a project can be told apart.
+
+    Raises:
+        ConfigurationError: If one of several has no name, or two have the same, with the documents' names.
+    """
+    if len(clusters) < 2:
+        return
+    by_name: dict[str, Place] = {}
+    for each in clusters:
+        if each.cluster is None:
+            others = ", ".join(str(other.path) for other in clusters if other is not each)
+            raise ConfigurationError(
+                f"The Kafka cluster in {each.path} has no name, and there is another one in {others}.",
+                "Give each a name:, and each topic the name of its cluster, as in cluster: eu.",
+            )
+        if (other := by_name.setdefault(each.cluster, each)) is not each:
+            raise ConfigurationError(
+                f"Two Kafka clusters have the name {each.cluster}: in {other.path} and in {each.path}.",
+                "Give one of them another name:.",
+            )
+
+
+def check_topics(topics: Iterable[Place], clusters: Sequence[Place]) -> None:
+    """Make sure that each topic is of a cluster of the project.
+
+    Raises:
+        ConfigurationError: If one names none where clusters have names, or one that isn't there, with its document's
+            name and what there is.
+    """
+    names = [each.cluster for each in clusters]
+    known = ", ".join(sorted(name for name in names if name))
+    for each in topics:
+        if each.cluster in names:
+            continue
+        where = f"Topic {each.topic} ({each.path})"
+        if each.cluster is None:
+            raise ConfigurationError(
+                f"{where} names no Kafka cluster, and those here have names: {known}.",
+                f"Add one of them to its attributes, as in cluster: {known.partition(',')[0]}.",
+            )
+        there = f"Those here are: {known}." if known else f"The only one, in {clusters[0].path}, has no name."
+        raise ConfigurationError(
+            f"{where} names Kafka cluster {each.cluster}, and no document of type kafka_lake.KafkaCluster has "
+            f"that name. {there}",
+            "Correct its cluster:, or the cluster's name:.",
+        )
+
+
+def shared(setting: str, given: Sequence[tuple[Path, Mapping[str, str]]]) -> dict[str, str]:
+    """Return a setting that all clusters of a project have in common.
+
+    Args:
+        given: Per document what it says; empty where it leaves the setting to the others.
+
+    Raises:
+        ConfigurationError: If two documents say different things.
+    """
+    said = [(path, dict(value)) for path, value in given if value]
+    for path, value in said[1:]:
+        if value != said[0][1]:
+            raise ConfigurationError(
+                f"{setting}: differs between {said[0][0]} and {path}, and all clusters of a project share one catalog "
+                "and one Spark.",
+                "Write it in one of them. For another catalog, make another project, with a code location of its own.",
+            )
+    return said[0][1] if said else {}
+
+
+def cache_topics(state: Path, names: Sequence[str]) -> None:
+    """Write the names to a file.
+
+    Args:
+        names: Those of all topics of the cluster: which of them are meant is for the document to say.
+    """
+    write_atomic(state, json.dumps({"topics": list(names)}))
+
+
+def cached_topics(state: Path, document: str) -> tuple[str, ...]:
+    """Return the names that `cache_topics` wrote.
+
+    Raises:
+        ConfigurationError: If the file has others, or is damaged.
+    """
+    try:
+        names = json.loads(state.read_text())["topics"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError("that is no list of names")
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise ConfigurationError(
+            f"{document}: {state} doesn't have the names of the cluster's topics: {type(error).__name__}.",
+            "Delete that file, and run `kafka-lake topics refresh`. Until then no topic is known.",
+        ) from error
+    return tuple(names)
+
+
+def cache_routes(state: Path, properties: Mapping[str, str]) -> None:
+    """Write to a file what a topic's own table tells of tables that values have."""
+    told = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
+    write_atomic(state, json.dumps(told, indent=1))
+
+
+def cached_routes(state: Path) -> Mapping[str, str]:
+    """Return what `cache_routes` wrote; nothing if it hasn't yet.
+
+    Raises:
+        ConfigurationError: If the file is damaged.
+    """
+    try:
+        found = json.loads(state.read_text()) if state.exists() else {}
+        if not isinstance(found, dict) or not all(isinstance(json.loads(text), dict) for text in found.values()):
+            raise TypeError("that is no mapping")
+    except (ValueError, TypeError, OSError) as error:
+        raise ConfigurationError(
+            f"{state} doesn't have the tables that values of a topic have: {type(error).__name__}.",
+            "Delete that file, and run `kafka-lake topics refresh`. Until then these tables are no assets.",
+        ) from error
+    return found
+
+
+def state_of_document(project_root: Path, document: Path, topic: str) -> Path:
+    """Return where Dagster keeps that, for the topic of a document."""
+    # The same on each machine.
+    where = document.relative_to(project_root) if document.is_relative_to(project_root) else document
+    return get_local_state_path(f"KafkaTopic[{where.as_posix()} of {topic}]", project_root)
+
+
+class FromDocument(dg.Component, Settings, dg.Resolvable):
+    """A component that remembers where its document is. Abstract: its kinds say what they build.
+
+    Dagster validates a document by the component's own fields, so that errors have the lines of nested settings too.
+    """
+
+    _place: Path = PrivateAttr(default_factory=Path)
+    _context: Any = PrivateAttr(default=None)
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        """Return by what Dagster validates a document: the component's own fields."""
+        return cls
+
+    @classmethod
+    def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> Self:
+        """Return the component of a document's settings, with their templates rendered."""
+        values = dict[str, str]()
+        given = rendered(context, model.model_dump(by_alias=True, exclude_unset=True, warnings=False), values)
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            wrong = [(each["loc"], without_values(message(each), values)) for each in error.errors()]
+        # Not within the block: the error that shows values would be told as its context.
+        refuse(cls, wrong)
+        raise AssertionError("something is wrong")
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """Return the component of a document, which remembers where that is."""
+        component = super().load(attributes, context)
+        path = context.component_path.file_path
+        component._place = path / "defs.yaml" if path.is_dir() else path
+        component._context = context
+        return component
+
+    @property
+    def shown(self) -> str:
+        """Return where the document is, as users name it."""
+        return "/".join(self._place.parts[-3:])
+
+
+def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) -> Any:
+    """Return a value with the templates in it rendered as text: ``"3"`` is no number, and ``"None"`` not nothing."""
+    if isinstance(value, Mapping):
+        return {key: rendered(context.at_path(key), each, values) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rendered(context.at_path(number), each, values) for number, each in enumerate(value)]
+    if not is_template(value):
+        return value
+    # By Dagster first: its errors name file and line, and only it can give nothing, a list or a mapping.
+    found = context.resolve_value(value)
+    if isinstance(found, bool | int | float):
+        found = Template(value, undefined=StrictUndefined).render(**context.scope)
+    if isinstance(found, str):
+        values[found] = value
+    return found
+
+
+def without_values(text: str, values: Mapping[str, str]) -> str:
+    """Return what is wrong with settings, their templates in the place of what these gave, which may be secret."""
+    for value in sorted(filter(None, values), key=len, reverse=True):
+        for shown in (value, repr(value)[1:-1]):
+            # Not within words: a value may be a single letter.
+            text = re.sub(rf"(?<!\w){re.escape(shown)}(?!\w)", lambda _, of=value: values[of], text)  # type: ignore[misc]
+    return text
+
+
+class ClusterDocument(FromDocument):
+    """A cluster's document, as its topics use it."""
+
+    name: Any = None
+    maintenance: MaintenanceSettings | None = Field(
+        default=None,
+        description="Defaults for `maintenance:` of the cluster's topics. A topic's own settings override them, one "
+        "by one.",
+        examples=[{"expire_after": "30d", "window": "01:00-05:00"}],
+    )
+
+    def kafka(self) -> KafkaResource:
+        """Return how the cluster is reached."""
+        raise NotImplementedError
+
+
+def cluster_maintenance(context: Any, cluster: str | None) -> MaintenanceSettings | None:
+    """Return what the document of a cluster says of the maintenance of its topics' tables; None if nothing.
+
+    Args:
+        context: Of the load of a document; None where there is no project.
+    """
+    if context is None:
+        return None
+    return _defaults_of(_SameTree(context.component_tree)).get(cluster)
+
+
+class _SameTree:
+    """A tree of components, which is equal to itself alone."""
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameTree) and other.tree is self.tree
+
+    def __hash__(self) -> int:
+        return id(self.tree)
+
+
+# Looking through all documents for each of them would take as long as there are pairs of them.
+@lru_cache(maxsize=1)
+def _defaults_of(same: _SameTree) -> dict[str | None, MaintenanceSettings | None]:
+    return {each.name: each.maintenance for each in same.tree.get_all_components(ClusterDocument)}

@@ -1,0 +1,331 @@
+"""`type: kafka_lake.DerivedTable`: a query over tables becomes a table, its asset and its checks."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import dagster as dg
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, create_model
+from sqlglot import exp
+
+from kafka_lake.common.sql_text import unsafe_condition, unsafe_query
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.rules import RuleSettings, derived_rule_problems
+from kafka_lake.config.settings import OptionalText, Properties, Settings, Text, TextList, TextMap, TextOrList
+from kafka_lake.derived.derived_table import NEWS, Identifier, OnChange, Write
+from kafka_lake.derived.derived_table import DerivedTable as DerivedSpec
+from kafka_lake.derived.query import parsed, parsed_key, result_columns, tables_read
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.orchestration.assets import Presentation
+from kafka_lake.orchestration.components.base import FromDocument
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+from kafka_lake.orchestration.derived_assets import build_derived_asset
+from kafka_lake.orchestration.keys import key_of, op_name, plain_name
+from kafka_lake.routing.by_value import may_name
+from kafka_lake.spec.topic_table import TABLE_NAME, TopicTable, pydantic_fields
+
+
+def _as_mapping(value: object) -> object:
+    if isinstance(value, str):
+        value = [value]
+    return {each: each for each in value} if isinstance(value, list | tuple) else value
+
+
+_IN_JSON = {
+    "anyOf": [
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "string"},
+    ]
+}
+Key = Annotated[dict[str, str], BeforeValidator(_as_mapping), WithJsonSchema(_IN_JSON)]
+"""Columns, one or a list, or a mapping of columns to expressions."""
+
+_Name = Annotated[Text, StringConstraints(pattern=TABLE_NAME)]
+# What YAML has for each setting: text is taken as it is written, and templates work.
+_KINDS = {
+    "table": _Name,
+    "namespace": _Name,
+    "sources": TextOrList,
+    "join": TextOrList,
+    "sql": OptionalText,
+    "transform": OptionalText,
+    "write": Write,
+    "key": Key,
+    "order_by": TextOrList,
+    "on_change": OnChange,
+    "every": Text,
+    "verify": int,
+    "partitions": OptionalText,
+    "partition_by": TextOrList,
+    "sort_by": TextOrList,
+    "table_properties": Properties,
+    "maintenance": MaintenanceSettings | None,
+    "rules": list[RuleSettings],
+}
+
+
+def _settings() -> dict[str, Any]:
+    """Return the fields of `DerivedSpec` as those of a component: same names, rules, defaults and documentation."""
+    found: dict[str, Any] = {}
+    for name, declared in pydantic_fields(DerivedSpec).items():
+        own: Any = declared
+        if alias := declared.serialization_alias:
+            own = Field(alias=alias, min_length=1, description=declared.description, examples=declared.examples)
+        if name == "maintenance":
+            own = Field(default=None, description=declared.description, examples=declared.examples)
+        found[name] = (_KINDS[name], own)
+    return found
+
+
+_DerivedFields: Any = create_model("DerivedFields", __base__=Settings, **_settings())
+
+
+class DerivedSettings(_DerivedFields):  # type: ignore[misc]
+    """What can be said of a derived table."""
+
+    owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
+    group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
+    description: OptionalText = Field(default=None, description="What the rows are.")
+    tags: TextMap = Field(default_factory=dict, description="Tags of the table's asset in Dagster.")
+
+    def derived_table(self) -> DerivedSpec:
+        """Return the settings as a run takes them."""
+        given = {name: getattr(self, name) for name in pydantic_fields(DerivedSpec) if name != "maintenance"}
+        given["rules"] = tuple(rule.entry() for rule in self.rules)
+        return DerivedSpec(**given, **({"maintenance": self.maintenance.policy()} if self.maintenance else {}))
+
+    def presentation(self) -> Presentation:
+        """Return how Dagster shows the table's asset."""
+        return Presentation(self.group or plain_name(self.namespace), self.owners, self.description, self.tags)
+
+
+@dataclass(frozen=True)
+class Project:
+    """The tables of a project."""
+
+    topics: Sequence[TopicTable] = ()
+    derived: Sequence[DerivedSpec] = ()
+    _known: dict[Identifier, str] = field(default_factory=dict, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for topic in self.topics:
+            for each in topic.identifiers:
+                self._known[each] = f"a table beside {'.'.join(topic.identifier)}, and isn't a log of records"
+            self._known[topic.identifier] = _why_not_a_log(topic)
+        for table in self.derived:
+            changes = f"a derived table with write: {table.write}, whose rows change"
+            self._known[table.identifier] = "" if table.write == "append" else changes
+
+    def why_not_incremental(self, identifier: Identifier) -> str | None:
+        """Return why a table can't be read by what is new in it, empty if it can; None if it isn't known."""
+        return self._known.get(identifier)
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all tables."""
+        return sorted(".".join(each) for each in self._known)
+
+
+def _why_not_a_log(topic: TopicTable) -> str:
+    if topic.is_keyed:
+        return f"a keyed table (write: {topic.write}), whose rows change"
+    if topic.topics:
+        return "a table of several topics, which has no single order of records"
+    return "" if topic.metadata_column else "a table without metadata_column, whose rows don't tell their records"
+
+
+def derived_problems(spec: DerivedSpec) -> Iterator[str]:
+    """Yield what is wrong with a table's settings, a sentence each, with the setting and what to do."""
+    yield from _settings_problems(spec)
+    try:
+        _ = spec.time_partitions
+        yield from _key_problems(spec)
+        if spec.sql is not None:
+            yield from _text_problems(spec, spec.sql)
+    except ConfigurationError as error:
+        yield str(error)
+
+
+def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
+    if (spec.sql is None) == (spec.transform is None):
+        yield "sql: or transform: is needed, and one of them only."
+    names = [each.rpartition(".")[2].lower() for each in (*spec.sources, *spec.join)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"from: and join: have {twice[0]} twice, and the query would know both by that name. Leave one out."
+    if spec.write in ("upsert", "aggregate") and not spec.key:
+        yield f"write: {spec.write} needs key:, which tells rows apart."
+    if spec.write in ("append", "replace") and spec.key:
+        yield f"key: has no effect with write: {spec.write}. Leave it out."
+    if spec.order_by and spec.write != "upsert":
+        yield f"order_by: has no effect with write: {spec.write}. Leave it out."
+    if spec.write == "replace" and spec.on_change == "forward":
+        yield "on_change: forward has no effect with write: replace, which computes everything each time."
+    if spec.is_incremental and len(spec.sources) > 1:
+        yield (
+            f"write: {spec.write} takes one table under from:, and here are {len(spec.sources)}. Put tables that are "
+            "looked up under join:, or use write: replace."
+        )
+    if spec.maintenance.keep_rows:
+        yield "maintenance: row_retention: isn't for derived tables yet. Leave it out."
+
+
+def _key_problems(spec: DerivedSpec) -> Iterator[str]:
+    for name, text in spec.key.items():
+        if spec.write == "upsert" and text != name:
+            yield f"key: {name} has an expression. With write: upsert the key is of columns of the result; list them."
+        tree = parsed_key(name, text)
+        if unsafe := unsafe_condition(text):
+            yield f"key: {name}: {text}: {unsafe}."
+        elif tree.find(exp.Query, exp.AggFunc, exp.Window):
+            yield f"key: {name}: {text}: isn't an expression over the columns of one row."
+
+
+def _text_problems(spec: DerivedSpec, sql: str) -> Iterator[str]:
+    query = parsed(sql)
+    if unsafe := unsafe_query(sql):
+        yield f"sql: {unsafe}."
+        return
+    yield from _names_problems(spec, query)
+    columns = result_columns(query)
+    if columns is not None and (
+        missing := [each for each in (*spec.key, *spec.order_by) if each.lower() not in columns]
+    ):
+        setting = "key" if missing[0] in spec.key else "order_by"
+        yield f"{setting}: {missing[0]} is no column of the result. Select it under that name."
+
+
+def _names_problems(spec: DerivedSpec, query: exp.Query) -> Iterator[str]:
+    read = tables_read(query)
+    known = {name.lower(): name for name in (*spec.upstream, *spec.joined)}
+    for name in sorted(read - set(known)):
+        bare = known.get(name.rpartition(".")[2])
+        yield f"sql: reads {name}, which is neither in from: nor in join:. " + (
+            f"Write {bare}, as the query knows it." if bare else "Add it to one of them."
+        )
+    for name in sorted(set(known) - read):
+        yield f"sql: doesn't read {known[name]}. Take it out of from: and join:."
+
+
+def check_derived(spec: DerivedSpec, project: Project) -> None:
+    """Make sure that a derived table's settings go together, and with the tables that it reads.
+
+    Raises:
+        ConfigurationError: If not, naming the setting and what to do.
+    """
+    for problem in (*derived_problems(spec), *derived_rule_problems(spec.rules)):
+        raise ConfigurationError(f"Table {spec.name}: {problem}")
+    same = [each for each in project.derived if each.identifier == spec.identifier]
+    of_topics = [each for each in project.topics if spec.identifier in each.identifiers]
+    if len(same) > 1 or of_topics:
+        other = f"topic {of_topics[0].full_topic}" if of_topics else "another derived table"
+        raise ConfigurationError(f"Table {spec.name} would be {other}'s, too.", "Give it another table: or namespace:.")
+    for each in project.topics:
+        if each.route_by is not None and may_name(each.route_by, spec.identifier):
+            raise ConfigurationError(
+                f"Table {spec.name}: a value of topic {each.full_topic} could make that table, by tables_by: name:.",
+                "Give it another table: or namespace:.",
+            )
+    for identifier in spec.upstream.values():
+        why, name = project.why_not_incremental(identifier), ".".join(identifier)
+        if why is None:
+            near = get_close_matches(name, project.names, 1)
+            meant = f" Is it {near[0]}?" if near else f" Those here are: {', '.join(project.names) or 'none'}."
+            raise ConfigurationError(
+                f"Table {spec.name}: from: {name} is no table of this project.{meant}",
+                "Tables of others can be read under join: only.",
+            )
+        if why and spec.is_incremental:
+            raise ConfigurationError(
+                f"Table {spec.name}: write: {spec.write} reads what is new in upstream tables, and {name} is {why}.",
+                "Use write: replace, or put it under join: if its rows are looked up only. Changes of a keyed topic "
+                "are in a table of the same topic with write: append.",
+            )
+    if cycle := cycle_of(spec.identifier, _edges(project.derived)):
+        raise ConfigurationError(
+            f"Table {spec.name} is made from itself: {' → '.join('.'.join(each) for each in cycle)}.",
+            "Take one of them out of from: or join:.",
+        )
+
+
+def _edges(tables: Iterable[DerivedSpec]) -> dict[Identifier, list[Identifier]]:
+    return {each.identifier: [*each.upstream.values(), *each.joined.values()] for each in tables}
+
+
+def cycle_of(start: Identifier, edges: Mapping[Identifier, Sequence[Identifier]]) -> list[Identifier]:
+    """Return a way from a table to itself, both ends included; empty if there is none.
+
+    >>> a, b = ("n", "a"), ("n", "b")
+    >>> cycle_of(a, {a: [b], b: [a]}), cycle_of(a, {a: [b]})
+    ([('n', 'a'), ('n', 'b'), ('n', 'a')], [])
+    """
+    ways, seen = [[start]], set()
+    while ways:
+        way = ways.pop()
+        for each in edges.get(way[-1], ()):
+            if each == start:
+                return [*way, each]
+            if each not in seen:
+                seen.add(each)
+                ways.append([*way, each])
+    return []
+
+
+log = logging.getLogger(__name__)
+
+
+class DerivedTable(FromDocument, DerivedSettings):
+    """A table that a query makes of other tables, kept up to date exactly once.
+
+    ``table``, ``from``, ``write`` and a query are needed. A query that doesn't go with ``write``, or an upstream table
+    that doesn't, is refused when definitions load.
+    """
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the table's asset and checks, and its schedule if it has one.
+
+        Raises:
+            ConfigurationError: If the settings don't go together, or with the tables that are read.
+        """
+        tree = context.component_tree
+        documents, many = tree.get_all_components(KafkaTopic), tree.get_all_components(KafkaTopics)
+        topics = [
+            *(each for each in documents if each.every_topic),
+            *(topic for each in many for topic in each.topic_tables()),
+        ]
+        project = Project(
+            [table for each in topics for table in each.topic_table(each._place.parent).tables],
+            [each.derived_table() for each in tree.get_all_components(DerivedTable)],
+        )
+        spec = self.derived_table()
+        missing = [".".join(each) for each in spec.upstream.values() if project.why_not_incremental(each) is None]
+        if missing and not (all(each.every_topic for each in documents) and all(each.is_known for each in many)):
+            # What tells the topics needs definitions that load.
+            log.warning(
+                "Table %s: from: %s isn't known, nor are all topics that a pattern matches. Run `kafka-lake topics "
+                "refresh`.",
+                spec.name,
+                missing[0],
+            )
+            return dg.Definitions()
+        check_derived(spec, project)
+        asset = build_derived_asset(spec, self.presentation())
+        return dg.Definitions(assets=[asset], schedules=[_schedule(spec)] if spec.at_most_every is None else [])
+
+
+def _schedule(spec: DerivedSpec) -> dg.ScheduleDefinition:
+    try:
+        return dg.ScheduleDefinition(
+            name=f"{op_name(spec)}__schedule",
+            cron_schedule=spec.every,
+            target=dg.AssetSelection.assets(key_of(spec.identifier)),
+            default_status=dg.DefaultScheduleStatus.RUNNING,
+        )
+    except dg.DagsterInvalidDefinitionError as error:
+        raise ConfigurationError(
+            f"Table {spec.name}: every: {spec.every!r} is neither {NEWS} nor a duration nor a cron expression.",
+            "Write 5m for at most once in five minutes, or five fields, as in '0 * * * *' for each hour.",
+        ) from error

@@ -1,0 +1,152 @@
+"""`type: kafka_lake.KafkaCluster`: the resources, sensors and jobs that topics share."""
+
+import re
+
+import dagster as dg
+from pydantic import Field, field_validator
+
+from kafka_lake.common.text import seconds_of
+from kafka_lake.config.settings import Duration, OptionalText, Properties
+from kafka_lake.orchestration.components.base import ClusterDocument, Place, check_names, check_topics, shared
+from kafka_lake.orchestration.components.derived_table import DerivedTable
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic, check_shared_tables
+from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+from kafka_lake.orchestration.jobs import build_maintenance_job, build_replay_job
+from kafka_lake.orchestration.keys import of_cluster
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.sensors.derived import build_derived_sensor
+from kafka_lake.orchestration.sensors.maintenance import build_maintenance_sensor
+from kafka_lake.orchestration.sensors.topics import build_sensor
+from kafka_lake.spec.topic_table import CLUSTER_NAME
+
+
+class KafkaCluster(ClusterDocument):
+    """A Kafka cluster, an Iceberg catalog and a Spark, for all the topics of this deployment.
+
+    All have defaults for the embedded set-up and are configured by environment variables; what is given here wins.
+    Secrets belong in environment variables only. A project may have several such documents: each with a name, and
+    catalog and Spark in one of them.
+    """
+
+    name: OptionalText = Field(
+        default=None,
+        description="Name of the cluster, if a project has several; its topics say it as `cluster:`. Then its "
+        "brokers and secrets are in variables of its own: `KAFKA_LAKE_KAFKA__<NAME>__…`, "
+        "`KAFKA_LAKE_REGISTRY__<NAME>__…`.",
+        examples=["eu"],
+    )
+    kafka_properties: Properties = Field(default_factory=dict, description="librdkafka client properties; no secrets.")
+    registry_properties: Properties = Field(
+        default_factory=dict,
+        description="Properties of confluent-kafka's SchemaRegistryClient, such as url; no secrets.",
+    )
+    catalog_properties: Properties = Field(
+        default_factory=dict, description="Iceberg's standard catalog properties; no secrets."
+    )
+    spark_config: Properties = Field(default_factory=dict, description="Spark settings.")
+    read_committed: bool = Field(default=True, description="Leave out the records of aborted and open transactions.")
+    retry_attempts: int = Field(default=6, ge=1, description="Attempts at what fails for a temporary reason.")
+    retry_max_seconds: float = Field(default=30.0, gt=0, description="Longest wait between two attempts.")
+    sensor_interval_seconds: int = Field(
+        default=10,
+        ge=1,
+        description="Seconds between two polls of the offsets. Under 5, which is the daemon's own interval, the sensor "
+        "polls several times in a tick.",
+    )
+    catch_up_for: Duration = Field(
+        default="5m",
+        description="A run that the sensor requested continues for at most this long, while records come and no other "
+        "run waits in Dagster's queue. 0s: it ends where the topic ended when the run began.",
+    )
+    shared_runs: int | None = Field(
+        default=None,
+        ge=1,
+        description="Topics that are due together share runs: so many of these runs at once. By default one more than "
+        "the machine of the code location has cores.",
+    )
+    sensor_running: bool = Field(default=True, description="Whether the sensor is on from the start.")
+    maintenance_interval_seconds: int = Field(
+        default=300,
+        ge=1,
+        description="Seconds between two looks of the sensor that asks for the maintenance of tables. `sensor_running` "
+        "is for both sensors.",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _plain(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(CLUSTER_NAME, name):
+            raise ValueError(f"{name!r} can't be the name of a cluster. Use lower-case letters, digits and single _")
+        return name
+
+    def kafka(self) -> KafkaResource:
+        """Return how the cluster is reached."""
+        return KafkaResource(
+            properties=self.kafka_properties,
+            cluster_name=self.name,
+            read_committed=self.read_committed,
+            retry_attempts=self.retry_attempts,
+            retry_max_seconds=self.retry_max_seconds,
+        )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return resources, executor, sensors and job.
+
+        Raises:
+            ConfigurationError: If two topics have a table in common, if a topic's cluster isn't there, or if several
+                clusters can't be told apart.
+        """
+        of_many = context.component_tree.get_all_components(KafkaTopics)
+        documents = context.component_tree.get_all_components(KafkaTopic)
+        many: list[KafkaTopics | KafkaTopic] = [*of_many, *(each for each in documents if each.pattern is not None)]
+        topics = [
+            *(each for each in documents if each.every_topic),
+            *(topic for each in of_many for topic in each.topic_tables()),
+        ]
+        clusters = sorted(context.component_tree.get_all_components(KafkaCluster), key=lambda each: str(each._place))
+        places = [Place(each.name, each._place) for each in clusters]
+        check_names(places)
+        check_topics([*(each.place for each in topics), *(each.place for each in many)], places)
+        check_shared_tables(topics)
+        common = {
+            setting: shared(setting, [(each._place, getattr(each, setting)) for each in clusters])
+            for setting in ("catalog_properties", "spark_config")
+        }
+        resources: dict[str, object] = {
+            of_cluster("kafka", self.name): self.kafka(),
+            of_cluster("registry", self.name): RegistryResource(
+                properties=self.registry_properties, cluster_name=self.name
+            ),
+        }
+        if self.name == clusters[0].name:
+            # Of resources with the same name Dagster takes one only.
+            catalog = CatalogResource(properties=common["catalog_properties"])
+            resources |= {
+                "catalog": catalog,
+                "spark": SparkResource(spark_config=common["spark_config"], catalog=catalog),
+            }
+        maintain = build_maintenance_job(self.name)
+        catch_up = seconds_of(self.catch_up_for)
+        derived = []
+        if self.name == clusters[0].name and context.component_tree.get_all_components(DerivedTable):
+            derived.append(build_derived_sensor(self.sensor_interval_seconds, self.sensor_running))
+        return dg.Definitions(
+            resources=resources,
+            # One JVM or one Connect session a run: steps in processes of their own would start one each.
+            executor=dg.in_process_executor,
+            sensors=[
+                build_sensor(
+                    self.sensor_interval_seconds,
+                    self.sensor_running,
+                    catch_up_seconds=catch_up,
+                    cluster=self.name,
+                    many=[each for each in many if each.cluster == self.name],
+                    shared_runs=self.shared_runs,
+                ),
+                build_maintenance_sensor(maintain, self.maintenance_interval_seconds, self.sensor_running, self.name),
+                *derived,
+            ],
+            jobs=[build_replay_job(self.name), maintain],
+        )

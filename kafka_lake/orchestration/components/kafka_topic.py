@@ -1,0 +1,269 @@
+"""`type: kafka_lake.KafkaTopic`: a few lines of YAML become the assets of a topic and its tables, and their checks."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from kafka_lake.catalog.layout import parse_partition_field
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.settings import Problem
+from kafka_lake.config.table import TableSettings, table_name
+from kafka_lake.config.topic import Topic
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.orchestration.assets import Presentation, build_topic_assets
+from kafka_lake.orchestration.components.base import (
+    FromDocument,
+    Place,
+    cache_topics,
+    cached_routes,
+    cached_topics,
+    cluster_maintenance,
+    state_of_document,
+)
+from kafka_lake.orchestration.keys import plain_name
+from kafka_lake.routing.by_value import knowing, may_meet, may_name
+from kafka_lake.schema.names import column_name
+from kafka_lake.spec.topic_table import TopicTable, full_topic
+
+log = logging.getLogger(__name__)
+
+
+class KafkaTopic(FromDocument, Topic):
+    """A Kafka topic as Iceberg tables.
+
+    Only ``topic`` is needed. Unknown keys, bad values and combinations that can't work are refused when
+    definitions load.
+    """
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what is wrong with settings that are right one by one, Dagster's own among them."""
+        yield from super().problems()
+        for place, settings in self.every_settings():
+            if problem := _tags_problem(settings.tags):
+                yield (*place, "tags"), problem
+
+    @property
+    def place(self) -> Place:
+        """Return where the document is, and which topic and cluster it names."""
+        return Place(self.cluster, self._place, self.told)
+
+    @property
+    def every_topic(self) -> tuple[str, ...]:
+        """Return the topics that fill the table; of a pattern those that it matches, as far as they are known.
+
+        Raises:
+            ConfigurationError: If the file that has the names of the cluster's topics is damaged.
+        """
+        if self.pattern is None:
+            return super().every_topic
+        return self._matching(self._names or ()) if self._context is not None else ()
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether it is known which topics fill the table."""
+        return self.pattern is None or self._names is not None
+
+    @property
+    def full_table(self) -> str:
+        """Return the name of the table that several topics fill."""
+        return ".".join(table_name(str(self.table and self.table.name)))
+
+    def known(self) -> list[tuple[str, str]]:
+        """Return the topics that the pattern matches, as far as they are known, each with the table."""
+        return [(topic, self.full_table) for topic in self.every_topic]
+
+    def new(self, names: Iterable[str]) -> list[str]:
+        """Return the topics among those of the cluster that the pattern matches and that aren't known yet."""
+        known = set(self.every_topic)
+        return [topic for topic in self._matching(names) if topic not in known]
+
+    def gone(self, names: Iterable[str]) -> list[str]:
+        """Return the topics that fill the table and are not among those of the cluster."""
+        there = set(names)
+        return [topic for topic in self.every_topic if topic not in there]
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Keep the names of the cluster's topics; the next load of definitions has those that the pattern matches.
+
+        Args:
+            names: Those of all topics of the cluster, as they are now.
+        """
+        cache_topics(self.state_path, names)
+
+    def _matching(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the topics that the pattern matches, but for those that another document names."""
+        assert self.pattern is not None, "who asks has looked"
+        every = self._context.component_tree.get_all_components(KafkaTopic)
+        others = {
+            topic
+            for each in every
+            if each.pattern is None and each.cluster == self.cluster
+            for topic in each.every_topic
+        }
+        return tuple(each.name for each in self.pattern.matching(names) if each.name not in others)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...] | None:
+        """The names of the cluster's topics, as they are kept; None if they aren't yet."""
+        try:
+            state = self.state_path
+        except OSError:
+            # Where no folder can be made for it, nothing has been kept.
+            return None
+        return cached_topics(state, self.shown) if state.exists() else None
+
+    def topic_table(
+        self, folder: Path | None = None, defaults: MaintenanceSettings | None = None, topics: Sequence[str] = ()
+    ) -> TopicTable:
+        """Return the settings as the pipeline takes them, with the tables that values have got.
+
+        Args:
+            folder: Where the document is: schema files are there. Without it they aren't looked for.
+            topics: The topics that a pattern matches; by default those that are known.
+
+        Raises:
+            ConfigurationError: If a schema file isn't there, no topic is known that a pattern matches, or what is kept
+                of tables by value is damaged.
+        """
+        if self.pattern is not None and folder is not None and not (topics := topics or self.every_topic):
+            raise ConfigurationError(
+                f"Table {self.full_table}: topics: no topic is known that {self.told!r} matches.",
+                "Run `kafka-lake topics refresh`.",
+            )
+        spec = super().topic_table(folder, defaults, topics)
+        if spec.route_by is None or self._context is None:
+            return spec
+        try:
+            state = self.state_path
+        except OSError as error:
+            # Where no folder can be made for it, nothing has been kept.
+            log.warning("Topic %s: tables_by: no tables of values are assets: %s", spec.full_topic, error)
+            return spec
+        return knowing(spec, cached_routes(state))
+
+    @property
+    def state_path(self) -> Path:
+        """Return the file that has what `kafka-lake topics refresh` found: the tables that values have, or topics."""
+        topic = full_topic(self.cluster, self.told if self.pattern is None else self.full_table)
+        return state_of_document(Path(self._context.project_root), self._place, topic)
+
+    def own_tables(self) -> tuple[tuple[str, str], ...]:
+        """Return namespace and name of the tables that are this topic's alone."""
+        spec = self.topic_table()
+        return tuple(
+            name
+            for each in spec.tables
+            for name in each.identifiers
+            if each.dead_letters == "table" or name != each.dead_letter_table
+        )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the topic's assets and checks; none as long as it isn't known which topics there are."""
+        if not self.every_topic:
+            why = "none that is known matches topics:" if self.is_known else "no topics are known yet"
+            log.warning("%s: table %s: %s. Run `kafka-lake topics refresh`.", self.shown, self.full_table, why)
+            return dg.Definitions()
+        return dg.Definitions(assets=self.assets(context.path))
+
+    def assets(self, folder: Path) -> list[Any]:
+        """Return the topic's assets and checks.
+
+        Args:
+            folder: Where the document is; schema files are named from there.
+        """
+        continuous = self.read.continuous.settings() if self.read.continuous else None
+        spec = self.topic_table(folder, cluster_maintenance(self._context, self.cluster))
+        for place, problem in self.maintenance_problems(spec, complete=True):
+            raise ConfigurationError(
+                f"Topic {self.told} ({self._place}): {': '.join(map(str, place))}: {problem}",
+                "A table's maintenance: overrides that of the cluster's document, setting by setting.",
+            )
+        for each in spec.tables:
+            if apart := partitions_without_key(each):
+                log.warning("Topic %s: %s", spec.full_topic, apart)
+        shown = {each.identifier: self.presentation(each) for each in spec.tables}
+        return list(build_topic_assets(spec, shown[spec.identifier], continuous, shown))
+
+    def presentation(self, spec: TopicTable) -> Presentation:
+        """Return how Dagster shows a table."""
+        shown = self.settings_of(spec.identifier) or TableSettings()
+        return Presentation(shown.group or plain_name(spec.namespace), shown.owners, shown.description, shown.tags)
+
+
+def _tags_problem(tags: Mapping[str, str]) -> str:
+    """Return why Dagster doesn't take tags of an asset; empty if it does."""
+    if ours := [key for key in tags if key.startswith("kafka_lake/")]:
+        return f"{ours[0]} is a tag that kafka_lake sets itself. Choose another name"
+    try:
+        dg.AssetSpec("any", tags=tags)
+    except dg.DagsterInvalidDefinitionError as error:
+        return str(error)
+    return ""
+
+
+def partitions_without_key(spec: TopicTable) -> str:
+    """Return what it costs that the partition of a keyed table's row doesn't follow from its key; empty if it does.
+
+    A key that the records' keys tell isn't known before they are read: nothing is said of it.
+    """
+    if not spec.is_keyed or not spec.key:
+        return ""
+    columns = [parse_partition_field(each)[0] for each in spec.partition_by]
+    others = [each for each in columns if not {each, each.partition(".")[0], column_name(each, ())} & set(spec.key)]
+    if not others:
+        return ""
+    return (
+        f"partition_by has {', '.join(dict.fromkeys(others))}, and the key is {', '.join(spec.key)}. A change may move "
+        "a row to another partition, and a delete tells the key alone. So each commit looks for its keys in all "
+        "partitions, and its cost grows with the table. Partition by columns of the key, such as "
+        f"bucket(16, {spec.key[0]}), if changes are of keys from anywhere."
+    )
+
+
+def check_shared_tables(components: Iterable[KafkaTopic]) -> None:
+    """Make sure that no two topics have a table in common, dead-letter tables among them, and that each is there once.
+
+    Raises:
+        ConfigurationError: If two do, with both documents' names.
+    """
+    components = list(components)
+    owners: dict[tuple[str, str], KafkaTopic] = {}
+    topics: dict[tuple[str | None, str], KafkaTopic] = {}
+    for each in components:
+        for topic in each.every_topic:
+            if (same := topics.setdefault((each.cluster, topic), each)) is not each:
+                raise ConfigurationError(
+                    f"Topic {topic} would have two tables: by {same._place} and by {each._place}.",
+                    "Leave it to one of them; a document with a pattern has exclude: for that.",
+                )
+        for table in each.own_tables():
+            if (other := owners.setdefault(table, each)) is not each:
+                raise ConfigurationError(
+                    f"Table {'.'.join(table)} would be two topics': {other.told}'s ({other._place}) and "
+                    f"{each.told}'s ({each._place}).",
+                    "Give one of them another name. If both are to fill the same table, write one document with "
+                    f"topics: [{other.told}, {each.told}].",
+                )
+    by = [(each, given) for each in components if each.tables_by and (given := each.topic_table().route_by)]
+    for number, (each, one) in enumerate(by):
+        for table, other in owners.items():
+            if other is not each and may_name(one, table):
+                raise ConfigurationError(
+                    f"Topic {each.told} ({each._place}): tables_by: a value could make table {'.'.join(table)}, "
+                    f"which is topic {other.told}'s ({other._place}).",
+                    _APART,
+                )
+        for other, another in by[:number]:
+            if may_meet(one, another):
+                raise ConfigurationError(
+                    f"Topics {other.told} ({other._place}) and {each.told} ({each._place}): tables_by: values could "
+                    "make tables of the same name.",
+                    _APART,
+                )
+
+
+_APART = "Let the name: of tables_by: have a namespace of its own, or begin with what no other table begins with."

@@ -1,0 +1,281 @@
+"""`type: kafka_lake.KafkaTopics`: all topics that a pattern matches, each with a table, from one YAML document."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import dagster as dg
+from dagster.components import DefsStateConfig, DefsStateConfigArgs
+from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
+from pydantic import Field, PrivateAttr, ValidationError
+
+from kafka_lake.config.settings import Problem, ShortFor, Text, located, message
+from kafka_lake.config.table import NAMESPACE
+from kafka_lake.config.topic import MatchingTopics
+from kafka_lake.config.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled, sentence
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.kafka.cluster import KafkaCluster as Brokers
+from kafka_lake.orchestration.components.base import ClusterDocument, FromDocument, Place, cache_topics, cached_topics
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.spec.topic_table import CLUSTER_NAME
+
+
+def new_topics(documents: Iterable["KafkaTopics | KafkaTopic"], names: Sequence[str]) -> str:
+    """Return what to do about topics that no table is for yet; empty if there are none.
+
+    Args:
+        documents: All documents about topics of a cluster, and those by whose patterns topics share a table.
+    """
+    documents = list(documents)
+    tables = {each.shown: each.full_table for each in documents if isinstance(each, KafkaTopic)}
+    return sentence({each.shown: each.new(names) for each in documents}, tables)
+
+
+log = logging.getLogger(__name__)
+
+_ANY = FoundTopic("any_topic", {"topic": "any_topic"})
+_OWN = ("topic", "topics", "cluster")
+
+
+def _kept_by_hand() -> DefsStateConfigArgs:
+    local = DefsStateConfigArgs.local_filesystem()
+    return DefsStateConfigArgs(management_type=local.management_type, refresh_if_dev=False)
+
+
+class KafkaTopics(dg.StateBackedComponent, FromDocument):
+    """All topics of a cluster that a pattern matches, each as a table of its own.
+
+    The names of the cluster's topics are kept by Dagster, so that no broker is asked when definitions load:
+    `kafka-lake topics refresh` asks. A topic that has a document of type KafkaTopic is left to that.
+    """
+
+    topics: Annotated[MatchingTopics, ShortFor("pattern")] = Field(
+        description="Which topics: regular expressions (Python's), one or a list; or `{pattern, exclude}`. A topic is "
+        "meant if one matches its whole name. Kafka's own, with two underscores, never are.",
+        examples=[r"shop\..*", {"pattern": r"shop\..*", "exclude": r".*\.internal"}],
+    )
+    cluster: Annotated[Text, Field(pattern=CLUSTER_NAME)] | None = Field(
+        default=None,
+        description="Name of the KafkaCluster document whose topics they are; needed where that has a name.",
+        examples=["eu"],
+    )
+    table: Text = Field(
+        default="{topic}",
+        description="Template of the tables' names, as `namespace.table`; the namespace is `lake` by default. "
+        "`{topic}`, and what groups of `topics` match, by number or name. What can't be in a name becomes `_`.",
+        examples=["shop.raw_{1}"],
+    )
+    defaults: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Settings of all the topics: those of a topic's document.",
+        examples=[{"format": "avro", "table": {"owners": ["team:shop"]}}],
+    )
+    overrides: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Settings of some of them, by the topic's name or a regular expression. All that match count, the "
+        "last one most.",
+        examples=[{r"shop\.orders": {"table": {"write": {"mode": "upsert", "key": ["id"]}}}}],
+    )
+    defs_state: DefsStateConfigArgs = Field(
+        default_factory=_kept_by_hand,
+        description="Where Dagster keeps the names of the cluster's topics; a file in the project by default.",
+    )
+
+    _names: tuple[str, ...] | None = PrivateAttr(default=None)
+    _built: dg.Definitions | None = PrivateAttr(default=None)
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what is wrong with settings that are right one by one."""
+        try:
+            check_template("table", self.table, self.pattern)
+            for name in self.overrides:
+                compiled("overrides", name)
+        except ConfigurationError as error:
+            yield (), str(error)
+        for place, given in (
+            (("defaults",), self.defaults),
+            *((("overrides", k), v) for k, v in self.overrides.items()),
+        ):
+            if own := next((each for each in given if each in _OWN), None):
+                yield (*place, own), "stands above, beside defaults:"
+
+    @cached_property
+    def pattern(self) -> TopicPattern:
+        """Which topics are meant."""
+        return self.topics.topics
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        """Return where Dagster keeps the names: by document and cluster, so that those of two clusters stay apart."""
+        root, place = Path(self._context.project_root), self._place
+        # The same on each machine; the names are all those of a cluster, for all documents in one file.
+        where = place.relative_to(root) if place.is_relative_to(root) else place
+        of = f" of {self.cluster}" if self.cluster else ""
+        return DefsStateConfig.from_args(self.defs_state, default_key=f"KafkaTopics[{where.as_posix()}{of}]")
+
+    def write_state_to_path(self, state_path: Path) -> None:
+        """Ask the cluster for its topics, and write their names to a file.
+
+        Raises:
+            ConfigurationError: If the project has no such cluster.
+            KafkaError: If the brokers don't answer. The file is as it was.
+        """
+        cache_topics(state_path, self.brokers().topics())
+
+    def brokers(self) -> Brokers:
+        """Return the cluster.
+
+        Raises:
+            ConfigurationError: If the project has none of that name.
+        """
+        return self._cluster_document().kafka().cluster()
+
+    def refresh(self) -> None:
+        """Let Dagster keep the names of the cluster's topics as they are now; the next load of definitions has them.
+
+        Raises:
+            ConfigurationError: If it keeps them elsewhere than in a file of the project, or there is no such cluster.
+            KafkaError: If the brokers don't answer. The names are as they were.
+        """
+        if self.defs_state.management_type is not DefsStateManagementType.LOCAL_FILESYSTEM:
+            raise ConfigurationError(
+                f"{self.shown}: defs_state is {self.defs_state.management_type.value}, which Dagster's instance keeps.",
+                "Run `dg utils refresh-defs-state` with that instance.",
+            )
+        asyncio.run(self.refresh_state(self._context.project_root))
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Do as `refresh`: what the names are is for Dagster to ask."""
+        self.refresh()
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether the names of the cluster's topics are known."""
+        self.build_defs(self._context)
+        return self._names is not None
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the assets and checks of all topics; the same ones, however often they are asked for."""
+        if self._built is None:
+            self._built = super().build_defs(context)
+        return self._built
+
+    def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
+        """Return the assets and checks of the topics whose names were kept.
+
+        Raises:
+            ConfigurationError: If the settings of one can't be.
+        """
+        self._names = None if state_path is None else cached_topics(state_path, self.shown)
+        if not self._documents:
+            # What can't be is told before there is any topic.
+            self._document(_ANY)
+        if self._names is None:
+            log.warning("%s: no topics are known yet. Run `kafka-lake topics refresh`.", self.shown)
+        folder = self._place.parent
+        return dg.Definitions(assets=[each for topic in self._documents for each in topic.assets(folder)])
+
+    @property
+    def place(self) -> Place:
+        """Return where the document is, and which topics and cluster it names."""
+        return Place(self.cluster, self._place, " or ".join(self.topics.pattern))
+
+    def topic_tables(self) -> Sequence[KafkaTopic]:
+        """Return the topics, each as a document of its own would have it."""
+        self.build_defs(self._context)
+        return self._documents
+
+    def known(self) -> list[tuple[str, str]]:
+        """Return the topics of the document, each with its table."""
+        return [(each.told, ".".join(each.topic_table().identifier)) for each in self.topic_tables()]
+
+    def new(self, names: Iterable[str]) -> list[str]:
+        """Return the topics among those of the cluster that the document is about and doesn't know yet."""
+        others = {*(each.told for each in self.topic_tables()), *self._with_documents}
+        others |= {name for each in self._patterns for name in each.new(names)}
+        return [each.name for each in self.pattern.matching(names) if each.name not in others]
+
+    def gone(self, names: Iterable[str]) -> list[str]:
+        """Return the topics of the document that are not among those of the cluster."""
+        there = set(names)
+        return [each.told for each in self.topic_tables() if each.told not in there]
+
+    @cached_property
+    def _documents(self) -> list[KafkaTopic]:
+        found = self.pattern.matching(self._names or ())
+        for pattern in self.overrides if found else ():
+            if not any(self._overrides(pattern, each.name) for each in found):
+                log.warning("%s: overrides: %s matches none of the %s topics.", self.shown, pattern, len(found))
+        others = self._with_documents
+        return [self._document(each) for each in found if each.name not in others]
+
+    @cached_property
+    def _with_documents(self) -> frozenset[str]:
+        """The topics of the cluster that have documents of their own."""
+        every = self._context.component_tree.get_all_components(KafkaTopic)
+        return frozenset(topic for each in every if each.cluster == self.cluster for topic in each.every_topic)
+
+    @property
+    def _patterns(self) -> list[KafkaTopic]:
+        """The documents of the cluster by whose patterns topics share a table."""
+        every = self._context.component_tree.get_all_components(KafkaTopic)
+        return [each for each in every if each.cluster == self.cluster and each.pattern is not None]
+
+    def _overrides(self, pattern: str, topic: str) -> bool:
+        """Return whether an override is for a topic: what is the name of one is no regular expression besides."""
+        is_name = pattern in (self._names or ())
+        return pattern == topic if is_name else compiled("overrides", pattern).fullmatch(topic) is not None
+
+    def _document(self, topic: FoundTopic) -> KafkaTopic:
+        """Return a topic as a document of its own would have it."""
+        settings: dict[str, Any] = {**self.defaults}
+        for pattern, given in self.overrides.items():
+            if self._overrides(pattern, topic.name):
+                settings = _merged(settings, given)
+        settings |= {"topic": topic.name, **({"cluster": self.cluster} if self.cluster else {})}
+        if "tables" not in settings:
+            table = settings.get("table") or {}
+            own = {"name": table} if isinstance(table, str) else dict(table)
+            settings["table"] = {"name": self._table_of(topic), **own}
+        try:
+            document = KafkaTopic(**settings)
+        except ValidationError as error:
+            raise self._refused(topic, error) from error
+        document._place, document._context = self._place, self._context
+        return document
+
+    def _table_of(self, topic: FoundTopic) -> str:
+        namespace, _, table = self.table.rpartition(".")
+        if topic is _ANY:
+            return "any_table"
+        return ".".join(filled(part, topic) for part in (namespace or NAMESPACE, table))
+
+    def _refused(self, topic: FoundTopic, error: ValidationError) -> ConfigurationError:
+        told = [located(each["loc"], message(each)) for each in error.errors(include_url=False)]
+        of = "defaults" if topic is _ANY else f"topic {topic.name}"
+        return ConfigurationError(
+            f"{self._place}: {of}: {'; '.join(dict.fromkeys(told))}.", "Correct defaults: or overrides:."
+        )
+
+    def _cluster_document(self) -> ClusterDocument:
+        found: list[ClusterDocument] = self._context.component_tree.get_all_components(ClusterDocument)
+        for each in found:
+            if each.name == self.cluster:
+                return each
+        known = ", ".join(each.name or "one without a name" for each in found) or "none"
+        raise ConfigurationError(
+            f"{self._place}: no document of type kafka_lake.KafkaCluster is named {self.cluster}. Those here: {known}.",
+            "Correct its cluster:, or the cluster's name:.",
+        )
+
+
+def _merged(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with others over them; groups are merged setting by setting."""
+    merged = dict(settings)
+    for name, each in given.items():
+        before = merged.get(name)
+        merged[name] = _merged(before, each) if isinstance(before, Mapping) and isinstance(each, Mapping) else each
+    return merged

@@ -1,0 +1,241 @@
+"""A derived table in the asset graph: an asset below the tables that it is made from, with its checks."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+from pydantic import Field, TypeAdapter
+
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.common.markdown import block, plain
+from kafka_lake.derived.derived_table import DerivedTable, Identifier, Unit, Window, Write
+from kafka_lake.derived.engine import DeriveReport, Engine
+from kafka_lake.derived.run import derive
+from kafka_lake.errors import AuditFailedError
+from kafka_lake.ingest.publish import GateFailedError
+from kafka_lake.orchestration.assets import Presentation
+from kafka_lake.orchestration.checks import check_result, rule_check_spec, with_all_rules
+from kafka_lake.orchestration.heartbeat import heartbeat
+from kafka_lake.orchestration.keys import key_of, op_name, pool_name
+from kafka_lake.orchestration.metadata import about_table, settings_in, settings_table
+from kafka_lake.orchestration.partitions import is_for_partitions
+from kafka_lake.orchestration.steps import as_failures, run_choices
+from kafka_lake.runtime.context import Observer
+
+SETTINGS = "table_settings"
+DERIVED_TAG = "kafka_lake/derived_table"
+"""Tag of the assets of derived tables, and of the runs that the sensor asks for: of those, the table."""
+UP_TO_DATE_TAG = ".dagster/kafka_lake_up_to_date"
+"""Tag of runs that bring a table with partitions up to date, and are for none of them.
+
+They name one all the same, since Dagster fails a run without a partition if both the asset and what it is made of have
+partitions. Dagster's pages don't show tags with this prefix.
+"""
+AUDIT = "audit"
+_ROW_WISE = "row-wise: each new row of the table under from: is read once"
+_CLASSES: Mapping[Write, str] = {
+    "append": _ROW_WISE,
+    "upsert": _ROW_WISE,
+    "aggregate": "keyed: keys of new rows are computed again, from all of their rows",
+    "replace": "full: everything is read and computed again each time",
+}
+_AS_JSON = TypeAdapter(DerivedTable)
+
+
+class DeriveConfig(dg.Config):
+    """Run config of a derived table."""
+
+    rebuild: bool = Field(
+        default=False,
+        description="Compute all rows again from the upstream tables as they are, and replace them in one commit. The "
+        "position and the query that the table was made by don't matter then.",
+    )
+
+
+_DAGSTERS: Mapping[Unit, Callable[..., dg.TimeWindowPartitionsDefinition]] = {
+    "hourly": dg.HourlyPartitionsDefinition,
+    "daily": dg.DailyPartitionsDefinition,
+    "monthly": dg.MonthlyPartitionsDefinition,
+}
+
+
+def time_partitions_of(spec: DerivedTable) -> dg.TimeWindowPartitionsDefinition | None:
+    """Return the partitions of a derived table's asset, the one that has begun included; None if it has none."""
+    cut = spec.time_partitions
+    if cut is None:
+        return None
+    first = f"{cut.since}-00:00" if cut.unit == "hourly" else cut.since
+    return _DAGSTERS[cut.unit](start_date=first, end_offset=1)
+
+
+def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDefinition:
+    """Return the asset of a derived table, and its checks."""
+    key = key_of(spec.identifier)
+    asset = shown.asset(
+        key,
+        f"{shown.description or 'Made of ' + ', '.join(spec.sources) + '.'}\n\n"
+        f"Written with `{spec.write}`, {_CLASSES[spec.write]}.",
+        {"iceberg", "spark"},
+        deps=[_dependency(spec, each) for each in (*spec.upstream.values(), *spec.joined.values())],
+        tags={DERIVED_TAG: ""},
+        metadata={
+            SETTINGS: settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True)),
+            "dagster/table_name": spec.name,
+        }
+        | ({"query": dg.MetadataValue.md(block(spec.sql.strip(), "sql"))} if spec.sql else {}),
+        # A run that is for no partition tells what it did by events.
+        skippable=spec.partitions is not None,
+    )
+    checks = [
+        dg.AssetCheckSpec(
+            AUDIT,
+            asset=key,
+            blocking=True,
+            description="What was staged is what the query gave; a sample is what all upstream rows give.",
+        ),
+        *(rule_check_spec(rule, key) for rule in spec.named_rules),
+    ]
+
+    @dg.multi_asset(
+        name=op_name(spec),
+        specs=[asset],
+        check_specs=checks,
+        partitions_def=time_partitions_of(spec),
+        backfill_policy=dg.BackfillPolicy.single_run() if spec.partitions else None,
+        pool=pool_name(spec),
+        required_resource_keys={"catalog", "spark"},
+        config_schema=run_choices(DeriveConfig),
+    )
+    def derive_table(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        config = DeriveConfig(**context.op_execution_context.op_config)
+        resources: Any = context.resources
+        with as_failures(), heartbeat(context.instance, context.run_id):
+            catalog = resources.catalog.open()
+            engine = Engine(
+                catalog=catalog,
+                spark=lambda: resources.spark.live_session(""),
+                run_id=context.run_id,
+                observer=Observer(step_done=context.log.debug, warn=context.log.warning),
+                published=lambda commit: _tell_partitions(context, spec, commit),
+            )
+            try:
+                report = derive(spec, engine, config.rebuild, _window(context, spec))
+            except GateFailedError as error:
+                yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True)
+                yield from (check_result(each, key) for each in with_all_rules(error.findings, spec.named_rules))
+                raise
+            except AuditFailedError as error:
+                yield dg.AssetCheckResult(
+                    asset_key=key, check_name=AUDIT, passed=False, description=plain(error.message)
+                )
+                raise
+            context.log.info(_sentence(report))
+            checks = [
+                dg.AssetCheckResult(
+                    asset_key=key, check_name=AUDIT, metadata={"verified": report.verified}, passed=True
+                ),
+                *(check_result(each, key) for each in with_all_rules(report.findings, spec.named_rules)),
+            ]
+            metadata = _metadata(spec, report, catalog)
+            if spec.partitions is not None and not _is_for_partitions(context):
+                context.log_event(dg.AssetMaterialization(key, metadata=metadata))
+                yield from checks
+            else:
+                yield dg.MaterializeResult(key, metadata=metadata, check_results=checks)
+
+    return derive_table
+
+
+def _dependency(spec: DerivedTable, upstream: Identifier) -> dg.AssetDep:
+    # A day is made of records of any Kafka partition.
+    every = dg.AllPartitionMapping() if spec.partitions is not None else None
+    return dg.AssetDep(key_of(upstream), partition_mapping=every)
+
+
+def up_to_date_tags(spec: DerivedTable) -> dict[str, str]:
+    """Return the tags of a run that brings a table up to date: see `UP_TO_DATE_TAG`."""
+    known = time_partitions_of(spec)
+    last = known.get_last_partition_key() if known is not None else None
+    if last is None:
+        return {}
+    return {
+        "dagster/asset_partition_range_start": last,
+        "dagster/asset_partition_range_end": last,
+        UP_TO_DATE_TAG: "true",
+    }
+
+
+def _is_for_partitions(context: dg.AssetExecutionContext) -> bool:
+    return is_for_partitions(context) and UP_TO_DATE_TAG not in context.run.tags
+
+
+def _window(context: dg.AssetExecutionContext, spec: DerivedTable) -> Window | None:
+    """Return the partitions that the run is for; None if it is to bring the table up to date."""
+    cut = spec.time_partitions
+    if cut is None or not _is_for_partitions(context):
+        return None
+    return Window(cut, *context.partition_time_window)
+
+
+def _tell_partitions(context: dg.AssetExecutionContext, spec: DerivedTable, commit: DeriveReport) -> None:
+    """Show the partitions of which a commit has brought rows, but for those that the run is for."""
+    known = time_partitions_of(spec)
+    if known is None:
+        return
+    asked = set(context.partition_keys) if _is_for_partitions(context) else set()
+    for each in commit.partitions:
+        if each not in asked and known.has_partition_key(each):
+            metadata = {"snapshot_id": str(commit.snapshot)}
+            context.log_event(dg.AssetMaterialization(key_of(spec.identifier), partition=each, metadata=metadata))
+
+
+def _sentence(report: DeriveReport) -> str:
+    if report.snapshot is None:
+        return f"Table {report.table} is up to date."
+    why = f", everything computed: {report.full}" if report.full else ""
+    return f"Snapshot {report.snapshot}: {report.rows} rows{why}; {report.seconds:.1f} s."
+
+
+def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) -> dict[str, Any]:
+    table = catalog.table(spec.identifier)
+    metadata: dict[str, Any] = {
+        "dagster/table_name": f"{catalog.name}.{spec.name}",
+        **(about_table(table, catalog, spec.identifier) if table is not None else {}),
+        "class": _CLASSES[spec.write],
+        "rows_added": report.rows,
+        "seconds": round(report.seconds, 1),
+    }
+    told = {
+        "snapshot_id": report.snapshot and str(report.snapshot),
+        "commit": report.kind,
+        "everything_computed": report.full,
+        "keys_computed": report.keys,
+        "verified": report.verified or None,
+        "offsets_derived_again": report.rederived or None,
+    }
+    metadata |= {name: value for name, value in told.items() if value not in (None, "")}
+    for name, each in report.upstream.items():
+        metadata |= {
+            f"upstream_{name}_new_rows": each.new,
+            f"upstream_{name}_rows": each.rows,
+            f"upstream_{name}_snapshot": str(each.snapshot),
+        }
+    return metadata
+
+
+def settings_of(metadata: dict[str, Any]) -> DerivedTable:
+    """Return the settings that an asset's metadata carries, as `build_derived_asset` put them there."""
+    return _AS_JSON.validate_python(settings_in(metadata[SETTINGS]))
+
+
+def derived_of(repository: dg.RepositoryDefinition | None) -> list[DerivedTable]:
+    """Return all derived tables that a code location has, by their names."""
+    if repository is None:
+        return []
+    found = [
+        settings_of(dict(metadata))
+        for assets in repository.assets_defs_by_key.values()
+        for metadata in assets.metadata_by_key.values()
+        if SETTINGS in metadata
+    ]
+    return sorted({each.identifier: each for each in found}.values(), key=lambda each: each.identifier)

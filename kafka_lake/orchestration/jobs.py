@@ -1,0 +1,259 @@
+"""The jobs: maintenance of tables, with the check `table_health`, and the replay of dead letters."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from kafka_lake.common.markdown import code, plain
+from kafka_lake.common.markdown import table as markdown_table
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest import run
+from kafka_lake.maintenance.maintain import Due, Maintained, Tables, due, maintain, sentence
+from kafka_lake.orchestration.checks import dead_letter_evaluation
+from kafka_lake.orchestration.heartbeat import heartbeat
+from kafka_lake.orchestration.keys import (
+    MAINTENANCE_TAG,
+    TABLE_TAG,
+    maintenance_op_name,
+    maintenance_pool,
+    of_cluster,
+    partition_key,
+    table_key,
+)
+from kafka_lake.orchestration.metadata import topics_of
+from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources.connections import connections_of, resource_keys
+from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.steps import as_failures, run_choices
+from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.spec.topic_table import TopicTable
+
+TABLE_HEALTH = "table_health"
+JOB = "maintain_tables"
+_MIB = 2**20
+
+
+class MaintenanceConfig(dg.Config):
+    """Run config of maintenance."""
+
+    everything: bool = Field(
+        default=False,
+        description="Compact all of the topic's tables and expire all that may, though none needs it yet.",
+    )
+
+
+def build_maintenance_job(cluster: str | None = None) -> Any:
+    """Return the job that maintains a cluster's tables where they need it."""
+    return dg.define_asset_job(
+        of_cluster(JOB, cluster),
+        selection=_HealthChecks(cluster),
+        tags={MAINTENANCE_TAG: "all tables"},
+        description="Small files are compacted, old snapshots and rows expire, old files are moved, where the settings "
+        f"maintenance: ask for it. The check {TABLE_HEALTH} of each table says what was done.",
+    )
+
+
+class _HealthChecks(dg.AssetSelection):
+    """The checks `table_health` of a cluster's tables, whichever there are once all definitions are loaded."""
+
+    def __init__(self, cluster: str | None) -> None:
+        self._cluster = cluster or ""
+
+    def resolve_inner(self, asset_graph: Any, allow_missing: bool) -> set[dg.AssetKey]:
+        return set()
+
+    def resolve_checks_inner(self, asset_graph: Any, allow_missing: bool) -> set[dg.AssetCheckKey]:
+        every = {each for each in asset_graph.asset_check_keys if each.name == TABLE_HEALTH}
+        return {each for each in every if asset_graph.get(each.asset_key).tags.get(TABLE_TAG) == self._cluster}
+
+
+def health_check_key(spec: TopicTable) -> dg.AssetCheckKey:
+    """Return the key of the check whose runs maintain a table, and the tables beside it."""
+    return dg.AssetCheckKey(table_key(spec), TABLE_HEALTH)
+
+
+def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDefinition:
+    """Return the check of a table that maintains it, and the tables beside it, in runs of the job."""
+    key = table_key(spec)
+    check = dg.AssetCheckSpec(
+        TABLE_HEALTH,
+        asset=key,
+        description="Warns if a table has gone far too long without the maintenance that it needs. The job "
+        f"{of_cluster(JOB, spec.cluster)}, which sensor {of_cluster('kafka_maintenance', spec.cluster)} asks for, "
+        "compacts small files of the table and of those beside it, and lets old snapshots"
+        f"{' and rows' if spec.maintenance.keep_rows else ''} expire; the result says what was done.",
+    )
+
+    @dg.multi_asset_check(
+        name=maintenance_op_name(spec),
+        specs=[check],
+        # A table whose rows change has one writer at a time; others don't hinder each other.
+        pool=maintenance_pool(spec, topic),
+        required_resource_keys={"catalog", "spark"},
+        config_schema=run_choices(MaintenanceConfig),
+    )
+    def maintain_tables(context: dg.AssetCheckExecutionContext) -> Iterator[Any]:
+        config = MaintenanceConfig(**context.op_execution_context.op_config)
+        resources: Any = context.resources
+        with as_failures(), heartbeat(context.instance, context.run.run_id):
+            tables = _tables(resources.catalog, resources.spark)
+            done: Sequence[Maintained] = ()
+            if MAINTENANCE_TAG in context.run.tags:
+                done = maintain(
+                    spec,
+                    tables,
+                    config.everything,
+                    tell=lambda each: context.log.info(f"{sentence(each)}."),
+                    run_id=context.run.run_id,
+                )
+                if not done:
+                    context.log.info(f"{'.'.join(spec.identifier)} needs nothing.")
+            found = due(spec, tables)
+            metadata = _metadata(spec, found, done)
+            if done:
+                # The page of the table shows it among its events.
+                context.op_execution_context.log_event(dg.AssetObservation(key, metadata=metadata))
+            yield _verdict(key, found, metadata)
+
+    return maintain_tables
+
+
+def _tables(catalog: CatalogResource, spark: SparkResource) -> Tables:
+    return Tables(catalog.open(), lambda: spark.live_session(""))
+
+
+def _metadata(spec: TopicTable, tables: Sequence[Due], done: Sequence[Maintained]) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    if health := next((each.needs.health for each in tables if each.identifier == spec.identifier), None):
+        metadata = {
+            "data_files": health.data_files,
+            "average_file_mib": round(health.average_size / _MIB, 2),
+            "delete_files": health.delete_files,
+            "deleted_rows": health.deleted_rows,
+            "snapshots": health.snapshots,
+        }
+    if done:
+        lines = [_figures(each) for each in done]
+        metadata["done"] = dg.MetadataValue.md(
+            markdown_table(tuple(lines[0]), (tuple(each.values()) for each in lines))
+        )
+        for each in done:
+            # Dagster plots numbers over time.
+            if each.identifier == spec.identifier and each.rows is not None:
+                metadata["rows_expired"] = each.rows.rows
+        metadata["seconds"] = round(sum(each.seconds for each in done), 1)
+    return metadata
+
+
+def _figures(done: Maintained) -> dict[str, str]:
+    """Return what was done to a table, by heading: before and after."""
+    return {
+        "table": code(".".join(done.identifier)),
+        "data files": f"{done.before.data_files:,} → {done.after.data_files:,}",
+        "delete files": f"{done.before.delete_files:,} → {done.after.delete_files:,}",
+        "snapshots": f"{done.before.snapshots:,} → {done.after.snapshots:,}",
+        "rows expired": "" if done.rows is None else f"{done.rows.rows:,}",
+        "seconds": f"{done.seconds:.1f}",
+    }
+
+
+def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvaluation:
+    """Return the result of the check `table_health` without a run of maintenance, which may never come."""
+    result = _verdict(table_key(spec), tables, _metadata(spec, tables, ()))
+    return dg.AssetCheckEvaluation(
+        asset_key=table_key(spec),
+        check_name=TABLE_HEALTH,
+        passed=result.passed,
+        severity=result.severity,
+        description=result.description,
+        metadata=result.metadata,
+    )
+
+
+def _verdict(
+    key: dg.AssetKey, tables: Sequence[Due], more: Mapping[str, Any] = MappingProxyType({})
+) -> dg.AssetCheckResult:
+    held = [f"{each.name}: {text}" for each in tables if (text := each.needs.health.held_by)]
+    problems = [f"{each.name}: {problem}" for each in tables if (problem := each.needs.overdue)]
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name=TABLE_HEALTH,
+        passed=not problems,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=plain("; ".join(problems)) or None,
+        metadata={**more, **({"old_files_held_by": "; ".join(held)} if held else {})},
+    )
+
+
+class ReplayConfig(dg.Config):
+    """Which dead letters to decode again."""
+
+    topic: str = Field(description="The Kafka topic.")
+    where: str = Field(
+        default="", description="SQL condition on the dead-letter table, as error_class = 'wrong_type'; empty for all."
+    )
+
+
+def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
+    """Return the job for the topics of a cluster, by the cluster's name."""
+
+    @dg.op(
+        name=of_cluster("decode_again", cluster),
+        required_resource_keys=resource_keys(cluster),
+        config_schema=run_choices(ReplayConfig),
+        out=dg.Out(dg.Nothing),
+    )
+    def replay(context: dg.OpExecutionContext) -> Iterator[Any]:
+        config = ReplayConfig(**context.op_config)
+        with as_failures(allow_retries=False):
+            connections = connections_of(context.resources, cluster)
+            for each in _chosen(context, cluster, config.topic):
+                for spec in each.tables:
+                    yield from _replay(context, spec, connections, config.where)
+        yield dg.Output(None)
+
+    @dg.job(
+        name=of_cluster("replay_dead_letters", cluster),
+        description="Decodes a topic's dead letters again and moves those that fit now into its table, exactly once.",
+        executor_def=dg.in_process_executor,
+    )
+    def replay_dead_letters() -> None:
+        replay()
+
+    return replay_dead_letters
+
+
+def _replay(
+    context: dg.OpExecutionContext, spec: TopicTable, connections: Connections, where: str
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    observer = Observer(step_done=context.log.debug, warn=context.log.warning)
+    done = run.replay_dead_letters(spec, connections, run_id=context.run_id, where=where or None, observer=observer)
+    context.log.info(
+        f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
+        f"{done.remaining} of those examined remain."
+    )
+    for partition in done.report.partitions():
+        if partition.rows:
+            # What lies downstream notices: the table's partitions have new rows.
+            yield dg.AssetMaterialization(
+                table_key(spec),
+                partition=partition_key(spec, partition.partition),
+                metadata={"rows_added": partition.rows, "from": "dead letters"},
+            )
+    yield dead_letter_evaluation(spec, connections.catalog)
+
+
+def _topics(context: dg.OpExecutionContext) -> list[TopicTable]:
+    return topics_of(context.repository_def)
+
+
+def _chosen(context: dg.OpExecutionContext, cluster: str | None, topic: str) -> list[TopicTable]:
+    specs = [spec for spec in _topics(context) if spec.cluster == cluster]
+    chosen = [spec for spec in specs if spec.topic == topic]
+    if not chosen:
+        known = ", ".join(sorted({spec.topic for spec in specs})) or "none"
+        raise ConfigurationError(f"Topic {topic} has no table here; the topics are: {known}.", "Name one of them.")
+    return chosen

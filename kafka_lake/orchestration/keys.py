@@ -1,0 +1,152 @@
+"""The names that a topic's share of the graph has in Dagster."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Protocol
+
+import dagster as dg
+
+from kafka_lake.spec.topic_table import TopicTable
+
+TOPIC_TAG = "kafka_lake/topic"
+"""Tag of a run that the sensor asked for: its topic, or its topics with their partitions; with the cluster's name."""
+
+MEMBER_TAG = ".dagster/kafka_lake_topic_"
+"""Begin of the tags by which the runs of a topic are found. Dagster's pages don't show tags with this prefix."""
+
+SHARED_TAG = ".dagster/kafka_lake_shared"
+"""Tag of a run that the sensor asked for and that topics share: the cluster. Their number is limited."""
+
+YIELD_TAG = ".dagster/kafka_lake_yield"
+"""Tag of a run that shall end as soon as it has done what it was asked for, since other topics wait for its place."""
+
+CONTINUOUS_ASSET_TAG = "kafka_lake/continuous"
+"""Tag of the asset of a topic's table whose runs continue for hours."""
+
+TABLE_TAG = "kafka_lake/table"
+"""Tag of the asset of a topic's table: the cluster."""
+
+MAINTENANCE_TAG = "kafka_lake/maintenance"
+"""Tag of a run that maintains tables: which, if the sensor asked for it."""
+
+
+class HasIdentifier(Protocol):
+    """A topic's table or a derived table."""
+
+    @property
+    def identifier(self) -> tuple[str, str]:
+        """Return namespace and name."""
+
+
+def of_cluster(name: str, cluster: str | None) -> str:
+    """Return what a cluster's own resource, sensor or job is called.
+
+    >>> of_cluster("kafka", "eu"), of_cluster("kafka", None)
+    ('kafka_eu', 'kafka')
+    """
+    return f"{name}_{cluster}" if cluster else name
+
+
+def topic_key(spec: TopicTable) -> dg.AssetKey:
+    """Return the asset key of the topic."""
+    return dg.AssetKey(["kafka", *spec.full_topic.split("/")])
+
+
+def work_name(spec: TopicTable) -> str:
+    """Return what Dagster knows the partitions and the runs of a table by: the topic, or the table if it has several.
+
+    No topic's full name has two slashes.
+    """
+    return "/".join((*spec.identifier, "topics")) if spec.topics else spec.full_topic
+
+
+def member_tag(name: str) -> str:
+    """Return the tag, with the name as its value, of the runs of a topic, by `work_name`."""
+    return MEMBER_TAG + hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def partition_key(spec: TopicTable, partition: int) -> str:
+    """Return Dagster's key of a Kafka partition: its number, with the topic before it if the table has several.
+
+    Dagster takes no key with three dots in a row, which a topic's name may have; % is in none.
+    """
+    return f"{spec.topic.replace('...', '%2E%2E%2E')}/{partition}" if spec.topics else str(partition)
+
+
+def partitions_in(spec: TopicTable, keys: Iterable[str]) -> frozenset[int]:
+    """Return the Kafka partitions of a topic that some of Dagster's keys are for.
+
+    Keys of other topics are left out, and those that a person has added in the UI and that name no partition.
+    """
+    topic = partition_key(spec, 0).removesuffix("0")
+    numbers = [key.removeprefix(topic) for key in keys if key.startswith(topic)]
+    return frozenset(int(each) for each in numbers if re.fullmatch("0|[1-9][0-9]*", each))
+
+
+def table_key(spec: HasIdentifier) -> dg.AssetKey:
+    """Return the asset key of the table."""
+    return key_of(spec.identifier)
+
+
+def op_name(spec: HasIdentifier) -> str:
+    """Return the name of the op that fills the table, by which a run's config names it."""
+    return _joined_name(spec.identifier, "__")
+
+
+def dead_letter_check_op_name(spec: TopicTable) -> str:
+    """Return the name of the op that checks the dead-letter table."""
+    return f"{op_name(spec)}__dead_letters_no_dead_letters"
+
+
+def freshness_op_name(spec: TopicTable) -> str:
+    """Return the name of the op that checks how fresh the table is."""
+    return f"{op_name(spec)}__freshness"
+
+
+def maintenance_op_name(spec: TopicTable) -> str:
+    """Return the name of the op that maintains the tables."""
+    return f"{op_name(spec)}__maintenance"
+
+
+def maintenance_pool(spec: TopicTable, topic: TopicTable) -> str:
+    """Return the pool of maintenance: that of the topic's runs where both change rows, for they would be in the way."""
+    return pool_name(topic) if spec.is_keyed else f"maintenance_{pool_name(spec)}"
+
+
+def pool_name(spec: HasIdentifier) -> str:
+    """Return the pool that one run at a time has for the table."""
+    return f"table_{_joined_name(spec.identifier, '_')}"
+
+
+def _joined_name(table: tuple[str, str], separator: str) -> str:
+    """Return one name for namespace and table that no other pair has: shop and eu_orders are not shop_eu and orders."""
+    namespace, joined = table[0], separator.join(table)
+    if f"{namespace}{separator}".index(separator) == len(namespace):
+        # The first separator is where the namespace ends.
+        return plain_name(joined)
+    return f"{_plain(joined)}_{_short_hash('/'.join(table))}"
+
+
+def key_of(table: tuple[str, str]) -> dg.AssetKey:
+    """Return the asset key of a table."""
+    # Of keys Dagster makes names of its own, in which it replaces dashes and dots and nothing else.
+    return dg.AssetKey([plain_name(part, "-.") for part in table])
+
+
+def plain_name(text: str, besides: str = "") -> str:
+    """Return a name that Dagster takes for ops, pools and groups: the text itself, if it has letters and digits only.
+
+    >>> plain_name("pizza__orders"), plain_name("größe.1"), plain_name("a-b.c", "-.")
+    ('pizza__orders', 'gr__e_1_5a9e088a', 'a-b.c')
+    """
+    plain = _plain(text, besides)
+    return text if plain == text else f"{plain}_{_short_hash(text)}"
+
+
+def _plain(text: str, besides: str = "") -> str:
+    return re.sub(rf"[^A-Za-z0-9_{re.escape(besides)}]", "_", text)
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

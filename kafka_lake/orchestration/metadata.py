@@ -1,0 +1,398 @@
+"""What Dagster's pages show of topics, tables and runs."""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+import dagster as dg
+from pydantic import TypeAdapter
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField
+
+from kafka_lake.catalog.history import recorded_losses, schema_history
+from kafka_lake.catalog.how_to_read import how_to_read_page
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import ancestors, has_origin, head_of, live_row_count, summary_of
+from kafka_lake.catalog.tables import sources_of
+from kafka_lake.common.markdown import code, plain
+from kafka_lake.common.markdown import table as markdown_table
+from kafka_lake.common.offsets import Watermarks
+from kafka_lake.common.text import printable
+from kafka_lake.formats.redaction import quoted
+from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
+from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
+from kafka_lake.orchestration.keys import table_key, topic_key
+from kafka_lake.runtime.commit import moment
+from kafka_lake.spec.topic_table import TopicTable
+
+SETTINGS = "topic_settings"
+_AS_JSON = TypeAdapter(TopicTable)
+_SHORT_MARKDOWN = 1000
+_ORIGIN = "Where the row is from: topic, partition, offset and time of its record in Kafka."
+
+
+def about_table(table: Table, catalog: LakeCatalog, identifier: tuple[str, str]) -> dict[str, Any]:
+    """Return what a table's page shows of it, whatever fills it; nothing while it has no snapshot."""
+    newest = table.current_snapshot()
+    if newest is None:
+        return {}
+    return {
+        "last_commit": dg.MetadataValue.timestamp(newest.timestamp_ms / 1000),
+        **_totals(newest),
+        # As text: snapshot ids are larger than what a browser's numbers hold.
+        "snapshot_id": str(newest.snapshot_id),
+        "dagster/row_count": live_row_count(table),
+        "dagster/uri": table.location(),
+        "how_to_read": dg.MetadataValue.md(how_to_read_page(catalog.name, identifier, catalog.properties)),
+        "dagster/column_schema": dg.TableSchema(columns=[_column(each) for each in table.schema().fields]),
+    }
+
+
+def _totals(newest: Snapshot) -> dict[str, int]:
+    """Return files and bytes of a table, as far as its newest snapshot tells them."""
+    told = summary_of(newest)
+    found = {"files_in_table": told.get("total-data-files"), "bytes_in_table": told.get("total-files-size")}
+    return {name: int(text) for name, text in found.items() if text is not None}
+
+
+def _column(field: NestedField) -> dg.TableColumn:
+    return dg.TableColumn(
+        field.name,
+        readable(str(field.field_type)),
+        description=plain(field.doc or "") or (_ORIGIN if has_origin(field.field_type) else None),
+        constraints=dg.TableColumnConstraints(nullable=not field.required),
+    )
+
+
+def readable(iceberg_type: str) -> str:
+    """Return an Iceberg type as text without field ids and the word optional.
+
+    >>> readable("struct<11: topic: optional string, 12: partition: optional int>")
+    'struct<topic: string, partition: int>'
+    """
+    return re.sub(
+        r"\d+: ([^:]+): (?:optional |(required) )", lambda m: f"{m[1]}: {m[2] + ' ' if m[2] else ''}", iceberg_type
+    )
+
+
+def in_a_window(markdown: str) -> dg.MarkdownMetadataValue:
+    """Return Markdown that Dagster's page shows in a window of its own, at a click.
+
+    Shorter Markdown stands in a column, which cuts off what a table has on its right.
+    """
+    return dg.MetadataValue.md(markdown.ljust(_SHORT_MARKDOWN))
+
+
+def settings_table(settings: Mapping[str, Any]) -> dg.TableMetadataValue:
+    """Return settings as a table, from which `settings_in` reads them."""
+    lines = [dg.TableRecord({"setting": name, "value": _written(each)}) for name, each in settings.items()]
+    columns = [dg.TableColumn("setting"), dg.TableColumn("value")]
+    return dg.MetadataValue.table(lines, dg.TableSchema(columns))
+
+
+def settings_in(table: dg.TableMetadataValue) -> dict[str, Any]:
+    """Return what `settings_table` was given."""
+    return {str(each.data["setting"]): _read(str(each.data["value"])) for each in table.records}
+
+
+def _written(value: Any) -> str:
+    """Return a value as JSON, text without quotes where it can't be taken for something else.
+
+    >>> _written("eu"), _written("3"), _written(["a"]), _written(None)
+    ('eu', '"3"', '["a"]', 'null')
+    """
+    if isinstance(value, str) and _read(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+_IN_DOCUMENTS = {
+    "start": "starting_offsets",
+    "max_records_per_commit": "read.max_records_per_commit",
+    "max_bytes_per_commit": "read.max_bytes_per_commit",
+    "format": "format.type",
+    "schema_file": "format.schema",
+    "message": "format.message",
+    "subject": "format.subject",
+    "infer_timestamps": "format.infer_timestamps",
+    "timestamp_unit": "format.timestamp_unit",
+    "envelope": "format.envelope",
+    "key_format": "key.format",
+    "key_column": "key.column",
+    "key_schema": "key.schema",
+    "key_schema_file": "key.schema_file",
+    "routes": "tables",
+    "route_by": "tables_by",
+    "table": "name",
+    "schema": "columns",
+    "except_columns": "exclude_fields",
+    "table_properties": "properties",
+    "write": "write.mode",
+    "key": "write.key",
+    "order_by": "write.order_by",
+    "deletes": "write.deletes",
+    "delete_when": "write.delete_when",
+    "keep_deletes": "write.delete_retention",
+    "on_truncate": "write.on_truncate",
+    "snapshot": "write.on_snapshot",
+    "max_removed": "write.on_snapshot.max_deletes",
+    "ignore_null_updates": "write.ignore_null_updates",
+    "track": "write.track",
+    "evolution": "evolution.mode",
+    "on_incompatible": "evolution.on_incompatible",
+    "dead_letters": "dead_letters.mode",
+    "max_dead_letters": "dead_letters.limit",
+    "max_age": "freshness_limit",
+    "mask": "redact",
+}
+"""The fields of `TopicTable` that documents name differently."""
+_FIELDS = {shown: name for name, shown in _IN_DOCUMENTS.items()}
+
+
+def topic_settings(spec: TopicTable) -> dg.TableMetadataValue:
+    """Return a topic's settings as a table, by their names in documents; `settings_of` reads it."""
+    return settings_table(_renamed(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True), _IN_DOCUMENTS))
+
+
+def settings_of(metadata: dict[str, Any]) -> TopicTable:
+    """Return the settings that an asset's metadata carries, as `build_topic_assets` put them there."""
+    return _AS_JSON.validate_python(_renamed(settings_in(metadata[SETTINGS]), _FIELDS))
+
+
+def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of a topic by other names, those of its further tables too."""
+    found = {names.get(name, name): value for name, value in settings.items()}
+    for several in ("routes", "tables"):
+        if several in found:
+            found[several] = [{**route, "to": _renamed(route["to"], names)} for route in found[several]]
+    for by in ("route_by", "tables_by"):
+        if by in found:
+            found[by] = {**found[by], "to": _renamed(found[by]["to"], names)}
+    return found
+
+
+def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:
+    """Return the settings of all topics that a code location has, by the keys of their tables.
+
+    The topics of one table follow each other, each with settings of its own.
+    """
+    if repository is None:
+        return []
+    by_key = {
+        key: metadata
+        for assets in repository.assets_defs_by_key.values()
+        for key, metadata in assets.metadata_by_key.items()
+        if SETTINGS in metadata
+    }
+    return [each for key in sorted(by_key) for each in settings_of(dict(by_key[key])).each_topic]
+
+
+_PLOTTED_PARTITIONS = 20
+"""Of topics with more partitions, only those that lag are told of."""
+
+
+@dataclass(frozen=True)
+class LastReport:
+    """The end offset of a topic over all partitions, as Dagster last got it, and when (seconds since 1970)."""
+
+    end: int
+    at: float
+
+    def rate(self, end: int, now: float) -> float | None:
+        """Return how many records per second have come since; None if nobody can tell.
+
+        >>> LastReport(100, 10.0).rate(400, 70.0), LastReport(100, 10.0).rate(40, 70.0)
+        (5.0, None)
+        """
+        # A topic that was made again ends before it did.
+        return round((end - self.end) / (now - self.at), 2) if end >= self.end and now > self.at else None
+
+
+def last_reports(instance: dg.DagsterInstance, specs: Collection[TopicTable]) -> dict[dg.AssetKey, LastReport]:
+    """Return what Dagster was told of topics last, of those that it was told of: one query for all."""
+    found = {}
+    for record in instance.get_asset_records([topic_key(each) for each in specs]) if specs else ():
+        event = record.asset_entry.last_materialization
+        told = event.asset_materialization if event else None
+        end = told.metadata.get("end_offset") if told else None
+        if event and isinstance(end, dg.IntMetadataValue) and end.value is not None:
+            found[record.asset_entry.asset_key] = LastReport(end.value, event.timestamp)
+    return found
+
+
+def topic_materialization(
+    spec: TopicTable, now: Watermarks, behind: Mapping[int, int], rate: float | None = None
+) -> dg.AssetMaterialization:
+    """Return what Dagster shows of a topic: its end, which is its data version, and what its table lacks of it.
+
+    It is others who fill the topic. Dagster's page of what is only ever observed says that it is never materialized.
+    """
+    version = sha256(repr(sorted(now.end.items())).encode()).hexdigest()[:16]
+    few = len(now.end) <= _PLOTTED_PARTITIONS
+    lags = {f"lag_partition_{p}": behind.get(p, 0) for p in sorted(now.end) if few or behind.get(p)}
+    return dg.AssetMaterialization(
+        topic_key(spec),
+        metadata={
+            "table": dg.MetadataValue.asset(table_key(spec)),
+            "lag": sum(behind.values()),
+            **({} if rate is None else {"records_per_second": rate}),
+            "end_offset": sum(now.end.values()),
+            "partitions": len(now.end),
+            **lags,
+        },
+        tags={"dagster/data_version": version},
+    )
+
+
+_LONGEST = 80
+_SNAPSHOTS = 20
+
+
+def newest_rows(table: Table, columns: Sequence[str], most: int) -> list[dict[str, Any]]:
+    """Return some of the rows that came last, those of newer snapshots first; of old snapshots, none are looked for."""
+    rows: list[dict[str, Any]] = []
+    schema = table.schema().select(*columns)
+    for snapshot in islice(ancestors(table, head_of(table)), _SNAPSHOTS):
+        for file in _added(table, snapshot.snapshot_id):
+            if len(rows) >= most:
+                return rows
+            scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue(), limit=most - len(rows))
+            rows += scan.to_table([FileScanTask(file)]).to_pylist()
+    return rows
+
+
+def _added(table: Table, snapshot_id: int) -> Iterator[DataFile]:
+    """Give the data files that a snapshot has added."""
+    snapshot = table.snapshot_by_id(snapshot_id)
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        if manifest.added_snapshot_id != snapshot_id or manifest.content != ManifestContent.DATA:
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot_id:
+                yield entry.data_file
+
+
+def quoted_cell(value: Any, spec: TopicTable) -> str:
+    """Return a value as code, in which Markdown and HTML mean nothing; what the topic's masks find is hidden."""
+    if value is None:
+        return ""
+    text = printable(quoted(str(value)[:SAMPLE_CHARACTERS], True, spec.mask))
+    return code(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+
+
+_SHOWN_CHANGES = 20
+
+
+def partition_metadata(report: PartitionReport) -> dict[str, int]:
+    """Return the metadata of one Kafka partition's materialization."""
+    return {
+        "start_offset": report.start,
+        "end_offset": report.end,
+        "rows_added": report.rows,
+        "lag_after": report.lag,
+    }
+
+
+def figures_metadata(figures: Figures) -> dict[str, Any]:
+    """Return the figures of a run, or of a part of it, as Dagster plots them."""
+    metadata: dict[str, Any] = {
+        "rows_added": figures.rows,
+        "records_read": figures.records,
+        "bytes_read": figures.bytes_read,
+        "dead_letters": figures.dead_letters,
+        "tombstones": figures.tombstones,
+        # Aborted transactions, transaction markers, and what compaction removed.
+        "invisible_offsets": figures.invisible,
+        "commits": figures.commits,
+        "files_added": figures.files,
+        "bytes_added": figures.size,
+        "duration_seconds": round(figures.seconds, 3),
+        "records_per_second": round(figures.records / max(figures.seconds, 1e-9)),
+    }
+    if figures.untimed:
+        metadata["records_without_timestamp"] = figures.untimed
+    if figures.decoded_singly:
+        # By values that no fast decoder takes as they are: see docs/formats.md.
+        metadata["records_decoded_singly"] = figures.decoded_singly
+    if ages := figures.waited:
+        metadata |= {
+            "age_of_oldest_record_seconds": round(ages.oldest, 3),
+            "age_of_newest_record_seconds": round(ages.newest, 3),
+        }
+    return metadata
+
+
+def history_metadata(table: Table | None) -> dict[str, dict[str, Any]]:
+    """Return, by check, what earlier runs found that should stay in sight: changes of the schema, and losses."""
+    found: dict[str, dict[str, Any]] = {}
+    if table and (changes := schema_changes(table)):
+        found["schema_evolution"] = {"schema_changes": dg.MetadataValue.table(changes)}
+    if table and (losses := recorded_losses(table)):
+        lines = [f"- {plain(str(loss))}" for loss in losses[:_SHOWN_CHANGES]]
+        found["data_loss"] = {"recorded_losses": len(losses), "losses": dg.MetadataValue.md("\n".join(lines))}
+    return found
+
+
+def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog, spec: TopicTable) -> dict[str, Any]:
+    """Return what describes a table, and the dead letters of a report."""
+    lags = report.lags()
+    metadata: dict[str, Any] = {
+        "dagster/table_name": f"{catalog.name}.{report.table}",
+        "lag": sum(lags.values()),
+        **({f"lag_of_{topic}": each for topic, each in lags.items()} if spec.topics else {}),
+    }
+    if classes := report.classes():
+        lines = [(c.name, str(c.count), c.place, code(c.message), code(c.value)) for c in classes]
+        head = ("class", "records", "sample", "reason", "value")
+        metadata["dead_letter_classes"] = in_a_window(markdown_table(head, lines))
+    if table and table.current_snapshot():
+        metadata |= about_table(table, catalog, spec.identifier)
+        if changes := schema_changes(table):
+            metadata["schema_changes"] = dg.MetadataValue.table(changes)
+        if spec.transform is None:
+            metadata["dagster/column_lineage"] = column_lineage(spec, table)
+    return metadata
+
+
+def schema_changes(table: Table) -> list[dg.TableRecord]:
+    """Return the newest changes of a table's schema since it was made, the newest first, as a run's page shows them."""
+    lines = [
+        {
+            "when": moment(version.committed_at),
+            "column": change.column,
+            "what": change.kind,
+            "before": change.before,
+            "after": change.after,
+            "snapshot": str(version.snapshot_id or ""),
+        }
+        for version in reversed(schema_history(table)[1:])
+        for change in version.changes
+    ]
+    return [dg.TableRecord(line) for line in lines[:_SHOWN_CHANGES]]
+
+
+def column_lineage(spec: TopicTable, table: Table) -> dg.TableColumnLineage:
+    """Return which field of the topic's records feeds which column of its table."""
+    sources, topics = sources_of(table), [topic_key(each) for each in spec.each_topic]
+    fields = [f.name for f in table.schema().fields if f.name != spec.metadata_column]
+    return dg.TableColumnLineage(
+        {
+            name: [dg.TableColumnDep(asset_key=topic, column_name=sources.get(name, name)) for topic in topics]
+            for name in fields
+        }
+    )

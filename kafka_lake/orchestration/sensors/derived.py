@@ -1,0 +1,141 @@
+"""One sensor for all derived tables: where an upstream table has new data, it requests a run."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from pydantic import TypeAdapter, ValidationError
+
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import DERIVED, ancestors, summary_of
+from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.derived.plan import DerivePlan, load, plan
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.orchestration.derived_assets import DERIVED_TAG, derived_of, up_to_date_tags
+from kafka_lake.orchestration.heartbeat import end_dead
+from kafka_lake.orchestration.keys import key_of
+from kafka_lake.orchestration.runs import IN_FLIGHT
+from kafka_lake.orchestration.steps import as_failed_tick
+
+SENSOR = "derived_tables"
+_FIRST_PAUSE = 5.0
+_LONGEST_PAUSE = 1800.0
+
+
+@dataclass(frozen=True)
+class LastRequest:
+    """When runs of a table were asked for, without one having published anything since.
+
+    Args:
+        at: When the last one was asked for, in seconds since 1970.
+    """
+
+    head: int | None
+    at: float
+    times: int
+
+    def pause(self, now: float) -> float:
+        """Return for how many seconds more the table is left alone: twice as long after each run."""
+        pause: float = min(_FIRST_PAUSE * 2 ** min(self.times - 1, 20), _LONGEST_PAUSE)
+        return min(self.at, now) + pause - now
+
+
+_AS_JSON = TypeAdapter(dict[str, LastRequest])
+
+
+def last_requests(cursor: str | None) -> dict[str, LastRequest]:
+    """Return what the tick before has left, by table; nothing if it is something else. Nothing is lost with it."""
+    try:
+        return _AS_JSON.validate_json(cursor or "{}")
+    except ValidationError:
+        return {}
+
+
+def build_derived_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
+    """Return the sensor."""
+
+    @dg.sensor(
+        name=SENSOR,
+        asset_selection=dg.AssetSelection.tag(DERIVED_TAG, ""),
+        required_resource_keys={"catalog"},
+        minimum_interval_seconds=interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        description="Compares the snapshots of upstream tables with those that derived tables were made of, and "
+        "requests a run for each derived table that lacks something, at most once in the duration that its every: may "
+        "have. Tables with a cron expression under every: have "
+        "a schedule instead.",
+    )
+    def derived_tables(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        resources: Any = context.resources
+        with as_failed_tick():
+            return evaluate(context, derived_of(context.repository_def), resources.catalog.open())
+
+    return derived_tables
+
+
+def evaluate(
+    context: dg.SensorEvaluationContext,
+    specs: Sequence[DerivedTable],
+    catalog: LakeCatalog,
+    clock: Callable[[], float] = time.time,
+) -> dg.SensorResult:
+    """Return the runs that are asked for. A table that can't be looked at is told of and skipped."""
+    in_flight = end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT)))
+    making = {key for run in in_flight for key in run.asset_selection or ()}
+    now, before = clock(), last_requests(context.cursor)
+    requests, notes, asked = [], [], dict[str, LastRequest]()
+    for spec in specs:
+        last = before.get(spec.name)
+        if last is not None:
+            asked[spec.name] = last
+        if spec.at_most_every is None:
+            continue
+        if key_of(spec.identifier) in making:
+            notes.append(f"{spec.name}: a run is in flight")
+            continue
+        try:
+            todo = plan(spec, load(spec, catalog))
+        except KafkaLakeError as error:
+            notes.append(str(error))
+            continue
+        if todo is None:
+            notes.append(f"{spec.name}: up to date")
+            asked.pop(spec.name, None)
+            continue
+        times = last.times if last is not None and last.head == todo.head else 0
+        if last is not None and times and (seconds := last.pause(now)) > 0:
+            notes.append(f"{spec.name}: its last run published nothing, the next one starts in {seconds:.0f} s")
+            continue
+        if (seconds := _rest(spec, todo, now)) > 0:
+            notes.append(f"{spec.name}: at most once in {spec.every}, the next run starts in {seconds:.0f} s")
+            continue
+        asked[spec.name] = LastRequest(todo.head, now, times + 1)
+        requests.append(_request(spec, now))
+        notes.append(f"{spec.name}: a run is requested")
+    if requests:
+        # Dagster shows no reason of a tick that requests runs, but its log.
+        context.log.info("; ".join(notes))
+    return dg.SensorResult(
+        run_requests=requests,
+        skip_reason=None if requests else "; ".join(notes) or "No derived tables.",
+        cursor=_AS_JSON.dump_json(asked).decode(),
+    )
+
+
+def _rest(spec: DerivedTable, todo: DerivePlan, now: float) -> float:
+    """Return for how many seconds more a table is left alone, since it has been brought up to date so lately."""
+    if not spec.at_most_every or todo.table is None:
+        return 0.0
+    commits = (each for each in ancestors(todo.table, todo.head) if DERIVED in summary_of(each))
+    newest = next(commits, None)
+    return newest.timestamp_ms / 1000 + spec.at_most_every - now if newest else 0.0
+
+
+def _request(spec: DerivedTable, now: float) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=f"{spec.name}:{now:.3f}",
+        asset_selection=[key_of(spec.identifier)],
+        tags={DERIVED_TAG: spec.name, **up_to_date_tags(spec)},
+    )

@@ -1,0 +1,295 @@
+"""One sensor for all topics of a cluster: it requests runs for topics whose ends are beyond their tables' positions."""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import dagster as dg
+
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import all_positions, position_in
+from kafka_lake.common.offsets import Position, Positions, Watermarks, least
+from kafka_lake.errors import CatalogError, KafkaLakeError
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.orchestration.checks import freshness_changes
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.orchestration.components.kafka_topics import KafkaTopics, new_topics
+from kafka_lake.orchestration.keys import CONTINUOUS_ASSET_TAG, TABLE_TAG, YIELD_TAG, of_cluster, topic_key, work_name
+from kafka_lake.orchestration.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
+from kafka_lake.orchestration.metadata import last_reports, topic_materialization, topics_of
+from kafka_lake.orchestration.partitions import partitions_of
+from kafka_lake.orchestration.runs import Failures, InFlight, attempts, failed_lately, failures, in_flight
+from kafka_lake.orchestration.sensors.requests import (
+    FAILED,
+    FAR_BEHIND,
+    Due,
+    Pace,
+    Sharing,
+    Table,
+    Work,
+    fingerprint,
+    groups,
+    request,
+    work_of,
+)
+from kafka_lake.orchestration.steps import as_failed_tick
+from kafka_lake.spec.topic_table import TopicTable
+
+TOPICS_SENSOR = "kafka_offsets"
+
+# Dagster's daemon evaluates its sensors no more often, whatever they ask for.
+_DAEMON_LOOP_SECONDS = 5.0
+
+
+def build_sensor(
+    interval_seconds: int,
+    running: bool,
+    catch_up_seconds: float = 0.0,
+    cluster: str | None = None,
+    many: Sequence[KafkaTopics | KafkaTopic] = (),
+    shared_runs: int | None = None,
+) -> dg.SensorDefinition:
+    """Return the sensor of a cluster."""
+    kafka = of_cluster("kafka", cluster)
+    pace = Pace(float(interval_seconds), catch_up_seconds)
+    places = shared_runs or (os.cpu_count() or 1) + 1
+
+    @dg.sensor(
+        name=of_cluster(TOPICS_SENSOR, cluster),
+        asset_selection=dg.AssetSelection.tag(TABLE_TAG, cluster or ""),
+        required_resource_keys={kafka, "catalog"},
+        minimum_interval_seconds=interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        description=_description(pace),
+    )
+    def kafka_offsets(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        specs = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
+        if not specs and not many:
+            return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopic to defs/.")
+        resources: Any = context.resources
+        with as_failed_tick():
+            brokers: KafkaCluster = getattr(resources, kafka).cluster()
+            new = new_topics(many, brokers.topics()) if many else ""
+            if not specs:
+                return dg.SkipReason(new or "No topics: none of the cluster matches topics: of a document.")
+            catalog = resources.catalog.open()
+            sharing = Sharing(places, _continuous(context.repository_def))
+            found = poll_topics(context, specs, cluster=brokers, catalog=catalog, pace=pace, sharing=sharing)
+        if new and isinstance(found, dg.SensorResult):
+            context.log.warning(new)
+        try:
+            events, told = freshness_changes(specs, brokers, catalog, context.cursor)
+        except Exception as error:
+            # Runs are asked for all the same, and the next tick looks again.
+            context.log.warning(f"How fresh the tables are can't be told now: {error}")
+            events, told = [], context.cursor
+        return _with(found, events, told, new=new)
+
+    return kafka_offsets
+
+
+def _continuous(repository: dg.RepositoryDefinition | None) -> frozenset[dg.AssetKey]:
+    """Return the tables of a code location whose runs continue for hours."""
+    assets = repository.assets_defs_by_key.values() if repository else ()
+    return frozenset(key for each in assets for key, tags in each.tags_by_key.items() if CONTINUOUS_ASSET_TAG in tags)
+
+
+def _with(
+    found: dg.SensorResult | dg.SkipReason, events: Sequence[dg.AssetCheckEvaluation], cursor: str | None, new: str
+) -> dg.SensorResult | dg.SkipReason:
+    """Return what a tick asks for, with what it tells beside that."""
+    if isinstance(found, dg.SkipReason):
+        reason = f"{new} {found.skip_message}".strip()
+        if not events:
+            return dg.SkipReason(reason)
+        return dg.SensorResult(skip_reason=reason, asset_events=events, cursor=cursor)
+    return dg.SensorResult(
+        run_requests=found.run_requests,
+        dynamic_partitions_requests=found.dynamic_partitions_requests,
+        asset_events=[*found.asset_events, *events],
+        cursor=cursor,
+    )
+
+
+def _description(pace: Pace) -> str:
+    """Return what the sensor does, and what stopping it leaves running, as Dagster's page of it shows."""
+    catch_up = (
+        f"A catch-up run continues for up to {pace.catch_up / 60:g} min, its tag {CATCH_UP_TAG} says until when. "
+    )
+    return (
+        "Compares the ends of the topics with the positions of the tables, and requests runs for the topics with new "
+        "records; topics that are due together share runs. If the sensor is stopped, no further runs start; running "
+        "ones continue. "
+        f"{catch_up if pace.catch_up else ''}"
+        f"A continuous run continues for the time that its topic sets, its tag {CONTINUOUS_TAG} says until when. "
+        "To end a run at once, terminate it on the Runs page: what it has committed stays, the rest is read later."
+    )
+
+
+def poll_topics(
+    context: dg.SensorEvaluationContext,
+    specs: Sequence[TopicTable],
+    cluster: KafkaCluster,
+    catalog: LakeCatalog,
+    pace: Pace,
+    sharing: Sharing,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dg.SensorResult | dg.SkipReason:
+    """Evaluate, and while there is nothing to do poll again, as often as asked for, until the daemon's next loop.
+
+    Arguments and errors are those of `evaluate`. Between evaluations only the brokers are asked.
+    """
+    last_poll = clock() + _DAEMON_LOOP_SECONDS - pace.interval
+    answers = cluster.watermarks(spec.topic for spec in specs)
+    result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace, sharing=sharing)
+    while isinstance(result, dg.SkipReason) and clock() < last_poll:
+        sleep(pace.interval)
+        before, answers = answers, cluster.watermarks(spec.topic for spec in specs)
+        if _told(answers) != _told(before):
+            result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace, sharing=sharing)
+    return result
+
+
+def _told(answers: Mapping[str, Watermarks | KafkaLakeError]) -> dict[str, Watermarks]:
+    return {topic: answer for topic, answer in answers.items() if isinstance(answer, Watermarks)}
+
+
+@dataclass
+class _Tick:
+    """What a tick has found so far, by `work_name`."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    due: dict[str, list[Work]] = field(default_factory=dict)
+    alone: dict[str, str] = field(default_factory=dict)
+    additions: list[dg.AddDynamicPartitionsRequest] = field(default_factory=list)
+    told: list[tuple[Work, Watermarks]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def fail(self, spec: TopicTable, error: Exception) -> None:
+        self.failures.append(f"{spec.topic}: {error}")
+        self.reasons.append(str(error) if isinstance(error, CatalogError) else self.failures[-1])
+
+    def note(self, work: Work, text: str) -> None:
+        self.notes.append(f"{work.spec.topic}: {_behind(work)}{text}")
+
+
+def evaluate(
+    context: dg.SensorEvaluationContext,
+    specs: Sequence[TopicTable],
+    answers: Mapping[str, Watermarks | KafkaLakeError],
+    catalog: LakeCatalog,
+    pace: Pace,
+    sharing: Sharing,
+) -> dg.SensorResult | dg.SkipReason:
+    """Return what one poll asks for: new partitions and runs; and what Dagster shows of the topics.
+
+    A topic that can't be polled is logged and skipped; the others are served.
+    """
+    flight, tick = in_flight(context, specs), _Tick()
+    failed = failed_lately(context, specs)
+    there = [each.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks) for each in spec.tables]
+    positions = all_positions(catalog, there)
+    for spec in specs:
+        try:
+            now = answers[spec.topic]
+            if isinstance(now, KafkaLakeError):
+                raise now
+            position, name = _reached(spec, positions), work_name(spec)
+            known = context.instance.get_dynamic_partitions(str(partitions_of(name).name))
+        except Exception as error:
+            context.log.error(f"Topic {spec.topic} is skipped: {error}")
+            tick.fail(spec, error)
+            continue
+        work = work_of(spec, position, now, known)
+        tick.tables[name] = Table([*(tick.tables[name].works if name in tick.tables else ()), work], known)
+        if work.new_partitions:
+            # Of a topic without records, its page shouldn't say that it is never materialized.
+            tick.told.append((work, now))
+            tick.additions.append(partitions_of(name).build_add_request(list(work.new_partitions)))
+        if name in flight.topics:
+            tick.note(work, f"a run is in flight: {flight.topics[name][:8]}")
+        elif not work.offsets and not work.losses and not work.opens:
+            tick.note(work, "up to date")
+        else:
+            before = failures(context, spec) if name in failed else Failures()
+            if (seconds := before.until - time.time()) > 0:
+                tick.notes.append(f"{spec.topic}: its last runs failed, the next one starts in {seconds:.0f} s")
+                continue
+            tick.due.setdefault(name, []).append(work)
+            tick.alone[name] = sharing.why_alone(spec, before.count, flight.pools)
+            if not work.new_partitions:
+                tick.told.append((work, now))
+    if tick.failures and len(tick.failures) == len(specs):
+        # What is wrong with brokers or catalog is the same for all.
+        raise KafkaLakeError("No topic could be polled: " + "; ".join(dict.fromkeys(tick.reasons)))
+    requests = _requests(context, tick, pace, places=sharing.places, flight=flight)
+    if not requests and not tick.additions:
+        return dg.SkipReason("; ".join([*tick.notes, *tick.failures]))
+    # Dagster shows no reason of a tick that requests runs, but its log.
+    context.log.info("; ".join([*tick.notes, *tick.failures]))
+    topics = _topics(context.instance, tick.told)
+    return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=tick.additions, asset_events=topics)
+
+
+def _requests(
+    context: dg.SensorEvaluationContext, tick: _Tick, pace: Pace, places: int, flight: InFlight
+) -> list[dg.RunRequest]:
+    """Return the runs of the topics that are due; ask a run to end if topics wait for its place."""
+    due = [Due(name, sum(each.offsets for each in works), tick.alone[name]) for name, works in tick.due.items()]
+    # Starts are what a run costs most: topics that become due during one share the next.
+    may_share = [] if flight.starting else [each for each in due if each.shares]
+    shared = groups(may_share, len(flight.shared), places)
+    alone = [each for each in due if not each.shares]
+    asked = [(names, True) for names in shared] + [([each.name], False) for each in alone]
+    prints = [fingerprint([work for name in names for work in tick.due[name]]) for names, _ in asked]
+    before = attempts(context, prints)
+    requested = {name for names, _ in asked for name in names}
+    for name, works in tick.due.items():
+        for work in works:
+            tick.note(work, "a run is requested" if name in requested else "waits for a place among the shared runs")
+    if len(may_share) > sum(map(len, shared)) and flight.shared and not flight.yielding:
+        # The one that was requested first has gone on for the longest time.
+        context.instance.add_run_tags(flight.shared[0], {YIELD_TAG: "true"})
+    # What has a run of its own for a while shares one again when that ends.
+    once = {each.name for each in alone if each.offsets > FAR_BEHIND or each.alone == FAILED}
+    return [
+        request(
+            [tick.tables[name] for name in names],
+            replace(pace, catch_up=0.0) if once.issuperset(names) else pace,
+            found,
+            before[found],
+            shared=is_shared,
+        )
+        for (names, is_shared), found in zip(asked, prints, strict=True)
+    ]
+
+
+def _behind(work: Work) -> str:
+    return f"{work.offsets:,} behind, " if work.offsets else ""
+
+
+def _topics(instance: dg.DagsterInstance, told: Sequence[tuple[Work, Watermarks]]) -> list[dg.AssetMaterialization]:
+    before, now = last_reports(instance, [work.spec for work, _ in told]), time.time()
+    found = []
+    for work, ends in told:
+        last = before.get(topic_key(work.spec))
+        rate = last.rate(sum(ends.end.values()), now) if last else None
+        found.append(topic_materialization(work.spec, ends, work.behind, rate))
+    return found
+
+
+def _reached(spec: TopicTable, positions: Mapping[tuple[str, str], Positions | Exception]) -> Position | None:
+    """Return how far all tables of a topic are; None if one of them hasn't begun."""
+    found = []
+    for each in spec.tables:
+        its = positions[each.identifier]
+        if isinstance(its, Exception):
+            raise its
+        found.append(position_in(its, spec.topic, spec.topics))
+    begun = [each for each in found if each is not None]
+    return least(begun) if len(begun) == len(found) else None

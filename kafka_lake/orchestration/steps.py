@@ -1,0 +1,68 @@
+"""What all steps share: errors as Dagster shows them, and run configuration that can't read variables."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+
+from kafka_lake.common.log_format import log_as_the_environment_says
+from kafka_lake.common.redaction import error_without_secrets
+from kafka_lake.error_classification import sentence
+from kafka_lake.errors import AuditFailedError
+from kafka_lake.ingest.topic_runner import LeftBehindError
+
+
+class SensorFailedError(dg.DagsterError):
+    """A look at the topics failed; the message says why. Dagster shows errors of its own kind without a preface."""
+
+
+@contextmanager
+def as_failures(allow_retries: bool = True) -> Iterator[None]:
+    """Run the block, which is the body of an op; what a user can fix fails the step with its sentence.
+
+    What runs log goes to standard error from then on, if the environment says so.
+    """
+    log_as_the_environment_says()
+    try:
+        yield
+    except Exception as error:
+        # Dagster keeps all that an error tells, its causes included.
+        cause = error_without_secrets(error)
+        if (told := sentence(error)) is None:
+            raise cause from (error.__cause__ if cause is error else None)
+        errors = error.errors.values() if isinstance(error, LeftBehindError) else (error,)
+        again = allow_retries and not all(isinstance(each, AuditFailedError) for each in errors)
+        raise dg.Failure(description=told, allow_retries=again) from cause
+
+
+@contextmanager
+def as_failed_tick() -> Iterator[None]:
+    """Run the block, which is the body of a sensor; what a user can fix fails the tick with its sentence."""
+    try:
+        yield
+    except Exception as error:
+        cause = error_without_secrets(error)
+        if (told := sentence(error)) is None:
+            raise cause from (error.__cause__ if cause is error else None)
+        raise SensorFailedError(told) from cause
+
+
+def run_choices(config: type[dg.Config]) -> dict[str, dg.Field]:
+    """Return the configuration schema of a step: the fields of a class, none of which may name a variable.
+
+    Dagster's own schema of the class would take ``{env: NAME}`` for a text, and whoever may launch a run would read the
+    deployment's environment in the run's errors. Dagster refuses that before a run starts.
+    """
+    return {name: _plain(field) for name, field in config.to_fields_dict().items()}
+
+
+def _plain(field: dg.Field) -> dg.Field:
+    kind: Any = field.config_type
+    plain = dg.Noneable(_scalar(kind.inner_type)) if isinstance(kind, dg.Noneable) else _scalar(kind)
+    default = {"default_value": field.default_value} if field.default_provided else {}
+    return dg.Field(plain, description=field.description, is_required=field.is_required, **default)
+
+
+def _scalar(kind: Any) -> Any:
+    return kind.scalar_type if isinstance(kind, dg.ScalarUnion) else kind

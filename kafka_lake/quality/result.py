@@ -1,0 +1,175 @@
+"""Results of rules, and the records that they refuse."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.quality.check import Checked
+from kafka_lake.quality.task import rules
+from kafka_lake.quality.volume import VolumeFound
+from kafka_lake.spec.rule import Rule
+from kafka_lake.spec.topic_table import is_over, limit_of
+
+FEW = 10
+"""So many rows are never too large a share: one bad row of three must not stop a topic."""
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """Result of a rule for one commit.
+
+    Args:
+        failed: Rows that break the rule; 1 if the commit as a whole breaks it.
+        nulls: Rows for which the answer is null; they pass. Of a `null_share`: rows whose column is null.
+        first: The least partition and offset of a row that breaks it.
+        unknown: Columns that the rule names and the table doesn't have yet.
+        snapshot: Of a `foreign_key`: snapshot of the other table.
+        volume: Of a `volume`: the last period.
+        checked: Of a `check`: its results.
+    """
+
+    rule: Rule
+    evaluated: int
+    failed: int
+    nulls: int = 0
+    first: tuple[int, int] | None = None
+    unknown: tuple[str, ...] = ()
+    snapshot: int | None = None
+    volume: VolumeFound | None = None
+    checked: Checked | None = None
+
+    @property
+    def passed(self) -> int:
+        """Return the number of rows that keep the rule."""
+        return self.evaluated - self.failed if self.rule.is_of_rows else self.evaluated
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Return whether more rows break the rule than the settings allow."""
+        return self.rule.is_of_rows and exceeds(self.rule.fail_above, self.failed, self.evaluated)
+
+    @property
+    def fails(self) -> bool:
+        """Return whether the rule fails the commit."""
+        return bool(self.failed) if self.rule.on_failure == "fail" else self.is_over_limit
+
+    @property
+    def refuses_rows(self) -> bool:
+        """Return whether rows become dead letters."""
+        return bool(self.failed) and self.rule.on_failure == "dead_letter"
+
+    def with_failed(self, failed: int) -> "RuleResult":
+        """Return the result with another count."""
+        return replace(self, failed=failed)
+
+
+def exceeds(limit: int | str | None, failed: int, evaluated: int) -> bool:
+    """Return whether more rows fail than a count or a share allows; a few are never too large a share.
+
+    >>> exceeds("5%", 11, 200), exceeds("5%", 10, 10), exceeds(10, 11, 1_000_000), exceeds(None, 5, 5)
+    (True, False, True, False)
+    """
+    allowed = limit_of(limit, "fail_above")
+    return is_over(allowed, failed, of=evaluated) and not (isinstance(allowed, float) and failed <= FEW)
+
+
+def commit_result(rule: Rule, rows: int, nulls: int = 0) -> RuleResult:
+    """Return the result of a `row_count`, or of a `null_share` with so many nulls, for a commit of so many rows."""
+    count, share = rule.entry.row_count, rule.entry.null_share
+    if count is not None:
+        broken = rows < (count.min or 0) or (count.max is not None and rows > count.max)
+        return RuleResult(rule, rows, int(broken))
+    assert share is not None, "there are two kinds"
+    allowed = limit_of(share.max, "max")
+    assert isinstance(allowed, float), "the settings were checked"
+    return RuleResult(rule, rows, int(is_over(allowed, nulls, of=rows)), nulls)
+
+
+def reason_of(broken: Sequence[Rule]) -> tuple[str, str]:
+    """Return error class and message of a dead letter that breaks these rules."""
+    return rules.reason_of([(rule.name, rule.said, rule.error_class) for rule in broken])
+
+
+REFUSED = "kafka-lake.refused-by-rules"
+"""Snapshot property: number of dead letters by rule, as JSON."""
+_PLACE = ("topic_id", "partition", "offset")
+
+
+def refused_mark(by_rule: Mapping[str, int]) -> dict[str, str]:
+    """Return the snapshot property for dead letters by rule."""
+    some = {name: count for name, count in by_rule.items() if count}
+    return {REFUSED: json.dumps(some)} if some else {}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Records that become dead letters.
+
+    Args:
+        records: Each once, with ``topic_id``, ``partition``, ``offset`` and ``reason``, an index in ``reasons``.
+        reasons: Error classes and messages.
+        by_rule: Number of dead letters by rule.
+    """
+
+    records: pa.Table
+    reasons: tuple[tuple[str, str], ...]
+    by_rule: Mapping[str, int]
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self.records)
+
+    def and_(self, other: "Refused") -> "Refused":
+        """Return these and other, different records together."""
+        reasons = pc.add(other.records.column("reason"), pa.scalar(len(self.reasons), pa.int32()))
+        others = other.records.set_column(len(_PLACE), "reason", reasons)
+        return Refused(
+            pa.concat_tables([self.records, others]), self.reasons + other.reasons, {**self.by_rule, **other.by_rule}
+        )
+
+    def by_partition(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Return ascending offsets and reasons for each partition of one topic."""
+        partitions, offsets, reasons = (
+            self.records.column(name).to_numpy() for name in ("partition", "offset", "reason")
+        )
+        order = np.lexsort((offsets, partitions))
+        found = {}
+        for partition in np.unique(partitions):
+            of_it = order[partitions[order] == partition]
+            found[int(partition)] = (offsets[of_it].astype(np.int64), reasons[of_it].astype(np.int32))
+        return found
+
+    def set_apart(self, decoded: DataFrame) -> DataFrame:
+        """Return decoded records, the refused ones with error class and message."""
+        told = decoded.sparkSession.createDataFrame(self.records)
+        told = told.select(*[F.col(name).alias(f"refused_{name}") for name in (*_PLACE, "reason")])
+        same = (F.col("partition") == F.col("refused_partition")) & (F.col("offset") == F.col("refused_offset"))
+        if "topic_id" in decoded.columns:
+            # A recreated topic has the same offsets.
+            same &= F.nullif(F.col("topic_id"), F.lit("")).eqNullSafe(F.col("refused_topic_id"))
+        joined = decoded.join(F.broadcast(told), same, "left")
+        columns = {"error_class": 0, "error_message": 1}
+        return joined.select(
+            *[self._reason(columns[name]).alias(name) if name in columns else F.col(name) for name in decoded.columns]
+        )
+
+    def left(self, rows: DataFrame, column: str) -> DataFrame:
+        """Return the rows of other records."""
+        told = rows.sparkSession.createDataFrame(self.records)
+        told = told.select(*[F.col(name).alias(f"__kafka_lake_refused_{name}") for name in _PLACE])
+        place = F.col(f"`{column}`")
+        same = F.lit(True)
+        for name in _PLACE:
+            same &= place[name].eqNullSafe(F.col(f"__kafka_lake_refused_{name}"))
+        return rows.join(F.broadcast(told), same, "left_anti")
+
+    def _reason(self, part: int) -> Column:
+        name = ("error_class", "error_message")[part]
+        told = F.create_map(*[F.lit(each) for n, reason in enumerate(self.reasons) for each in (n, reason[part])])
+        return F.coalesce(F.col(name), told[F.col("refused_reason")])

@@ -1,0 +1,1 @@
+"""Rules of rows, as tasks evaluate them."""

@@ -1,0 +1,1 @@
+"""Which table of a topic takes a record."""

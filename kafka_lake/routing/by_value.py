@@ -1,0 +1,167 @@
+"""The tables that a topic has since values appeared in its records: which, and which new values may have one. Pure.
+
+A value's table is told by a property of the topic's own table, which comes with a commit that moves its head. So a run
+that doesn't know of the value any more can't publish, and each record goes to one table, whoever asks.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kafka_lake.schema.names import Names
+from kafka_lake.spec.topic_table import LONGEST_VALUE, RouteBy, TopicTable, derived_table_name
+
+PREFIX = "kafka-lake.route."
+"""Of the properties: the table's name behind it; what they say is the value, and what it is a value of."""
+
+_PLACES = re.compile(r"\{(\w*)\}")
+_PARTS = ("value", "parent", "name")
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Which of a commit's new values get tables.
+
+    Args:
+        known: All that have one by now: value, namespace, table.
+        new: Those among them that have come.
+    """
+
+    known: tuple[tuple[str, str, str], ...]
+    new: tuple[tuple[str, str, str], ...]
+    refused: Mapping[str, str]
+
+
+def knowing(spec: TopicTable, properties: Mapping[str, str]) -> TopicTable:
+    """Return a topic's settings with the tables that its own table tells of."""
+    if spec.route_by is None:
+        return spec
+    return replace(spec, route_by=replace(spec.route_by, known=tuple(known_in(spec.route_by, properties))))
+
+
+def known_in(by: RouteBy, properties: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Give the values that have a table, as `RouteBy.known` has them: those of another field or header don't count."""
+    for name in sorted(properties):
+        if not name.startswith(PREFIX):
+            continue
+        told = json.loads(properties[name])
+        if told.get("by") == by.source:
+            yield told["value"], told["namespace"], told["table"]
+
+
+def as_properties(by: RouteBy, new: Iterable[tuple[str, str, str]], begins: Mapping[int, int]) -> dict[str, str]:
+    """Return the properties that tell of values with a table."""
+    since = {str(partition): offset for partition, offset in sorted(begins.items())}
+    return {
+        f"{PREFIX}{namespace}.{table}": json.dumps(
+            {"by": by.source, "value": value, "namespace": namespace, "table": table, "begins": since},
+            ensure_ascii=False,
+        )
+        for value, namespace, table in new
+    }
+
+
+def begins_in(properties: Mapping[str, str], identifier: tuple[str, str]) -> dict[int, int]:
+    """Return from which offset on the table of a value has its records, by partition; empty for any other table."""
+    told = json.loads(properties.get(PREFIX + ".".join(identifier), "{}"))
+    return {int(partition): offset for partition, offset in told.get("begins", {}).items()}
+
+
+def admitted(spec: TopicTable, values: Sequence[str], is_free: Callable[[TopicTable], bool]) -> Admission:
+    """Return which values get a table."""
+    by = spec.route_by
+    assert by is not None, "who asks has seen that it is there"
+    taken: dict[str, Names] = {}
+    for each in spec.tables:
+        _take(taken, each)
+    known, new, refused = list(by.known), list[tuple[str, str, str]](), dict[str, str]()
+    have = {value for value, _, _ in known}
+    for value in dict.fromkeys(values):
+        if value in have:
+            continue
+        try:
+            namespace, table = place_of(by, value)
+        except ValueError as error:
+            refused[value] = str(error)
+            continue
+        to = by.table_of(namespace, table)
+        name = f"{namespace}.{table}"
+        if len(known) >= by.max_tables:
+            refused[value] = f"max_tables is {by.max_tables}"
+        elif any(each.lower() in taken.get(within.lower(), ()) for within, each in to.identifiers):
+            refused[value] = f"table {name}, or its dead-letter table, would be that of another route or value"
+        elif not is_free(to):
+            refused[value] = f"the catalog has a table {name}, or one beside it, that is not this topic's"
+        else:
+            known.append((value, namespace, table))
+            new.append((value, namespace, table))
+            _take(taken, to)
+    return Admission(tuple(known), tuple(new), refused)
+
+
+def _take(taken: dict[str, Names], table: TopicTable) -> None:
+    for namespace, name in table.identifiers:
+        taken.setdefault(namespace.lower(), Names()).add(name)
+
+
+def place_of(by: RouteBy, value: str) -> tuple[str, str]:
+    """Return namespace and name of the table that a value makes."""
+    if len(value) > LONGEST_VALUE:
+        raise ValueError(f"it has more than {LONGEST_VALUE} characters")
+    if by.kind == "schema_name" and "*" in value:
+        raise ValueError("a name with * stands for many")
+    table = _filled(by.table, value)
+    if len(table) > LONGEST_VALUE:
+        raise ValueError(f"the table's name would have more than {LONGEST_VALUE} characters")
+    return by.namespace, table
+
+
+def _filled(template: str, value: str) -> str:
+    """Return a name with the signs that the default name of a table has.
+
+    Two underscores are of dead-letter tables and the like, so a value's are one.
+    """
+    parent, _, name = value.rpartition(".")
+    parts = dict(zip(_PARTS, (value, parent, name), strict=True))
+
+    def part(place: re.Match[str]) -> str:
+        plain = re.sub(r"[^a-z0-9]+", "_", parts[place[1]].lower()).strip("_")
+        if not plain:
+            raise ValueError(f"it has nothing for {{{place[1]}}} that can be in a name")
+        return plain
+
+    return derived_table_name(_PLACES.sub(part, template))
+
+
+def template_problems(setting: str, template: str) -> Iterator[str]:
+    """Give what is wrong with a template, in which ``{value}``, or a part of it, stands for the value."""
+    places = _PLACES.findall(template)
+    if unknown := [each for each in places if each not in _PARTS]:
+        there = ", ".join(f"{{{each}}}" for each in _PARTS)
+        yield f"{setting}: {template!r} names {{{unknown[0]}}}. There are {there}."
+    if not places:
+        yield f"{setting}: {template!r} gives all values one table. Write for example {template}_{{value}}."
+
+
+def may_name(by: RouteBy, identifier: tuple[str, str]) -> bool:
+    """Return whether a value could make a table of that name, or one beside it.
+
+    >>> by = RouteBy("field", "type", TopicTable("t"), table="shop_{value}", namespace="lake")
+    >>> [may_name(by, each) for each in (("lake", "shop_a"), ("lake", "a"), ("web", "shop_a"))]
+    [True, False, False]
+    """
+    namespace, table = (each.lower() for each in identifier)
+    pattern = ".+".join(re.escape(each) for each in _PLACES.split(by.table.lower())[::2])
+    return namespace == by.namespace.lower() and re.fullmatch(pattern, table) is not None
+
+
+def may_meet(one: RouteBy, other: RouteBy) -> bool:
+    """Return whether values could make tables of the same name by two templates."""
+    begins = [_PLACES.split(each.table.lower())[0] for each in (one, other)]
+    ends = [_PLACES.split(each.table.lower())[-1][::-1] for each in (one, other)]
+    return one.namespace.lower() == other.namespace.lower() and _starts(*begins) and _starts(*ends)
+
+
+def _starts(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)

@@ -1,0 +1,1 @@
+"""What a run talks to and plans, and what its errors mean."""

@@ -1,0 +1,230 @@
+"""What a commit did, in numbers, and what its checks found."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from kafka_lake.common.offsets import OffsetRange, Position
+from kafka_lake.quality.result import RuleResult
+from kafka_lake.runtime.dead_letter_class import DeadLetterClass
+from kafka_lake.spec.rule import RULE_CHECK
+
+CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
+# The others tell what happened, and don't keep a commit from being published.
+GATES = frozenset(CHECKS) - {"data_loss"}
+NOT_KEPT = "not kept"
+"""What a note says of a column that lacks something of the records' values."""
+
+
+@dataclass(frozen=True)
+class ColumnNote:
+    """One line about a column: what was done to it, or was not, and why."""
+
+    column: str
+    what: str
+    before: str
+    after: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one gate.
+
+    Args:
+        check: Its name: one of `CHECKS`, or a rule's.
+        problems: What is wrong, where, and how much; empty if all is well.
+        facts: Figures that the check's page shows.
+        changes: What happened to columns, as a table: column, what, before, after, why.
+        warns: Whether a problem is to be seen only, and the commit is published.
+    """
+
+    check: str
+    problems: tuple[str, ...]
+    facts: Mapping[str, Any]
+    changes: tuple[ColumnNote, ...] = ()
+    warns: bool = False
+
+    @property
+    def is_rule(self) -> bool:
+        """Return whether it is about one of the topic's rules."""
+        return self.check.startswith(RULE_CHECK)
+
+    @property
+    def passed(self) -> bool:
+        """Return whether there is no problem."""
+        return not self.problems
+
+    @property
+    def refuses(self) -> bool:
+        """Return whether a commit must not be published because of this."""
+        return not self.passed and not self.warns and (self.check in GATES or self.is_rule)
+
+
+RULES_REMEDY = (
+    "main is as it was. Correct what produces the records, or change the rule: its own settings, on_failure: or "
+    "fail_above:. Then run again."
+)
+
+
+def rule_finding(result: RuleResult) -> Finding:
+    """Return the finding of a rule's check.
+
+    A rule that made dead letters of a few rows has passed: the table keeps it. The figures tell of those rows. One that
+    is about a column which the table doesn't have warns: it may be a slip of the pen.
+    """
+    rule, facts = result.rule, _facts(result)
+    unknown: tuple[str, ...] = ()
+    if result.unknown:
+        unknown = (f"the table has no column {', '.join(result.unknown)} yet, which counts as null",)
+    if result.fails:
+        return Finding(rule.check, (f"{_broken(result)}; {_why(result)}", *unknown), facts)
+    broken = (_broken(result),) if result.failed and rule.on_failure == "warn" else ()
+    return Finding(rule.check, (*broken, *unknown), facts, warns=bool(broken or unknown))
+
+
+def _facts(result: RuleResult) -> dict[str, object]:
+    rule = result.rule
+    facts: dict[str, object] = {"rule": rule.said, "on_failure": rule.on_failure}
+    if rule.kind == "volume":
+        facts |= result.volume.facts if result.volume is not None else {"asked": "of commits that append"}
+    elif rule.kind == "check":
+        facts |= {"rows": result.evaluated, **(result.checked.facts if result.checked is not None else {})}
+    elif rule.kind == "row_count":
+        facts["rows"] = result.evaluated
+    elif rule.kind == "null_share":
+        facts |= {"evaluated": result.evaluated, "null": result.nulls}
+    else:
+        facts |= {
+            "evaluated": result.evaluated,
+            "passed": result.passed,
+            "failed": result.failed,
+            "null": result.nulls,
+        }
+    if rule.entry.foreign_key is not None:
+        facts["table"] = rule.entry.foreign_key.table
+        facts["snapshot"] = "none yet" if result.snapshot is None else str(result.snapshot)
+    if result.unknown:
+        facts["not_in_table"] = ", ".join(result.unknown)
+    if result.first is not None:
+        facts["first_broken"] = "partition {}, offset {}".format(*result.first)
+    return facts
+
+
+def _broken(result: RuleResult) -> str:
+    rule = result.rule
+    if result.volume is not None:
+        return result.volume.said
+    if result.checked is not None:
+        return f"of {result.evaluated} rows, {result.checked.said}"
+    if rule.kind == "row_count":
+        return f"the commit has {result.evaluated} rows, and {rule.said}"
+    if rule.kind == "null_share":
+        return f"{rule.columns[0]} is null in {result.nulls} of {result.evaluated} rows ({rule.said})"
+    first = "" if result.first is None else ", the first in partition {} at offset {}".format(*result.first)
+    return f"{result.failed} of {result.evaluated} rows break it ({rule.said}){first}"
+
+
+def _why(result: RuleResult) -> str:
+    if result.rule.on_failure == "fail":
+        return "on_failure is fail"
+    return f"the limit is {result.rule.fail_above} (fail_above)"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One published snapshot.
+
+    Args:
+        ranges: The offsets that it holds.
+        after: The position that it carries.
+        rows_by_partition: Rows per Kafka partition; empty without metadata columns.
+        kind: What the commit was for, as in `Plan.kind`.
+        classes: The dead letters by class.
+        waited: How long its records had waited when it was published; None if none has a time, or all were there
+            before.
+        published_at: When readers could see it, in seconds since the epoch; None if unknown.
+        bytes_read: Of the keys, values and headers of the records.
+        elsewhere: Records of the offsets that are not this table's.
+        ignored: Records that no route took, and no table has.
+        without_table: Records whose value has no table, and that no other table takes.
+        untimed: Records read whose Kafka timestamp is null in the table, since it is out of range.
+        decoded_singly: Records that were decoded one by one, which is slower.
+    """
+
+    snapshot: int
+    ranges: tuple[OffsetRange, ...]
+    after: Position
+    records: int
+    rows: int
+    dead_letters: int
+    tombstones: int
+    files: int
+    size: int
+    rows_by_partition: Mapping[int, int]
+    findings: tuple[Finding, ...]
+    kind: str = "append"
+    classes: tuple[DeadLetterClass, ...] = ()
+    waited: "Waited | None" = None
+    published_at: float | None = None
+    bytes_read: int = 0
+    elsewhere: int = 0
+    ignored: int = 0
+    without_table: int = 0
+    untimed: int = 0
+    decoded_singly: int = 0
+
+    @property
+    def topic(self) -> str:
+        """Return the name of the topic that it is of."""
+        return self.after.identity.topic
+
+    @property
+    def invisible(self) -> int:
+        """Return how many of the offsets had no record: aborted, transaction markers, compacted away."""
+        return max(0, sum(len(r) for r in self.ranges) - self.records - self.elsewhere)
+
+    def told(self) -> list[Finding]:
+        """Return what the gates found, with the commit's time and snapshot on what happened to columns."""
+        when = "" if self.published_at is None else moment(datetime.fromtimestamp(self.published_at, UTC))
+        stamp = {"when": when, "snapshot": str(self.snapshot)}
+        return [
+            replace(each, changes=tuple(PublishedNote(**asdict(note), **stamp) for note in each.changes))
+            for each in self.findings
+        ]
+
+
+@dataclass(frozen=True)
+class PublishedNote(ColumnNote):
+    """One line about a column, and by which commit it came.
+
+    Args:
+        when: When the commit was published, ISO 8601; empty if unknown.
+        snapshot: The commit's snapshot id, as text; empty if there is none yet.
+    """
+
+    when: str = ""
+    snapshot: str = ""
+
+
+def moment(at: datetime) -> str:
+    """Return a time as notes about columns have it: ISO 8601, to the second."""
+    return at.isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class Waited:
+    """How old records were at the moment when readers could see them, by the records' Kafka timestamps.
+
+    Args:
+        oldest: Age of the oldest, in seconds.
+        newest: Age of the newest, in seconds.
+    """
+
+    oldest: float
+    newest: float
+
+    def merged(self, other: "Waited") -> "Waited":
+        """Return what holds for the records of both."""
+        return Waited(max(self.oldest, other.oldest), min(self.newest, other.newest))

@@ -1,0 +1,39 @@
+"""The rows of a table at some snapshot, and the column by which they name their records."""
+
+from typing import Any
+
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+
+from kafka_lake.catalog.positions import TableState, read_state
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.spec.topic_table import TopicTable
+
+
+def at_version(spark: Any, name: str, snapshot: int) -> DataFrame:
+    """Return a table as of a snapshot, by its quoted Spark name."""
+    frame: DataFrame = spark.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot}")
+    return frame
+
+
+def added_between(spark: Any, name: str, before: int, snapshot: int) -> DataFrame:
+    """Return the rows that were appended after a snapshot, up to another one, by the table's quoted Spark name."""
+    reader = spark.read.format("iceberg").option("start-snapshot-id", str(before))
+    frame: DataFrame = reader.option("end-snapshot-id", str(snapshot)).load(name)
+    return frame
+
+
+def metadata_column_of(spec: TopicTable) -> str:
+    """Return the column whose fields name the record of a row."""
+    if spec.metadata_column is None:
+        raise ConfigurationError(
+            f"Topic {spec.topic}: without a metadata column the rows of table {'.'.join(spec.identifier)} don't tell "
+            "which records they were.",
+            "Rows can be replaced and moved in tables with a metadata_column only.",
+        )
+    return spec.metadata_column
+
+
+def state_of(spec: TopicTable, table: Table) -> TableState:
+    """Return head and position of a table, by what one load of its metadata says."""
+    return read_state(table, spec.topic, spec.topics)

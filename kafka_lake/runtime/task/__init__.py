@@ -1,0 +1,1 @@
+"""What a task that writes reports to the run."""

@@ -1,0 +1,152 @@
+"""What a task that writes reports: its files, its rows by Kafka partition, and what failed."""
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE
+from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
+from kafka_lake.quality.task.rules import Answer
+
+_LARGE_GAP = 10_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive rows of a Kafka partition that a task wrote: how many, and their first and last offset.
+
+    The offsets between ascend.
+    """
+
+    partition: int
+    rows: int
+    first: int
+    last: int
+
+
+class Spans:
+    """Counts the rows of each Kafka partition, in spans whose offsets ascend and have no large gap."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Span] = {}
+        self._closed: list[Span] = []
+
+    def add(self, kept: pa.RecordBatch) -> None:
+        """Count the records that became rows."""
+        partitions = kept.column("partition").to_numpy()
+        offsets = kept.column("offset").to_numpy()
+        steps = np.diff(offsets)
+        breaks = np.flatnonzero((np.diff(partitions) != 0) | (steps <= 0) | (steps > _LARGE_GAP)) + 1
+        for start, end in zip([0, *breaks], [*breaks, len(offsets)], strict=True):
+            self._add(Span(int(partitions[start]), int(end - start), int(offsets[start]), int(offsets[end - 1])))
+
+    def _add(self, span: Span) -> None:
+        before = self._open.get(span.partition)
+        if before is not None and 0 < span.first - before.last <= _LARGE_GAP:
+            span = replace(span, rows=before.rows + span.rows, first=before.first)
+        elif before is not None:
+            self._closed.append(before)
+        self._open[span.partition] = span
+
+    def all(self) -> tuple[Span, ...]:
+        """Return the spans so far, in any order."""
+        return (*self._closed, *self._open.values())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Records of one error class, and the first of them.
+
+    Args:
+        partition: Kafka partition of the first one, the lowest of all.
+        offset: Its offset, the lowest in that partition.
+        message: What is wrong with it.
+        value: The beginning of its value, as text.
+    """
+
+    name: str
+    count: int
+    partition: int
+    offset: int
+    message: str
+    value: str
+
+    def and_(self, other: "Failure") -> "Failure":
+        """Return what two are together, of the same class."""
+        first = min(self, other, key=lambda each: (each.partition, each.offset))
+        return replace(first, count=self.count + other.count)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one task did with the records of a table.
+
+    Args:
+        files: Iceberg's descriptions of the data files it wrote, in no snapshot yet.
+        tombstones: Records without a value.
+        failed: Records that became no row.
+        untimed: Records whose Kafka timestamp no table can hold.
+        spans: Its rows by Kafka partition, in any order.
+        seen: What its batches had that is in no column, as `dumped` gives it.
+        bytes_read: Of the records' keys, values and headers.
+        asked: How many rows were checked by rules.
+        answers: What they answered, by the rule's name.
+        table: The table, where a task writes several.
+        stopped: Whether the task left records undecoded, since the table lacks columns.
+    """
+
+    files: tuple[Any, ...] = ()
+    records: int = 0
+    tombstones: int = 0
+    failed: int = 0
+    untimed: int = 0
+    failures: tuple[Failure, ...] = ()
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+    spans: tuple[Span, ...] = ()
+    seen: tuple[str, ...] = ()
+    bytes_read: int = 0
+    asked: int = 0
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    table: str | None = None
+    stopped: bool = False
+
+
+def dumped_report(report: Report) -> bytes:
+    # As tuples and numbers: there, these classes are others than here.
+    """Return a report as a task sends it, for `loaded`."""
+    nested = {name: [tuple(vars(each).values()) for each in getattr(report, name)] for name in ("spans", "failures")}
+    return pickle.dumps({**vars(report), **nested})
+
+
+def loaded(report: bytes) -> Report:
+    """Return a report as a task sent it."""
+    said = pickle.loads(report)
+    spans = tuple(Span(*each) for each in said["spans"])
+    return Report(**{**said, "spans": spans, "failures": tuple(Failure(*each) for each in said["failures"])})
+
+
+def merged(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+    """Return failures of several batches, one of each class."""
+    found: dict[str, Failure] = {}
+    for each in failures:
+        found[each.name] = found[each.name].and_(each) if each.name in found else each
+    return tuple(found.values())
+
+
+def failures_of(failed: pa.RecordBatch) -> Iterator[Failure]:
+    """Give the failures of a batch's records, one of each class."""
+    classes = failed.column(ERROR_CLASS)
+    for name in classes.unique().to_pylist():
+        those = failed.filter(pc.equal(classes, name))
+        places = (those.column("offset").to_numpy(), those.column("partition").to_numpy())
+        first = those.slice(int(np.lexsort(places)[0]), 1).select(["partition", "offset", ERROR_MESSAGE, "value"])
+        partition, offset, message, value = first.to_pylist()[0].values()
+        # No character has more than 4 bytes.
+        begin = (value or b"")[: 4 * SAMPLE_CHARACTERS].decode(errors="replace")[:SAMPLE_CHARACTERS]
+        yield Failure(name, len(those), partition=partition, offset=offset, message=message, value=begin)

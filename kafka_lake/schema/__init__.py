@@ -1,0 +1,1 @@
+"""Column names and the rules of schema evolution. Pure."""

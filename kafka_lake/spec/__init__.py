@@ -1,0 +1,1 @@
+"""What a project's documents say, as plain frozen data."""

@@ -1,0 +1,418 @@
+"""Which records a route takes: by a field, a header, a schema or SQL. Plain data, and declared only here."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from functools import cached_property
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic.dataclasses import dataclass, rebuild_dataclass
+from pydantic.fields import FieldInfo
+
+from kafka_lake.common import environment
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.schema.evolution.model import EvolutionMode, OnIncompatible, Policy
+from kafka_lake.schema.names import column_name, shortened
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.rule import Rule, RuleEntry, rules_of
+
+Unmatched = Literal["dead_letter", "ignore", "fail"]
+RouteByKind = Literal["field", "schema_name", "source_table"]
+
+LONGEST_VALUE = 200
+"""Characters of a value that may have a table of its own."""
+
+
+@dataclass(frozen=True)
+class When:
+    """The condition of a route. One of ``field``, ``header``, ``schema``, ``source_table`` and ``sql`` is set.
+
+    Args:
+        field: Field of a JSON value; a dot leads into an object. Its text is compared, as JSON has it.
+        header: Name of a header; of several by that name, the last one counts. Its bytes are compared as text.
+        sql: SQL condition on the record's columns: key, value, headers, partition, offset, timestamp.
+        values: Of ``field``, ``header`` or ``source_table``: the texts that are meant.
+        schema: Names of the value's schema in the registry; ``*`` stands for any text.
+        source_table: The envelope whose changes tell from which table of the source they are.
+    """
+
+    field: str | None = None
+    header: str | None = None
+    sql: str | None = None
+    values: tuple[str, ...] = ()
+    schema: tuple[str, ...] = ()
+    source_table: str | None = None
+
+    @property
+    def source(self) -> tuple[str, str]:
+        """Return what is compared: its kind and its name. Conditions on the same source read it once."""
+        if self.field is not None:
+            return "field", self.field
+        if self.header is not None:
+            return "header", self.header
+        if self.source_table is not None:
+            return "source_table", self.source_table
+        if self.schema:
+            return "schema", ""
+        return "sql", str(self.sql)
+
+    def means(self, schema: str) -> bool:
+        """Return whether a schema of this name is meant.
+
+        >>> [When(schema=("shop.*", "Order")).means(name) for name in ("shop.Order", "shop_Order", "Order", "Orders")]
+        [True, False, True, False]
+        """
+        return any(_glob(each).fullmatch(schema) for each in self.schema)
+
+    def __str__(self) -> str:
+        """Return the condition as the end of a sentence about records.
+
+        >>> str(When(field="type", values=("click", "view"))), str(When(sql="key is null"))
+        ("with field type 'click' or 'view'", 'for which key is null')
+        """
+        kind, name = self.source
+        if kind == "schema":
+            return f"with schema {' or '.join(map(repr, self.schema))}"
+        if kind == "source_table":
+            return f"of the source's table {' or '.join(map(repr, self.values))}"
+        return f"for which {name}" if kind == "sql" else f"with {kind} {name} {' or '.join(map(repr, self.values))}"
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+
+
+Format = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes", "confluent"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+BY_SCHEMA: tuple[Format, ...] = ("avro", "protobuf", "json_schema")
+"""Formats whose schema may stand in a file."""
+REGISTERED: tuple[Format, ...] = (*BY_SCHEMA, "confluent")
+"""Formats whose schema a registry has."""
+TimestampUnit = Literal["s", "ms", "us", "ns"]
+TimestampPrecision = Literal["micros", "exact"]
+WriteMode = Literal["append", "upsert", "history"]
+Envelope = Literal["none", "debezium", "maxwell", "canal"]
+ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType(
+    {"none": (), "debezium": ("json", "avro"), "maxwell": ("json",), "canal": ("json",)}
+)
+"""Envelopes, and the formats in which each is known; none for all."""
+DeleteMode = Literal["apply", "soft", "ignore", "fail"]
+SnapshotMode = Literal["merge", "replace"]
+TruncateMode = Literal["apply", "fail", "ignore"]
+
+_NO_NAME = re.compile(r"[^a-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class InDocuments:
+    """Which texts a YAML document may have for a setting. Tables that others made may have more."""
+
+    pattern: str
+
+
+TopicName = Annotated[str, InDocuments(r"^[A-Za-z0-9._-]{1,249}$")]
+CLUSTER_NAME = r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
+"""What a cluster may be called: it is a part of variables' names, where two underscores end it, and of resources'."""
+ClusterName = Annotated[str, InDocuments(CLUSTER_NAME)]
+ColumnName = Annotated[str, InDocuments(r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# Iceberg takes any name; a slash or a sign that URIs have a use for would make another folder of a table's.
+TABLE_NAME = r"^\w([\w .'-]*\w)?$"
+TableName = Annotated[str, InDocuments(TABLE_NAME)]
+
+
+@dataclass(frozen=True)
+class TopicTable:
+    """A topic and the table that it becomes. Only ``topic`` is needed.
+
+    Raises:
+        ValidationError: If a value is not of its type. What can't go together is for `config` to refuse.
+        ConfigurationError: If ``$KAFKA_LAKE_SAMPLES`` can't be.
+    """
+
+    topic: TopicName
+    namespace: TableName = "lake"
+    table: TableName = Field(default_factory=lambda given: derived_table_name(given["topic"]))
+    cluster: ClusterName | None = None
+    schema: str | None = None
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    table_properties: Mapping[str, str] = Field(default_factory=dict)
+    metadata_column: ColumnName | None = "_kafka"
+    start: str = "earliest"
+    max_records_per_commit: int = Field(default=5_000_000, ge=1)
+    max_bytes_per_commit: Annotated[int, Field(ge=1)] | None = 2_000_000_000
+    transform: str | None = None
+    on_data_loss: Literal["fail", "continue"] = "fail"
+    dead_letters: Literal["table", "fail", "skip"] = "table"
+    max_dead_letters: int | str | None = None
+    rules: tuple[RuleEntry, ...] = ()
+    rules_fail_above: int | str | None = "5%"
+    max_record_bytes: Annotated[int, Field(ge=1)] | None = None
+    max_age: str | None = None
+    samples: bool = Field(default_factory=environment.samples)
+    mask: tuple[str, ...] = ()
+    format: Format = "json"
+    schema_file: str | None = None
+    message: str | None = None
+    subject: str | None = None
+    key_format: Format | None = None
+    key_column: ColumnName = "_key"
+    key_schema: str | None = None
+    key_schema_file: str | None = None
+    infer_timestamps: bool = False
+    evolution: EvolutionMode = "evolve"
+    on_incompatible: OnIncompatible = "dead_letter"
+    renames: Mapping[str, str] = Field(default_factory=dict)
+    except_columns: tuple[str, ...] = ()
+    max_columns: int = Field(default=1000, ge=1)
+    timestamp_unit: TimestampUnit | None = None
+    timestamp_precision: TimestampPrecision = "micros"
+    write: WriteMode = "append"
+    key: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()
+    envelope: Envelope = "none"
+    deletes: DeleteMode = "apply"
+    delete_when: str | None = None
+    keep_deletes: str = "7d"
+    on_truncate: TruncateMode = "fail"
+    snapshot: SnapshotMode = "merge"
+    max_removed: int | str | None = "10%"
+    ignore_null_updates: bool | tuple[str, ...] = False
+    track: tuple[str, ...] = ()
+    maintenance: Maintenance = Maintenance()
+    routes: tuple["Route", ...] = ()
+    topics: tuple[TopicName, ...] = ()
+    where: When | None = None
+    unmatched: Unmatched = "dead_letter"
+    route_by: "RouteBy | None" = None
+
+    @field_validator("key", "order_by", "track", "ignore_null_updates", mode="after")
+    @classmethod
+    def _as_columns(cls, named: Any, info: ValidationInfo) -> Any:
+        """Return the columns that some fields get, unless they are declared: a field may have any name."""
+        if info.data.get("schema") is not None or named is None or isinstance(named, bool):
+            return named
+        return tuple(column_name(each, ()) for each in named)
+
+    def null_leaves(self, column: str) -> bool:
+        """Return whether a change leaves a column as it is by a null."""
+        named = self.ignore_null_updates
+        return named if isinstance(named, bool) else column in named
+
+    @property
+    def is_keyed(self) -> bool:
+        """Return whether records are changes of rows that have a key."""
+        return self.write != "append"
+
+    @property
+    def has_source_order(self) -> bool:
+        """Return whether the envelope tells where a change is in its source's order."""
+        return self.envelope == "debezium"
+
+    @property
+    def is_partial(self) -> bool:
+        """Return whether a change may leave columns as they are by a null."""
+        return bool(self.ignore_null_updates)
+
+    @property
+    def each_topic(self) -> tuple["TopicTable", ...]:
+        """Return the settings of each topic that fills the table; their runs are runs of one topic each."""
+        return tuple(replace(self, topic=topic) for topic in self.topics) or (self,)
+
+    @property
+    def told(self) -> str:
+        """Return the topic, or the topics, as the middle of a sentence about the table."""
+        names = [each.full_topic for each in self.each_topic]
+        return f"Kafka topic{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+    @property
+    def full_topic(self) -> str:
+        """Return the topic's name among those of all clusters: ``eu/orders``, if its cluster has a name."""
+        return full_topic(self.cluster, self.topic)
+
+    @property
+    def identifier(self) -> tuple[str, str]:
+        """Return namespace and name of the table."""
+        return self.namespace, self.table
+
+    @property
+    def dead_letter_table(self) -> tuple[str, str]:
+        """Return namespace and name of the dead-letter table: the table's with an ending, cut where it is too long."""
+        return self.namespace, shortened(self.table, "__dead_letters")
+
+    @property
+    def deletes_table(self) -> tuple[str, str]:
+        """Return namespace and name of the table of deleted keys."""
+        return self.namespace, shortened(self.table, "__deletes")
+
+    @property
+    def identifiers(self) -> tuple[tuple[str, str], ...]:
+        """Return namespace and name of each of the topic's tables, the one with its rows first."""
+        deletes = (self.deletes_table,) if self.write == "upsert" else ()
+        return (self.identifier, self.dead_letter_table, *deletes)
+
+    @cached_property
+    def tables(self) -> tuple["TopicTable", ...]:
+        """Return the settings of each table that the topic fills: its own first, then those of its routes."""
+        return (self, *(route.to for route in self.every_route))
+
+    @property
+    def has_routes(self) -> bool:
+        """Return whether the topic's own table may lack records: other tables take them, or none does."""
+        return bool(self.routes) or self.route_by is not None or self.where is not None
+
+    @property
+    def every_route(self) -> tuple["Route", ...]:
+        """Return the routes, and after them those of values that have a table."""
+        return self.routes if self.route_by is None else (*self.routes, *self.route_by.routes)
+
+    @property
+    def may_match_several(self) -> bool:
+        """Return whether a record may be for several tables.
+
+        It can't be where all conditions compare the same field, header or schema with values of their own.
+        """
+        whens = [*([self.where] if self.where else []), *(route.when for route in self.routes)]
+        values = [value for when in whens for value in when.schema or when.values]
+        is_exact = not any(when.sql for when in whens) and not any("*" in value for value in values)
+        excludes = is_exact and len({when.source for when in whens}) == 1 and len(set(values)) == len(values)
+        return len(whens) > 1 and not excludes
+
+    @property
+    def group(self) -> str:
+        """Return the consumer group that mirrors the position."""
+        return f"kafka-lake.{self.namespace}.{self.table}"
+
+    @property
+    def value_subject(self) -> str:
+        """Return the registry's subject of the values."""
+        return self.subject or f"{self.topic}-value"
+
+    @property
+    def named_rules(self) -> tuple[Rule, ...]:
+        """Return the rules one by one, with all defaults filled in."""
+        return rules_of(self.rules, self.rules_fail_above)
+
+    @property
+    def policy(self) -> Policy:
+        """Return how the table may change."""
+        return Policy(self.evolution, self.on_incompatible, self.renames)
+
+    def is_within_limit(self, dead_letters: int, records: int) -> bool:
+        """Return whether a run may go on with so many dead letters among so many records."""
+        return not is_over(limit_of(self.max_dead_letters, "max_dead_letters"), dead_letters, of=records)
+
+
+@dataclass(frozen=True)
+class Route:
+    """Records of a topic that go to a table of their own.
+
+    Args:
+        to: The table's settings; topic and cluster are the topic's.
+    """
+
+    when: When
+    to: TopicTable
+
+
+@dataclass(frozen=True)
+class RouteBy:
+    """Tables that a topic gets as values appear in its records.
+
+    Args:
+        name: Of the field; of a source's table, the envelope.
+        to: The settings of these tables except their names; topic and cluster are the topic's.
+        max_tables: How many values may have a table.
+        known: Those that have one: value, namespace, table.
+    """
+
+    kind: RouteByKind
+    name: str
+    to: TopicTable
+    table: str = "{value}"
+    namespace: str = "lake"
+    max_tables: int = Field(default=50, ge=1, le=500)
+    known: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Return what has the values, as the state has it."""
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+    @cached_property
+    def routes(self) -> tuple[Route, ...]:
+        """Return a route for each value that has a table."""
+        return tuple(Route(self.when(value), self.table_of(space, table)) for value, space, table in self.known)
+
+    def when(self, value: str) -> When:
+        """Return the condition that a record has a value."""
+        if self.kind == "field":
+            return When(field=self.name, values=(value,))
+        return When(schema=(value,)) if self.kind == "schema_name" else When(source_table=self.name, values=(value,))
+
+    def table_of(self, namespace: str, table: str) -> TopicTable:
+        """Return the settings of a table."""
+        return replace(self.to, namespace=namespace, table=table)
+
+
+rebuild_dataclass(TopicTable)  # type: ignore[arg-type]
+
+
+def pydantic_fields(kind: Any) -> dict[str, FieldInfo]:
+    """Return the declarations of a dataclass's fields by name: type, default, documentation, examples."""
+    return dict(kind.__pydantic_fields__)
+
+
+def limit_of(text: int | str | None, setting: str) -> int | float | None:
+    """Return a limit as a count (int) or a share (float, 0 to 1); None for no limit.
+
+    >>> limit_of(100, "x"), limit_of("5%", "x"), limit_of(None, "x")
+    (100, 0.05, None)
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(?:(?P<count>\d+)|(?P<share>\d+(?:\.\d+)?)\s*%)", str(text).strip())
+    if match and match["count"]:
+        return int(match["count"])
+    if match and float(match["share"]) <= 100:
+        return float(Decimal(match["share"]) / 100)
+    raise ConfigurationError(f"{setting}: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")
+
+
+def is_over(limit: int | float | None, count: int, of: int) -> bool:
+    """Return whether a count is above a limit that `limit_of` gave.
+
+    >>> is_over(0.29, 29, of=100), is_over(0.29, 30, of=100), is_over(5, 6, of=100), is_over(None, 6, of=6)
+    (False, True, True, False)
+    """
+    if isinstance(limit, float):
+        # 0.29 * 100 is less than 29, and 29 / 100 is 0.29: a quotient is the float that is nearest.
+        return count > 0 and (of <= 0 or count / of > limit)
+    return limit is not None and count > limit
+
+
+def once_each(specs: Iterable[TopicTable]) -> list[TopicTable]:
+    """Return the settings of the tables of topics, those that several topics fill once."""
+    return list({table.identifier: table for spec in specs for table in spec.tables}.values())
+
+
+def full_topic(cluster: str | None, topic: str) -> str:
+    """Return a topic's name among those of all clusters; no topic has a slash in its own.
+
+    >>> full_topic("eu", "orders"), full_topic(None, "orders")
+    ('eu/orders', 'orders')
+    """
+    return f"{cluster}/{topic}" if cluster else topic
+
+
+def derived_table_name(topic: str) -> str:
+    """Return the table name that a topic gets by default.
+
+    >>> derived_table_name("shop.Completed-Pizzas")
+    'shop_completed_pizzas'
+    """
+    name = _NO_NAME.sub("_", topic.lower()).strip("_")
+    return name if name[:1].isalpha() else f"t_{name}"

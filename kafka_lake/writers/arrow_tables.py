@@ -1,0 +1,181 @@
+"""Several tables written by Arrow in one job: each record to the table of its route, the records read once."""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.catalog.positions import TableState
+from kafka_lake.engine.task_frames import told
+from kafka_lake.errors import ConfigurationError, TableError
+from kafka_lake.formats.columns import Target
+from kafka_lake.formats.json.driver import Json
+from kafka_lake.formats.task.batches import ERROR_CLASS
+from kafka_lake.quality.row_rules import RowRules
+from kafka_lake.runtime.context import Context
+from kafka_lake.runtime.decode_options import Written
+from kafka_lake.runtime.plan import Plan
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.writers.arrow import (
+    check_writable,
+    given_back,
+    given_to_tasks,
+    returned,
+    rules_of_rows,
+    run_tasks,
+    work_of,
+    written,
+)
+from kafka_lake.writers.frames import tasks_of
+from kafka_lake.writers.schema import plan_schema
+from kafka_lake.writers.task.task import TABLE, decode_and_write_tables
+
+_TASKS_FOR_EACH_TABLE = 2
+_ORDER = (TABLE, "partition", "offset")
+
+
+@dataclass(frozen=True)
+class TableToWrite:
+    """A table, and what its records are decoded into.
+
+    Args:
+        state: The table; its current columns are written.
+        rules: Its rules of single rows.
+    """
+
+    spec: TopicTable
+    decoder: Json
+    target: Target
+    state: TableState
+    rules: RowRules
+
+
+@dataclass(frozen=True)
+class Prewritten:
+    """What was written for a table before it was staged.
+
+    Args:
+        target: The columns that were decoded into.
+        layout: Schema, partition spec and properties of the table as it was written.
+        again: Gives the records once more, should they have to be written in another way.
+        taken: Not empty once the files have been given to a snapshot.
+    """
+
+    written: Written
+    target: Target
+    layout: object
+    again: Callable[[], DataFrame]
+    table: Table
+    taken: list[str] = field(default_factory=list, compare=False)
+
+    def fits(self, target: Target, state: TableState) -> bool:
+        """Return whether this is what would be written for a table as it is now."""
+        return self.target == target and self.layout == _layout(state)
+
+    def take(self) -> Written:
+        """Return what was written, whose files the caller deletes or gives to a snapshot."""
+        self.taken.append("by a stage")
+        return self.written
+
+    def discard(self) -> None:
+        """Delete the files if nobody has taken them. Never raises: what stays is no part of the table."""
+        if not self.taken:
+            self.written.delete_files(self.table)
+
+
+@dataclass(frozen=True)
+class WrittenTables:
+    """What was written for several tables.
+
+    Args:
+        by_table: What was written, for each table that got records.
+        counts: How many records each table gets, written or not.
+        left: The records of tables that weren't written, lazy.
+    """
+
+    by_table: Mapping[str, Written]
+    counts: Mapping[str, int]
+    left: DataFrame
+
+
+def table_to_write(context: Context, state: TableState | None, plan: Plan) -> TableToWrite | None:
+    """Return what is written of a table together with others; None if it must be written alone, or can't be."""
+    spec = context.spec
+    # Decoders of other formats may ask a registry, which a table without records needn't reach.
+    if state is None or state.head is None or spec.format != "json" or spec.write != "append":
+        return None
+    if plan.kind != "append" or plan.deletes or spec.transform is not None:
+        return None
+    decoder = context.decoding.decoder(spec, context.connections, state)
+    if not isinstance(decoder, Json):
+        return None
+    want = plan_schema(spec, decoder, state)
+    if want.refused or want.renamed:
+        return None
+    try:
+        check_writable(state.table)
+        return TableToWrite(spec, decoder, want.target, state, rules=rules_of_rows(spec, decoder, state.table))
+    except (ConfigurationError, TableError):
+        # It is refused alone, and the others are written.
+        return None
+
+
+def write_tables(
+    spark: Any,
+    records: DataFrame,
+    column: str,
+    tables: Mapping[str, TableToWrite],
+    plan: Plan,
+    *,
+    held: ExitStack,
+    unwanted: Collection[str] = (),
+) -> WrittenTables:
+    """Decode and write the records of several tables; raises as `write_records`.
+
+    A task sorts its records by table, and writes one table after the other. One or two tasks may both write all
+    tables; more tasks share the tables among themselves. So there are about as many files as tables and tasks together.
+    """
+    works = {
+        name: work_of(table.spec, table.decoder, table.target, table.state.table, plan=plan, rules=table.rules)
+        for name, table in tables.items()
+    }
+    tasks, given = tasks_of(plan, spark), given_to_tasks(records.withColumnRenamed(column, TABLE), [TABLE])
+    # By ranges, each task beyond the first divides one table in two at the most, whatever their sizes.
+    few = tasks <= _TASKS_FOR_EACH_TABLE
+    spread = given.coalesce(tasks) if few else given.repartitionByRange(tasks, *_ORDER)
+    task = told(decode_and_write_tables, {"works": works, "unwanted": tuple(unwanted)})
+    frame = spread.sortWithinPartitions(*_ORDER).mapInArrow(task, returned([TABLE]))
+    frame, reports = run_tasks(spark, frame, held)
+    counts = dict.fromkeys((str(report.table) for report in reports), 0)
+    for report in reports:
+        counts[str(report.table)] += report.records
+    topic = next(iter(tables.values())).spec.topic
+    left = given_back(topic, frame).filter(F.col(ERROR_CLASS).isNull()).withColumnRenamed(TABLE, column)
+    by_table = {
+        name: written(
+            table.spec,
+            table.state.table,
+            [report for report in reports if report.table == name],
+            frame=frame.filter(F.col(TABLE) == name),
+            records=records.drop(column),
+            rules=table.rules,
+        )
+        for name, table in tables.items()
+        if name in counts
+    }
+    return WrittenTables(by_table, counts, left.select(*records.columns))
+
+
+def prewritten(done: Written, table: TableToWrite, again: Callable[[], DataFrame]) -> Prewritten:
+    """Return what was written for a table, as its stage takes it."""
+    return Prewritten(done, table.target, _layout(table.state), again, table=table.state.table)
+
+
+def _layout(state: TableState) -> object:
+    metadata = state.table.metadata
+    current = metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id
+    return *current, state.head, metadata.properties

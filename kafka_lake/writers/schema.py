@@ -1,0 +1,305 @@
+"""Which columns a topic's records need, and how its table gets them: the rules of evolution, applied to one topic."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import StructType
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from kafka_lake.catalog.layout import LAYOUT, evolve_layout
+from kafka_lake.catalog.positions import TableState
+from kafka_lake.catalog.tables import apply_changes, ensure_table, partition_names, schema_of, sources_of
+from kafka_lake.cdc.changes import Changes
+from kafka_lake.engine.interop import to_arrow_schema
+from kafka_lake.errors import AuditFailedError, TableError
+from kafka_lake.formats.columns import Target, documented, iceberg_columns, nullable_all, spark_columns
+from kafka_lake.formats.decoder import Decoder, decoded
+from kafka_lake.formats.excepted import refuse_excepted_key, without_excepted
+from kafka_lake.formats.key import Keyed
+from kafka_lake.formats.key_columns import KEYED, keep_keyed_property, keyed_property
+from kafka_lake.formats.registered import Registered
+from kafka_lake.formats.rows import change_columns, row_type, rows_of
+from kafka_lake.runtime.choose_decoder import decoder_of
+from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.decode_options import SchemaPlan
+from kafka_lake.schema.evolution.evolve import evolve
+from kafka_lake.schema.evolution.model import Evolution, Incoming
+from kafka_lake.schema.rules import Change, leaf_paths, needed_changes
+from kafka_lake.spec.topic_table import TopicTable, WriteMode
+
+_REASONS, _NAMED = 50, 3
+
+
+def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) -> SchemaPlan:
+    """Return the columns to decode a topic's records into."""
+    whole = decoder
+    if isinstance(decoder, Changes):
+        decoder = decoder.rows
+    # A table has the columns that the transform returns; those that it gets evolve from nothing.
+    known = state is not None and spec.transform is None
+    current = state.table.schema().as_struct() if state is not None and known else None
+    sources = sources_of(state.table) if state is not None and known else {}
+    if decoder.fixed is not None:
+        _refuse_own_names(spec, decoder.fixed)
+        changes = evolve(current, sources, (), spec.policy).changes
+        return SchemaPlan(decoder.fixed, tuple(c for c in changes if c.kind == "renamed"))
+    adopted = state is not None and known and LAYOUT not in state.table.properties
+    about_changes = [field.name for field in change_columns(spec)]
+    key_column = {spec.key_column} if isinstance(decoder, Keyed) else set()
+    columns = _without(current, {spec.metadata_column, *about_changes} | key_column)
+    taken = partition_names(state.table) if state is not None and known else frozenset()
+    reserved = [
+        *taken,
+        *about_changes,
+        *(name for name in (spec.metadata_column, spec.key_column if spec.key_format else None) if name),
+    ]
+    if not isinstance(decoder, Keyed):
+        return _joined(
+            [
+                evolve(
+                    columns,
+                    sources,
+                    incoming=_incoming(whole.incoming(), spec),
+                    policy=spec.policy,
+                    reserved=reserved,
+                    adopted=adopted,
+                )
+            ],
+            adopted,
+        )
+    # Apart: a field of the value that has the name of the key's column gets another one.
+    values, keys = _incoming(decoder.incoming_values(), spec), _incoming(decoder.incoming_keys())
+    about_key = {path: name for path, name in sources.items() if path.split(".")[0] == spec.key_column}
+    about_value = {path: name for path, name in sources.items() if path not in about_key}
+    return _joined(
+        [
+            evolve(columns, about_value, incoming=values, policy=spec.policy, reserved=reserved, adopted=adopted),
+            evolve(
+                _only(current, spec.key_column),
+                about_key,
+                incoming=keys,
+                policy=replace(spec.policy, renames={}),
+                reserved=(),
+                adopted=adopted,
+            ),
+        ],
+        adopted,
+    )
+
+
+def may_bring_columns(spec: TopicTable, state: TableState) -> TopicTable:
+    """Return settings that allow new columns if the table was created without records and has none yet."""
+    beside = {spec.metadata_column, *(field.name for field in change_columns(spec))}
+    if spec.key_format is not None:
+        beside.add(spec.key_column)
+    has_columns = any(field.name not in beside for field in state.table.schema().fields)
+    return spec if has_columns else replace(spec, evolution="evolve")
+
+
+def _refuse_own_names(spec: TopicTable, target: Target) -> None:
+    """Stop a run whose schema has a column with the name of one that the table has by itself."""
+    own = {field.name for field in change_columns(spec)}
+    if taken := [field.name for field in target.columns if field.name.lower() in own]:
+        raise TableError(
+            f"Topic {spec.topic}: its schema has columns {', '.join(taken)}, and write: {spec.write} has its own by "
+            "these names.",
+            "Leave the fields out with except:, or give them other names in the schema.",
+        )
+
+
+class SchemaRefusedError(AuditFailedError):
+    """The records need changes of the table that Iceberg or the topic's settings don't allow. `main` is as it was."""
+
+    what_to_do: ClassVar[str] = (
+        "`kafka-lake schema TOPIC` lists each difference and its rule. Allow the change (`evolution: evolve`), keep "
+        "such values apart (`on_incompatible: dead_letter` or `new_column`), declare columns "
+        "whose names are data as a map, or change the "
+        "producer. [Schema evolution](schema-evolution.md) has all rules."
+    )
+
+    def __init__(self, spec: TopicTable, reasons: Sequence[str], remedy: str, changes: Sequence[Change] = ()) -> None:
+        super().__init__(
+            f"Topic {spec.topic}: the records don't fit table {'.'.join(spec.identifier)}: {'; '.join(reasons)}.",
+            f"main is as it was. {remedy}",
+        )
+        self.reasons = tuple(reasons)
+        self.changes = tuple(changes)
+
+
+def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
+    """Stop a run whose records want what the policy or Iceberg forbids."""
+    if not changes:
+        return
+    reasons = [f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in changes[:_REASONS]]
+    if len(changes) > _REASONS:
+        reasons.append(f"and {len(changes) - _REASONS} more changes")
+    if all(c.safe for c in changes):
+        remedy = "Set evolution: evolve to allow that, or ignore_new to leave new columns out."
+    else:
+        remedy = "Give the column another name, mend columns: or transform:, or choose another on_incompatible:."
+    raise SchemaRefusedError(spec, reasons, remedy, changes)
+
+
+def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> None:
+    """Stop a run whose records would give the table more than ``max_columns`` columns."""
+    if before is not None and spec.evolution == "ignore_new":
+        return
+
+    def columns(schema: Schema) -> dict[str, None]:
+        fields = [field for field in schema.fields if field.name != spec.metadata_column]
+        return dict.fromkeys(leaf_paths(StructType(*fields)))
+
+    have = columns(before) if before is not None else {}
+    new = [path for path in columns(after) if path not in have]
+    if not new or len(have) + len(new) <= spec.max_columns:
+        return
+    parents = Counter(path.rpartition(".")[0] for path in new)
+    parent = max(parents, key=lambda each: parents[each])
+    some = [path for path in new if path.rpartition(".")[0] == parent][:_NAMED]
+    reason = (
+        f"at least {len(new)} new columns and the {len(have)} there are would be more than "
+        f"{spec.max_columns} columns; most of them are {f'in {parent}' if parent else 'at the top level'}, as "
+        f"{', '.join(some)}"
+    )
+    leave_out = "" if before is None else "; or set evolution: ignore_new to leave new fields out"
+    remedy = (
+        'If their names are data, as in {"user_123": …}, declare the column that they are in with columns:, as a map '
+        f"or as string; if there are so many columns, declare them all{leave_out}."
+    )
+    raise SchemaRefusedError(spec, [reason], remedy)
+
+
+def _incoming(schemas: Iterable[tuple[str, T.StructType]], spec: TopicTable | None = None) -> list[Incoming]:
+    wanted = schemas if spec is None else [(label, without_excepted(fields, spec)) for label, fields in schemas]
+    return [Incoming(label, iceberg_columns(fields)) for label, fields in wanted]
+
+
+def _joined(parts: list[Evolution], adopted: bool) -> SchemaPlan:
+    columns = T.StructType([field for part in parts for field in spark_columns(part.columns)])
+    sources: dict[str, str] = {}
+    also: dict[str, tuple[str, ...]] = {}
+    for part in parts:
+        sources |= part.sources
+        also |= part.also
+    changes = [change for part in parts for change in part.changes]
+    return SchemaPlan(
+        target=Target(columns, sources, also, any_case=adopted),
+        renamed=tuple(c for c in changes if c.kind == "renamed"),
+        ignored=tuple(c for part in parts for c in part.ignored),
+        refused=tuple(c for part in parts for c in part.refused),
+        conflicts=tuple(c for part in parts for c in part.conflicts),
+    )
+
+
+def _without(columns: StructType | None, names: Collection[str | None]) -> StructType | None:
+    return columns and StructType(*[f for f in columns.fields if f.name not in names])
+
+
+def _only(columns: StructType | None, name: str) -> StructType | None:
+    return columns and StructType(*[f for f in columns.fields if f.name == name])
+
+
+def create_table(spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool = False) -> None:
+    """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for."""
+    decoder = decoder_of(spec, connections, None)
+    if not undecodable:
+        decoder = decoder.look(records)
+    elif decoder.fixed is None:
+        # The transform would get no columns yet.
+        spec = replace(spec, transform=None)
+    if isinstance(decoder, Changes):
+        refuse_excepted_key(spec, decoder.key)
+    want = plan_schema(spec, decoder, None)
+    refuse_changes(spec, want.refused)
+    if not want.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
+        # A table that begins at the latest offset must hold its position before there are records; columns follow.
+        raise TableError(
+            f"Topic {spec.topic}: no record of the {records.count()} looked at shows a field by format {spec.format} "
+            f"that isn't null, so there are no columns to make a table of.{_why_none(decoder)}",
+            "Check format:, declare the columns with columns: or a schema of format:, or wait for other records.",
+        )
+    kind = row_columns(spec, decoder, records, want.target)
+    schema = schema_of(arrow_columns(kind, want.target.columns, write=spec.write))
+    if decoder.fixed is None:
+        refuse_too_many(spec, None, schema)
+    ensure_table(
+        connections.catalog,
+        spec.identifier,
+        schema=schema,
+        partition_by=spec.partition_by,
+        sort_by=spec.sort_by,
+        properties={**_keyed_properties(spec, decoder), **spec.table_properties},
+        sources=_sources(spec, want),
+        renames=spec.renames,
+    )
+
+
+def _why_none(decoder: Decoder) -> str:
+    """Return why schemas of the records can't be read, as sentences; empty if all can."""
+    known = _registered_values(decoder)
+    reasons = list(dict.fromkeys(known.refused.values())) if known else []
+    return "".join(f" {reason[0].upper()}{reason[1:].rstrip('.')}." for reason in reasons[:_NAMED])
+
+
+def _keyed_properties(spec: TopicTable, decoder: Decoder) -> Mapping[str, str]:
+    """Return the properties of an upsert table: its key, and that merges write new rows and deletes only."""
+    if not isinstance(decoder, Changes):
+        return {}
+    modes = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update", "delete")}
+    return {KEYED: keyed_property(spec, decoder.key), **modes}
+
+
+def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: Target) -> T.StructType:
+    """Return the columns of a table's rows; Spark knows those of a transform."""
+    if spec.transform is None:
+        return row_type(target.columns, spec)
+    kind: T.StructType = rows_of(decoded(records, decoder, target, spec.max_record_bytes), spec).schema
+    return kind
+
+
+def arrow_columns(rows: T.StructType, declared: T.StructType, *, write: WriteMode = "append") -> Any:
+    """Return the Arrow schema of a table's rows, required where the declared columns are, and with their comments."""
+    # The declaration says whether a column is required, not Spark's optimizer.
+    # Rows of deletes in a history have nothing but their key.
+    required = {f.name for f in declared if not f.nullable and write != "history"}
+    kinds = [T.StructField(f.name, nullable_all(f.dataType), f.name not in required) for f in rows]
+    return documented(to_arrow_schema(T.StructType(kinds)), declared)
+
+
+def evolve_table(
+    spec: TopicTable, state: TableState, rows: T.StructType, want: SchemaPlan, declared: bool
+) -> tuple[Change, ...]:
+    """Give the table the columns that the rows need, and return those that the policy leaves out."""
+    table = state.table
+    if want.renamed:
+        apply_changes(table, table.schema(), want.renamed)
+    schema = schema_of(arrow_columns(rows, want.target.columns, write=spec.write))
+    changes = needed_changes(table.schema(), schema)
+    # The policy is about columns of the records, not about those that the settings ask for.
+    asked = {field.name for field in change_columns(spec)}
+    brought = [c for c in changes if c.column.split(".")[0] not in asked]
+    refuse_changes(spec, [c for c in changes if not c.safe or (c in brought and spec.evolution == "freeze")])
+    ignored = tuple(c for c in brought if c.kind == "added" and spec.evolution == "ignore_new")
+    if not declared:
+        refuse_too_many(spec, table.schema(), schema)
+    apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
+    evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
+    if spec.is_keyed:
+        keep_keyed_property(spec, table)
+    return ignored
+
+
+def _sources(spec: TopicTable, want: SchemaPlan) -> Mapping[str, str] | None:
+    # The columns of a transform's result have no sources.
+    return None if spec.transform else want.target.sources
+
+
+def _registered_values(decoder: Decoder) -> Registered | None:
+    """Return the decoder of values with registered schemas; None if there is none."""
+    part = decoder.rows if isinstance(decoder, Changes) else decoder
+    part = part.value if isinstance(part, Keyed) else part
+    return part if isinstance(part, Registered) else None

@@ -1,0 +1,230 @@
+"""Data files of a table, written from rows as they come."""
+
+import io
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io import OutputFile, load_file_io
+from pyiceberg.io.pyarrow import ParquetFormatWriter, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionKey
+from pyiceberg.schema import Schema
+from pyiceberg.table import WriteTask
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
+from pyiceberg.typedef import Record
+from pyiceberg.types import IntegerType, LongType, NestedField, PrimitiveType, StructType, TimestamptzType
+
+from kafka_lake.formats.task.shapes import column_of, small_offsets
+from kafka_lake.writers.task.pyiceberg_compat import partitions_of, use_dictionary
+
+_WORTH_A_LOOK, _LOOKED_AT = 1000, 10_000
+_GROUP_BYTES, _FILE_BYTES = 32 << 20, 512 << 20
+_ORIGIN = {"topic", "topic_id", "partition", "offset"}
+
+
+class Files:
+    """Gathers rows and writes them as data files of a table.
+
+    A table without partitions and sort order gets a row group whenever 32 MiB have been gathered, so that the memory
+    stays small. Otherwise the rows of a file are gathered, and each partition among them gets a file. A file's rows are
+    sorted; those of two files may overlap.
+
+    Args:
+        metadata: The table's metadata as JSON; snapshots may be left out.
+        io: Properties of the file system.
+        group_bytes: Bytes of Arrow columns that become a row group.
+        file_bytes: Bytes of them that become a data file.
+    """
+
+    def __init__(
+        self, metadata: str, io: dict[str, str], *, group_bytes: int = _GROUP_BYTES, file_bytes: int = _FILE_BYTES
+    ) -> None:
+        self._metadata = TableMetadataUtil.parse_raw(metadata)
+        self._order = self._metadata.sort_order()
+        self._whole = self._metadata.spec().is_unpartitioned() and self._order.is_unsorted
+        self._group_bytes, self._file_bytes = group_bytes, file_bytes
+        self._io = load_file_io(dict(io), self._metadata.location)
+        self.columns = pa.schema([small_offsets(f) for f in schema_to_pyarrow(self._metadata.schema())])
+        self._locations = load_location_provider(self._metadata.location, self._metadata.properties)
+        self._rows: list[pa.Table] = []
+        self._bytes = 0
+        self._uuid = uuid4()
+        self._open: _File | None = None
+        self._files: list[DataFile] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows, with the table's columns by name; write those that were gathered if they are enough."""
+        self._rows.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= (self._group_bytes if self._whole else self._file_bytes):
+            self._write()
+
+    def close(self) -> list[DataFile]:
+        """Write the rest, and return Iceberg's descriptions of all files."""
+        if self._rows:
+            self._write()
+        self._roll()
+        return self._files
+
+    def _write(self) -> None:
+        rows = pa.concat_tables(self._rows)
+        size, self._rows, self._bytes = self._bytes, [], 0
+        rows = pa.Table.from_arrays([column_of(rows, column) for column in self.columns], schema=self.columns)
+        if self._whole:
+            self._open = self._open or self._new_file(None, _repetitive(rows))
+            self._open.write(rows, size)
+            if self._open.size >= self._file_bytes:
+                self._roll()
+            return
+        repetitive = _repetitive(rows)
+        for key, part in self._parts(rows):
+            self._open = self._new_file(key, repetitive)
+            self._open.write(in_order(part, self._order, self._metadata.schema()), 0)
+            self._roll()
+
+    def _parts(self, rows: pa.Table) -> Iterable[tuple[PartitionKey | None, pa.Table]]:
+        if self._metadata.spec().is_unpartitioned():
+            return [(None, rows)]
+        return partitions_of(self._metadata, rows)
+
+    def _roll(self) -> None:
+        if self._open is not None:
+            self._files.append(self._open.closed())
+            self._open = None
+
+    def _new_file(self, key: PartitionKey | None, repetitive: list[str] | bool) -> "_File":
+        task = WriteTask(self._uuid, len(self._files), self._metadata.schema(), [])
+        name = task.generate_data_file_filename("parquet")
+        output = self._io.new_output(self._locations.new_data_location(name, key))
+        return _File(self._metadata, output, key, repetitive)
+
+
+class _File:
+    """A data file that is being written.
+
+    PyIceberg's write_file writes one table at a time, and makes null lists of structs empty ones.
+    """
+
+    def __init__(
+        self, metadata: TableMetadata, output: OutputFile, key: PartitionKey | None, repetitive: list[str] | bool
+    ) -> None:
+        self.size = 0
+        self._metadata, self._output, self._key = metadata, output, key
+        self._writer = ParquetFormatWriter(output, metadata.schema(), metadata.properties)
+        use_dictionary(self._writer, repetitive)
+        self._origins = OriginBounds(metadata.schema())
+
+    def write(self, rows: pa.Table, size: int) -> None:
+        self._writer.write(rows)
+        self._origins.add(rows)
+        self.size += size
+
+    def closed(self) -> DataFile:
+        statistics = self._writer.close()
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self._output.location,
+            file_format=FileFormat.PARQUET,
+            partition=self._key.partition if self._key else Record(),
+            file_size_in_bytes=len(self._output),
+            sort_order_id=self._metadata.default_sort_order_id or None,
+            spec_id=self._metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **self._origins.added_to(statistics.to_serialized_dict()),
+        )
+
+
+class OriginBounds:
+    """Bounds of the numbers and times in the metadata column, if the table has one.
+
+    PyIceberg keeps none of fields in structs, as Iceberg's own writers do. By them files are skipped by the offsets of
+    their records, and dropped by their age.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._fields: list[tuple[str, NestedField, PrimitiveType]] = [
+            (column.name, inner, inner.field_type)
+            for column in schema.fields
+            if isinstance(column.field_type, StructType) and {f.name for f in column.field_type.fields} >= _ORIGIN
+            for inner in column.field_type.fields
+            if isinstance(inner.field_type, (IntegerType, LongType, TimestamptzType))
+        ]
+        self._bounds: dict[int, tuple[int, int]] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows into account; nulls have no bounds."""
+        for column, field, _ in self._fields:
+            values = pc.struct_field(rows.column(column), [field.name])
+            # Microseconds, as everywhere in the table.
+            ends = pc.min_max(values.cast(pa.int64())).as_py()
+            if ends["min"] is None:
+                continue
+            least, most = self._bounds.get(field.field_id, (ends["min"], ends["max"]))
+            self._bounds[field.field_id] = min(least, ends["min"]), max(most, ends["max"])
+
+    def added_to(self, statistics: dict[str, Any]) -> dict[str, Any]:
+        """Return a data file's statistics with these bounds."""
+        kinds = {field.field_id: kind for _, field, kind in self._fields}
+        bounds = [{key: to_bytes(kinds[key], ends[which]) for key, ends in self._bounds.items()} for which in (0, 1)]
+        return {
+            **statistics,
+            "lower_bounds": {**(statistics.get("lower_bounds") or {}), **bounds[0]},
+            "upper_bounds": {**(statistics.get("upper_bounds") or {}), **bounds[1]},
+        }
+
+
+def in_order(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
+    """Return rows sorted by the table's order (https://iceberg.apache.org/spec/#sorting), stable."""
+    if order.is_unsorted or len(rows) < 2:
+        return rows
+    keys: dict[str, pa.Array] = {}
+    directions: list[tuple[str, str]] = []
+    for number, field in enumerate(order.fields):
+        name, kind = schema.find_column_name(field.source_id), schema.find_type(field.source_id)
+        assert name is not None, "Iceberg keeps the columns of a sort order"
+        first, *inner = [name] if name in rows.column_names else name.split(".")
+        column = pc.struct_field(rows.column(first), inner) if inner else rows.column(first)
+        values = field.transform.pyarrow_transform(kind)(column)
+        # Arrow places the nulls of all keys alike: whether a value is null is a key of its own.
+        keys[f"null {number}"] = pc.is_null(values)
+        keys[f"value {number}"] = values
+        nulls = "descending" if field.null_order == NullOrder.NULLS_FIRST else "ascending"
+        direction = "ascending" if field.direction == SortDirection.ASC else "descending"
+        directions += [(f"null {number}", nulls), (f"value {number}", direction)]
+    return rows.take(pc.sort_indices(pa.table(keys), sort_keys=directions))
+
+
+def _repetitive(rows: pa.Table) -> list[str] | bool:
+    """Return Parquet's paths of the columns whose values repeat, by a look at the first rows; true for all.
+
+    A dictionary of values that are all different, as offsets and ids are, takes time and room. Lists aren't looked at.
+    """
+    if len(rows) < _WORTH_A_LOOK:
+        return True
+    some = rows.slice(0, _LOOKED_AT)
+    empty = io.BytesIO()
+    pq.write_table(some.slice(0, 0), empty)
+    paths = pq.read_metadata(empty).schema
+    unique = {path for path, values in _leaves(some) if 2 * pc.count_distinct(values, mode="all").as_py() > len(some)}
+    return [path for path in (paths.column(n).path for n in range(len(paths))) if path not in unique]
+
+
+def _leaves(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """Give the columns that are no lists and their paths, those in structs one by one."""
+    todo = deque((name, rows.column(name)) for name in rows.column_names)
+    while todo:
+        path, values = todo.popleft()
+        if pa.types.is_struct(values.type):
+            inner = (f.name for f in values.type)
+            todo.extend((f"{path}.{name}", pc.struct_field(values, [n])) for n, name in enumerate(inner))
+        elif not pa.types.is_nested(values.type):
+            yield path, values

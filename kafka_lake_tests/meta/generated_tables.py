@@ -1,0 +1,161 @@
+"""The tables of docs/settings.md and docs/reference.md, as the code declares the settings."""
+
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from kafka_lake.common.environment import VARIABLES, Variable
+from kafka_lake.common.markdown import table
+from kafka_lake.config.formats import FORMATS, KEYS
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.rules import RuleKind, RuleSettings
+from kafka_lake.config.settings import Settings
+from kafka_lake.config.table import (
+    Evolution,
+    KeepDeadLetters,
+    SkipDeadLetters,
+    Table,
+    TablesBy,
+    TableSettings,
+    Where,
+)
+from kafka_lake.config.topic import ContinuousRuns, MatchingTopics, Read, Topic
+from kafka_lake.config.write import MODES
+from kafka_lake.orchestration.components.derived_table import DerivedSettings
+from kafka_lake.orchestration.components.kafka_cluster import KafkaCluster
+from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+from kafka_lake.orchestration.derived_assets import DeriveConfig
+from kafka_lake.orchestration.materialize import IngestConfig
+
+_WORDS: dict[object, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    Any: "anything",
+}
+_QUOTED = set(",:{}[]#")
+
+
+def of_a_topic() -> Mapping[str, str]:
+    """Return the tables of docs/settings.md as Markdown, by the name that their place in the page has."""
+    return {
+        "topic": _settings(Topic),
+        "several-topics": _settings(MatchingTopics),
+        "read": _settings(Read),
+        "format": _settings(*FORMATS.values()),
+        "key": _settings(*KEYS.values()),
+        "table": _settings(Table),
+        "where": _settings(Where),
+        "write": _settings(*MODES.values()),
+        "evolution": _settings(Evolution),
+        "dead-letters": _settings(KeepDeadLetters, SkipDeadLetters),
+        "tables-by": _settings(TablesBy, leave_out=TableSettings),
+    }
+
+
+def of_others() -> Mapping[str, str]:
+    """Return the tables of docs/configuration.md as Markdown, by the name that their place in the page has."""
+    return {
+        "continuous": _settings(ContinuousRuns),
+        "maintenance": _settings(MaintenanceSettings),
+        "topics": _settings(KafkaTopics),
+        "derived": _settings(DerivedSettings),
+        "derived-run": _settings(DeriveConfig),
+        "rule": _settings(RuleSettings),
+        "cluster": _settings(KafkaCluster),
+        "run": _settings(IngestConfig),
+        "environment": table(
+            ("variable", "default", "meaning", "example"),
+            ((_code(_name(each)), _code(each.default), each.description, _code(each.example)) for each in VARIABLES),
+        ),
+    }
+
+
+def _name(variable: Variable) -> str:
+    return f"{variable.name}…" if variable.name.endswith("_") else variable.name
+
+
+def _settings(*models: type[BaseModel], leave_out: type[BaseModel] = Settings) -> str:
+    """Return the settings of groups as a table; of those that several groups have, the first one tells."""
+    fields = {name: field for model in reversed(models) for name, field in model.model_fields.items()}
+    # Those of a group itself come first, those that it has in common with others behind them.
+    own = [name for model in models for name in model.model_fields if name in vars(model).get("__annotations__", {})]
+    ordered = dict.fromkeys([*own, *(name for model in models for name in model.model_fields)])
+    rows: list[tuple[str, ...]] = []
+    for name in ordered:
+        field = fields[name]
+        if name in leave_out.model_fields:
+            continue
+        if _chooses(field):
+            kinds = dict.fromkeys(kind for model in models for kind in get_args(model.model_fields[name].annotation))
+            rows.insert(0, (_code(name), ", ".join(map(_code, kinds)), "", "It alone may stand for the group.", ""))
+            continue
+        examples = ", ".join(_code(_yaml(each)) for each in field.examples or ())
+        kind = _kind(field.rebuild_annotation())
+        rows.append((_code(field.alias or name), kind, _default(field), field.description or "", examples))
+    return table(("setting", "type", "default", "meaning", "example"), rows)
+
+
+def _chooses(field: FieldInfo) -> bool:
+    """Return whether a setting is the one by which a group is chosen."""
+    return field.description is None and get_origin(field.annotation) is Literal
+
+
+def _kind(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(inner[0])
+    if origin is Literal:
+        return ", ".join(_code(each) for each in inner)
+    if origin in (Union, UnionType):
+        # A name may stand for a group.
+        groups = any(isinstance(each, type) and issubclass(each, Settings) for each in inner)
+        kinds = [_kind(each) for each in inner if each is not NoneType and not (groups and get_origin(each) is Literal)]
+        return " or ".join(dict.fromkeys(kinds))
+    if origin in (list, tuple):
+        return f"list of {_kind(inner[0])}"
+    if origin in (dict, Mapping):
+        return f"mapping of {_kind(inner[0])} to {_kind(inner[1])}"
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, RuleKind):
+        return f"mapping of {', '.join(map(_code, annotation.model_fields))}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "group" if annotation.__module__.startswith("kafka_lake.") else "mapping"
+    return ", ".join(_code(each.value) for each in annotation)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**needed**"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_none=True)
+        chosen = next((name for name in ("type", "mode") if name in value), None)
+        value = value[chosen] if chosen else ""
+    return "" if value in (None, (), [], {}, "") or value is PydanticUndefined else _code(_yaml(value))
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_yaml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_entry, value)) + "]"
+    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(getattr(value, "value", value))
+
+
+def _entry(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) and _QUOTED & set(value) else _yaml(value)
+
+
+def _code(text: object) -> str:
+    return f"`{text}`" if text else ""

@@ -1,0 +1,97 @@
+"""The pages' tables and code are the code's: `UPDATE_DOCS=1 pytest` on this file writes the generated parts again."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kafka_lake import errors as errors_module
+from kafka_lake.catalog.how_to_read import how_to_read
+from kafka_lake.error_classification import is_transient
+from kafka_lake.errors import KafkaLakeError, PublishRefusedError
+from kafka_lake.formats.reference import tables
+from kafka_lake.observability.declared import reference
+from kafka_lake_tests.contract.kafka_security.page import wrong_settings
+from kafka_lake_tests.meta.generated_pages import commands, error_classes, errors
+from kafka_lake_tests.meta.generated_tables import of_a_topic, of_others
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+GENERATED = {
+    **{(name, "formats.md"): table for name, table in tables().items()},
+    **{(name, "settings.md"): table for name, table in of_a_topic().items()},
+    **{(name, "configuration.md"): table for name, table in of_others().items()},
+    ("errors", "errors.md"): errors(),
+    ("commands", "commands.md"): commands(),
+    ("metrics", "metrics.md"): reference(),
+    ("wrong-settings", "kafka-security.md"): wrong_settings(),
+}
+
+
+@pytest.mark.parametrize(("name", "page"), GENERATED)
+def test_the_generated_parts_of_the_pages_are_what_the_code_says(name: str, page: str) -> None:
+    path = DOCS / page
+    between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+    expected = f"{GENERATED[name, page]}\n"
+    if os.environ.get("UPDATE_DOCS"):
+        path.write_text(between.sub(lambda _: expected, path.read_text()))
+    (found,) = between.findall(path.read_text())
+    assert found == expected
+
+
+def test_the_tutorial_reads_the_table_by_the_code_that_the_table_s_page_has() -> None:
+    assert _python_by_tool(DOCS / "tutorial.md") == how_to_read("lake", ("lake", "web_orders"))
+
+
+def test_the_readme_reads_a_table_by_the_code_that_the_table_s_page_has() -> None:
+    assert _python_by_tool(ROOT / "README.md") == how_to_read("lake", ("shop", "orders"))
+
+
+def test_the_tree_of_errors_is_that_of_their_classes() -> None:
+    drawn = re.findall(r"^ {4}( *\w+Error)", errors_module.__doc__ or "", re.MULTILINE)
+    assert _parents(drawn) == {each.__name__: each.__mro__[1].__name__ for each in error_classes()[:-1]}
+
+
+@pytest.mark.parametrize("error", error_classes())
+def test_every_error_says_what_it_means_and_what_to_do(error: type[KafkaLakeError]) -> None:
+    assert error.__dict__.get("__doc__")
+    assert error.__dict__.get("what_to_do"), "what_to_do of a base class is about other errors"
+
+
+@pytest.mark.parametrize("error", error_classes())
+def test_what_the_errors_say_of_retries_is_what_runs_do(error: type[KafkaLakeError]) -> None:
+    # A run plans again after a refused publication, which is more than to try the same again.
+    assert error.retry_helps == (error is PublishRefusedError or is_transient(error.__new__(error)))
+
+
+def test_the_page_of_change_data_capture_begins_with_the_document_of_the_demo() -> None:
+    page = (DOCS / "cdc.md").read_text()
+    document = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    demo = yaml.safe_load((ROOT / "kafka_lake" / "defs" / "shop" / "customers" / "defs.yaml").read_text())
+    assert document["type"] == "kafka_lake.KafkaTopic"
+    del demo["attributes"]["table"]["owners"], demo["attributes"]["table"]["description"]
+    assert document["attributes"] == demo["attributes"]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    of_the_root = {"index.md", "contributing.md", "changelog.md", "security.md"}
+    assert set(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)) == pages | of_the_root
+
+
+def _python_by_tool(page: Path) -> dict[str, str]:
+    return dict(re.findall(r"\*\*([\w ]+)\*\*\n\n```python\n(.*?)\n```", page.read_text(), re.DOTALL))
+
+
+def _parents(drawn: list[str]) -> dict[str, str]:
+    """Return the parent of each name of a tree that is drawn by indentation."""
+    path, parents = list[str](), dict[str, str]()
+    for line in drawn:
+        name, depth = line.strip(), (len(line) - len(line.lstrip())) // 2
+        path[depth:] = [name]
+        if depth:
+            parents[name] = path[depth - 1]
+    return parents

@@ -1,0 +1,298 @@
+"""What metadata say is to be reconciled, and what is left is counted: on real tables, without an engine."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kafka_lake.catalog.positions import head_of, read_state, summary_of
+from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.dead_letters import reconcile
+from kafka_lake.dead_letters.reconcile import added_keys, dead_letters_in, joined_ranges
+from kafka_lake.dead_letters.unreconciled import (
+    RECONCILED,
+    RECONCILED_FROM,
+    STAGED_WITH,
+    UNRECONCILED,
+    Unreconciled,
+    unreconciled,
+)
+from kafka_lake.errors import AuditFailedError
+from kafka_lake.runtime.context import Context
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake_tests.conftest import without_totals
+
+SPEC = TopicTable("pizzas", "pizza", "orders")
+ROW = pa.table({"id": [1]})
+
+
+def context(connections: Any, spec: TopicTable = SPEC) -> Context:
+    decoding: Any = None
+    return Context(spec, connections, "run", decoding=decoding)
+
+
+class Tables:
+    """A topic's table and its dead-letter table; appends return the new head."""
+
+    def __init__(self, catalog):
+        catalog.ensure_namespace("pizza")
+        self.catalog = catalog
+        self.names = {"table": SPEC.identifier, "letters": SPEC.dead_letter_table}
+        for name in self.names.values():
+            catalog.pyiceberg.create_table(name, ROW.schema)
+
+    def load(self, which):
+        return self.catalog.pyiceberg.load_table(self.names[which])
+
+    def append(self, which, **summary):
+        keys = {
+            "unreconciled": UNRECONCILED,
+            "reconciled": RECONCILED,
+            "reconciled_from": RECONCILED_FROM,
+            "staged_with": STAGED_WITH,
+        }
+        table = self.load(which)
+        table.append(ROW, snapshot_properties={keys[name]: str(value) for name, value in summary.items()})
+        return head_of(self.load(which))
+
+    def sequence(self, which, snapshot):
+        return self.load(which).metadata.snapshot_by_id(snapshot).sequence_number
+
+    def unreconciled(self):
+        return unreconciled(*(read_state(self.load(each)) for each in ("table", "letters")))
+
+
+@pytest.fixture
+def tables(catalog):
+    return Tables(catalog)
+
+
+def test_nothing_is_due_where_nothing_says_so(tables):
+    assert tables.unreconciled() is None
+    first = tables.append("table")
+    tables.append("letters", staged_with=first)
+    tables.append("table")
+    assert tables.unreconciled() is None, "they were published together"
+
+
+def test_commits_that_may_have_made_letters_obsolete_count_until_they_are_reconciled(tables):
+    tables.append("table")
+    tables.append("letters")
+    marked = tables.append("table", unreconciled="a")
+    assert tables.unreconciled() == Unreconciled("a@2", None, (marked,))
+    later = tables.append("table", unreconciled="b")
+    assert tables.unreconciled() == Unreconciled("b@3", None, (later, marked))
+    tables.append("letters", reconciled="a@2")
+    assert tables.unreconciled() == Unreconciled("b@3", None, (later,))
+    tables.append("letters", reconciled="b@3")
+    tables.append("letters")
+    assert tables.unreconciled() is None
+    again = tables.append("table", unreconciled="a")
+    assert tables.unreconciled() == Unreconciled("a@4", None, (again,))
+
+
+def test_letters_of_a_commit_that_never_was_are_due(tables):
+    tables.append("table")
+    stale = tables.append("letters", staged_with=17)
+    assert tables.unreconciled() == Unreconciled("published without its rows@1", None, (), (stale,))
+    marked = tables.append("table", unreconciled="a")
+    assert tables.unreconciled() == Unreconciled("a@2", None, (marked,), (stale,))
+    tables.append("letters", reconciled="a@2")
+    assert tables.unreconciled() is None
+    newer = tables.append("letters", staged_with=18)
+    assert tables.unreconciled() == Unreconciled("published without its rows@2", None, (), (newer,)), (
+        "the older one is reconciled"
+    )
+
+
+@pytest.mark.parametrize("keeps_parent", [True, False])
+def test_letters_of_an_expired_commit_are_not_due(keeps_parent, tables):
+    """PyIceberg takes a parent that expires out of its child."""
+    first = tables.append("table")
+    tables.append("letters", staged_with=first)
+    tables.append("table")
+    table = tables.load("table")
+    newest = table.metadata.snapshots[-1]
+    if not keeps_parent:
+        newest = newest.model_copy(update={"parent_snapshot_id": None})
+    table.metadata = table.metadata.model_copy(update={"snapshots": [newest]})
+    assert unreconciled(read_state(table), read_state(tables.load("letters"))) is None
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_letters_come_back_where_the_table_was_rolled_back_beyond_what_reconciled_them(told, tables):
+    first = tables.append("table")
+    with_letters = tables.append("letters")
+    tables.append("table", unreconciled="a")
+    between = tables.append("letters") if told else with_letters
+    tables.append("letters", reconciled="a@2", **({"reconciled_from": with_letters} if told else {}))
+    tables.load("table").manage_snapshots().rollback_to_snapshot(first).commit()
+    assert tables.unreconciled() == Unreconciled("rolled back: a@1", with_letters), between
+    tables.append("letters", reconciled="rolled back: a@1")
+    assert tables.unreconciled() is None, "once"
+
+
+def test_the_newest_open_mark_is_told_by_its_number_and_not_by_its_text(tables):
+    for _ in range(8):
+        tables.append("table")
+    tables.append("letters")
+    nine = tables.append("table", unreconciled="z@z")
+    ten = tables.append("table", unreconciled="a@a")
+    assert tables.unreconciled() == Unreconciled("a@a@10", None, (ten, nine))
+    tables.append("letters", reconciled="z@z@9")
+    assert tables.unreconciled() == Unreconciled("a@a@10", None, (ten,))
+
+
+def test_a_rollback_has_everything_looked_at_that_was_open_too(tables):
+    first = tables.append("table")
+    before = tables.append("letters")
+    stale = tables.append("letters", staged_with=17)
+    tables.append("table", unreconciled="a@b")
+    tables.append("letters", reconciled="a@b@2", reconciled_from=before)
+    tables.load("table").manage_snapshots().rollback_to_snapshot(first).commit()
+    newer = tables.append("letters", staged_with=18)
+    assert tables.unreconciled() == Unreconciled("rolled back: a@b@1", before, (), (newer,)), f"{stale} was reconciled"
+
+
+def test_snapshots_of_format_v1_are_told_apart_by_their_times(catalog):
+    tables = Tables(catalog)
+    for name in tables.names.values():
+        catalog.pyiceberg.drop_table(name)
+        catalog.pyiceberg.create_table(name, ROW.schema, properties={"format-version": "1"})
+    tables.append("table")
+    tables.append("letters")
+    marked = tables.append("table", unreconciled="a")
+    found = tables.unreconciled()
+    time = tables.load("table").metadata.snapshot_by_id(marked).timestamp_ms
+    assert found == Unreconciled(f"a@0.{time}", None, (marked,))
+    tables.append("letters", reconciled=found.mark)
+    assert tables.unreconciled() is None
+
+
+def test_letters_are_counted_by_the_summary_where_that_can_tell(tables):
+    first, second = tables.append("letters"), tables.append("letters")
+    table = tables.load("letters")
+    assert (dead_letters_in(table, first), dead_letters_in(table, second)) == (1, 2)
+    assert dead_letters_in(table, 17) is None
+    assert dead_letters_in(None, first) is None
+    told = {"total-records": "5"}
+    summary = SimpleNamespace(additional_properties=told)
+    one: Any = SimpleNamespace(metadata=SimpleNamespace(snapshot_by_id=lambda _: SimpleNamespace(summary=summary)))
+    assert dead_letters_in(one, 1) == 5
+    told["total-delete-files"] = "1"
+    assert dead_letters_in(one, 1) is None, "files of deletes may be about files that are gone"
+    without_totals(tables.catalog, SPEC.dead_letter_table)
+    bare = tables.load("letters")
+    assert "total-records" not in summary_of(bare.current_snapshot())
+    assert dead_letters_in(bare, second) is None
+
+
+@pytest.mark.parametrize(
+    ("taken", "given", "right"), [(0, 1, True), (1, 2, True), (0, 0, False), (1, 1, False), (0, 2, False)]
+)
+def test_what_is_left_is_counted_before_it_is_visible(taken, given, right, tables):
+    before, after = tables.append("letters"), tables.append("letters")
+    connections = SimpleNamespace(catalog=tables.catalog, spark=lambda: None)
+    if right:
+        reconcile._audit(context(connections), (before, after), taken, given)
+        return
+    told = (
+        f"Dead-letter table pizza.orders__dead_letters: 1 letters without {taken} that are rows by now, and with "
+        f"{given} others, are not the 2 that were staged"
+    )
+    with pytest.raises(AuditFailedError, match=told):
+        reconcile._audit(context(connections), (before, after), taken, given)
+
+
+def test_ranges_near_each_other_are_one():
+    ranges = [OffsetRange(1, 0, 5), OffsetRange(0, 20, 30), OffsetRange(0, 0, 10), OffsetRange(0, 5, 8)]
+    apart = [OffsetRange(0, 0, 10), OffsetRange(0, 20, 30), OffsetRange(1, 0, 5)]
+    assert joined_ranges(ranges, 10) == apart
+    assert joined_ranges(ranges, 11) == [OffsetRange(0, 0, 30), OffsetRange(1, 0, 5)]
+    assert joined_ranges(ranges, None) == [OffsetRange(0, 0, 30), OffsetRange(1, 0, 5)]
+    assert joined_ranges([], None) == []
+
+
+class Session:
+    """Notes what is read of which table, by Iceberg's read options, and which columns name the records of it."""
+
+    def __init__(self):
+        self.read = self
+        self.told: dict[str, Any] = {}
+
+    def format(self, name):
+        self.told["format"] = name
+        return self
+
+    def option(self, key, value):
+        self.told[key] = value
+        return self
+
+    def load(self, name):
+        return {**self.told, "table": name}
+
+    def keys(self, rows, column):
+        return rows, column
+
+
+def added(tables, which, snapshot, spec=SPEC):
+    session = Session()
+    connections: Any = SimpleNamespace(spark=lambda: session, catalog=tables.catalog, frames=session)
+    return added_keys(context(connections, spec), tables.names[which], tables.load(which), snapshot)
+
+
+@pytest.mark.parametrize(("which", "column"), [("table", "_kafka"), ("letters", None)])
+def test_of_a_snapshot_that_appends_only_its_own_files_are_read(tables, which, column):
+    parent, snapshot = tables.append(which), tables.append(which)
+    rows = {
+        "format": "iceberg",
+        "start-snapshot-id": str(parent),
+        "end-snapshot-id": str(snapshot),
+        "table": tables.catalog.spark_name(tables.names[which]),
+    }
+    assert added(tables, which, snapshot) == (rows, column)
+
+
+def test_all_is_read_where_a_snapshot_cannot_tell_what_it_added(tables):
+    first = tables.append("table")
+    assert added(tables, "table", first) is None, "it has no parent to read from"
+    assert added(tables, "table", first + 1) is None, "the table doesn't know it"
+    tables.append("table")
+    table = tables.load("table")
+    table.overwrite(ROW)
+    replaced = head_of(tables.load("table"))
+    assert added(tables, "table", replaced) is not None, "PyIceberg deletes first, and appends then"
+    deleted = tables.load("table").metadata.snapshot_by_id(replaced).parent_snapshot_id
+    assert added(tables, "table", deleted) is None, "it adds nothing"
+
+
+def test_all_is_read_where_the_parent_has_expired(tables):
+    first, second = tables.append("table"), tables.append("table")
+    tables.load("table").maintenance.expire_snapshots().by_id(first).commit()
+    assert added(tables, "table", second) is None
+
+
+def untouched(catalog, spec=SPEC, **asked):
+    """Reconcile with a session that nobody may ask for."""
+
+    def no_session():
+        raise AssertionError("Spark was touched")
+
+    connections: Any = SimpleNamespace(spark=no_session, catalog=catalog)
+    return reconcile.reconcile(context(connections, spec), **asked)
+
+
+def test_nothing_is_reconciled_without_both_tables_or_without_what_names_the_records(catalog):
+    assert untouched(catalog, forced=True) == 0
+    catalog.ensure_namespace("pizza")
+    catalog.pyiceberg.create_table(SPEC.dead_letter_table, ROW.schema).append(ROW)
+    assert untouched(catalog, forced=True) == 0, "letters alone"
+    catalog.pyiceberg.create_table(SPEC.identifier, ROW.schema)
+    assert untouched(catalog, forced=True) == 0, "a table without a snapshot has none of their records"
+    catalog.pyiceberg.load_table(SPEC.identifier).append(ROW)
+    assert untouched(catalog) == 0, "nothing is due"
+    with pytest.raises(AssertionError, match="Spark was touched"):
+        untouched(catalog, forced=True)
+    assert untouched(catalog, replace(SPEC, metadata_column=None), forced=True) == 0

@@ -1,0 +1,170 @@
+"""The setting `maintenance:`: that of a cluster, that of its topics over it, and what can't be."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from dagster.components.testing import create_defs_folder_sandbox
+from rich.console import Console
+from typer.testing import CliRunner
+
+import kafka_lake.cli.console
+import kafka_lake.cli.project
+import kafka_lake.maintenance.maintain
+from kafka_lake.cli.load_definitions import explanation
+from kafka_lake.cli.main import app
+from kafka_lake.config.maintenance import MaintenanceSettings
+from kafka_lake.config.topic import Topic
+from kafka_lake.maintenance.maintain import Due, Preview
+from kafka_lake.maintenance.old_rows import ExpiredRows
+from kafka_lake.maintenance.policy import Needs, TableHealth
+from kafka_lake.orchestration.metadata import topics_of
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake_tests.unit.orchestration.test_clusters import Documents, loaded, write
+
+
+def policies(documents: Documents) -> dict[str, Maintenance]:
+    """Return the policy of each topic of a project."""
+    with loaded(documents) as definitions:
+        return {each.full_topic: each.maintenance for each in topics_of(definitions.get_repository_def())}
+
+
+def refusal(documents: Documents) -> str:
+    with create_defs_folder_sandbox() as sandbox:
+        write(Path(sandbox.defs_folder_path), documents)
+        with pytest.raises(Exception, match=r"defs\.yaml") as refused, sandbox.build_all_defs():
+            pass
+        said = explanation(refused.value, sandbox.defs_folder_path)
+    assert said is not None
+    return str(said)
+
+
+def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> None:
+    found = policies(
+        {
+            "eu": "KafkaCluster\nname: eu\nmaintenance: {expire_after: 30d, row_retention: 90d, compact_every: 7}",
+            "us": "KafkaCluster\nname: us",
+            "plain": "KafkaTopic\ntopic: plain\ncluster: eu",
+            "own": "KafkaTopic\ntopic: own\ncluster: eu\ntable: {maintenance: {expire_after: 5d, row_retention: null}}",
+            "never": "KafkaTopic\ntopic: never\ncluster: us\ntable: {maintenance: {compact_every: null}}",
+            "quiet": "KafkaTopic\ntopic: quiet\ncluster: us\ntable: {maintenance: {enabled: false}}",
+        }
+    )
+    assert found == {
+        "eu/plain": Maintenance(expire_after="30d", keep_rows="90d", compact_every=7),
+        # What is written counts, be it the default or null.
+        "eu/own": Maintenance(expire_after="5d", keep_rows=None, compact_every=7),
+        "us/never": Maintenance(compact_every=None),
+        "us/quiet": Maintenance(enabled=False),
+    }
+
+
+def test_a_cluster_s_settings_are_those_of_each_table_unless_it_has_its_own() -> None:
+    tables = (
+        "tables:\n- {name: a, where: {field: k, equals: a}}\n"
+        "- {name: b, where: {field: k, equals: b}, maintenance: {expire_after: 9d}}\n- {name: t}"
+    )
+    documents = {"c": "KafkaCluster\nmaintenance: {expire_after: 30d}", "t": f"KafkaTopic\ntopic: t\n{tables}"}
+    with loaded(documents) as definitions:
+        (topic,) = topics_of(definitions.get_repository_def())
+    assert [each.maintenance.expire_after for each in topic.tables] == ["30d", "30d", "9d"]
+
+
+def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
+    found = policies({"one": "KafkaCluster\nmaintenance: {keep_snapshots: 7}", "t": "KafkaTopic\ntopic: t"})
+    assert found == {"t": Maintenance(keep_snapshots=7)}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "topic", "said"),
+    [
+        ("row_retention: 90d", "table: {write: upsert}", "a key that expired would look like one that never was"),
+        ("row_retention: 90d", "table: {metadata_column: null}", "row_retention: needs Kafka's timestamp"),
+        (
+            "row_retention: {older_than: 90d, by: at}",
+            "table: {columns: id bigint}",
+            "by: at isn't in columns:, which are id, _kafka",
+        ),
+        ("{}", "table: {maintenance: {row_retention: {by: at}}}", "older_than: is missing"),
+        ("row_retention: 90d", "topics: [a, b]\ntable: c", "row_retention: can't be combined with topics: yet"),
+        (
+            "row_retention: 90d",
+            "tables: [{name: a, where: {field: k, equals: a}}, {name: b}]",
+            "row_retention: can't be combined with tables: yet",
+        ),
+        ("expire_after: soon", "", "'soon' is not a duration"),
+        ("row_retention: 0d", "", "0d would delete every row"),
+        ("row_retention: 90", "", "YAML reads this value as the number 90"),
+    ],
+)
+def test_what_cannot_be_is_said_with_the_topic_or_the_document(cluster: str, topic: str, said: str) -> None:
+    given = "" if cluster == "{}" else f"\nmaintenance: {{{cluster}}}"
+    name = "" if topic.startswith("topics:") else "topic: shop.a\n"
+    text = refusal({"c": f"KafkaCluster\nread_committed: true{given}", "t": f"KafkaTopic\n{name}{topic}"})
+    assert said in text
+    assert "defs.yaml" in text or "Topic shop.a" in text
+
+
+def test_what_goes_well_together_is_not_refused() -> None:
+    for settings in (
+        {"write": "upsert", "maintenance": {"row_retention": None}},
+        {"metadata_column": None, "maintenance": {"row_retention": {"older_than": "90d", "by": "at"}}},
+        {
+            "columns": "id bigint, inner struct<at: date>",
+            "maintenance": {"row_retention": {"older_than": "90d", "by": "inner.at"}},
+        },
+        {
+            "columns": "id bigint",
+            "maintenance": {"row_retention": {"older_than": "90d", "by": "_kafka.timestamp"}},
+        },
+        {
+            "columns": "id bigint",
+            "transform": "a:b",
+            "maintenance": {"row_retention": {"older_than": "90d", "by": "made"}},
+        },
+    ):
+        Topic.model_validate({"topic": "t", "table": settings}).topic_table()
+
+
+def test_settings_over_none_are_the_settings() -> None:
+    assert MaintenanceSettings().policy() == Maintenance() == MaintenanceSettings().policy(MaintenanceSettings())
+
+
+def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    health = TableHealth(rows=10, data_files=2, size=100, delete_files=0, deleted_rows=0, commits=1, snapshots=2)
+    found = [
+        Preview(
+            Due(("lake", "orders"), Needs(health, rows="rows older than 90d")),
+            ExpiredRows(1234, 5, 6),
+        ),
+        Preview(Due(("lake", "orders__dead_letters"), Needs(health)), ExpiredRows(0, 0, 0)),
+        Preview(Due(("lake", "other"), Needs(health), left_alone=True)),
+    ]
+
+    @contextmanager
+    def at_hand(*_arguments: object, **_settings: object) -> Iterator[object]:
+        yield SimpleNamespace()
+
+    monkeypatch.setattr(kafka_lake.cli.project, "maintained_tables", lambda _name: [TopicTable("orders")])
+    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.maintenance.maintain, "preview", lambda *_: found)
+    monkeypatch.setattr(kafka_lake.cli.console, "out", Console(width=200))
+    result = CliRunner().invoke(app, ["maintain", "--dry-run"])
+    assert result.exit_code == 0
+    assert "rows older than 90d" in result.output
+    assert "lake.orders: 1,234 rows would expire: 5 whole files, and 6 that would be written again" in result.output
+    assert "lake.orders__dead_letters: 0 rows would expire: none is old" in result.output
+    assert "lake.other:" not in result.output
+    told = json.loads(CliRunner().invoke(app, ["maintain", "--dry-run", "--json"]).output)
+    assert [each["would_expire"] for each in told] == [
+        {"rows": 1234, "dropped": 5, "partly": 6},
+        {"rows": 0, "dropped": 0, "partly": 0},
+        None,
+    ]
+    refused = CliRunner().invoke(app, ["maintain", "--dry-run", "--yes"])
+    assert refused.exit_code == 1
+    assert "Leave one of them out" in (refused.output + str(refused.exception))

@@ -1,0 +1,212 @@
+"""Documents of derived tables: what they become in Dagster, and what is refused when definitions load."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from dagster.components.testing import create_defs_folder_sandbox
+
+from kafka_lake.cli.load_definitions import explanation
+from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.orchestration.derived_assets import DERIVED_TAG, derived_of
+from kafka_lake_tests.unit.orchestration.test_clusters import Documents, write
+
+REVENUE = {
+    "table": "revenue",
+    "from": ["orders"],
+    "write": "aggregate",
+    "key": {"hour": "date_trunc('hour', at)"},
+    "sql": "SELECT date_trunc('hour', at) AS hour, sum(total) AS revenue FROM orders GROUP BY ALL",
+}
+HOURS = "SELECT date_trunc('hour', at) AS hour FROM {} GROUP BY ALL"
+BIG = {"table": "big", "from": "orders", "write": "append", "sql": "SELECT * FROM orders WHERE total > 9"}
+PROJECT: Documents = {
+    "cluster": "KafkaCluster",
+    "orders": "KafkaTopic\ntopic: orders",
+    "users": "KafkaTopic\ntopic: users\ntable: {columns: id bigint, write: {mode: upsert, key: [id]}}",
+}
+
+
+@contextmanager
+def loaded(documents: Documents) -> Iterator[dg.Definitions]:
+    with create_defs_folder_sandbox() as sandbox:
+        write(sandbox.defs_folder_path, documents)
+        with sandbox.build_all_defs() as definitions:
+            yield definitions
+
+
+def refusal(documents: Documents) -> str:
+    with create_defs_folder_sandbox() as sandbox:
+        write(sandbox.defs_folder_path, documents)
+        with pytest.raises(Exception, match=r".") as refused, sandbox.build_all_defs():
+            pass
+        said = explanation(refused.value, sandbox.defs_folder_path)
+    assert said is not None, refused.value
+    return str(said)
+
+
+def with_derived(*tables: Mapping[str, Any]) -> Documents:
+    # JSON is YAML.
+    return {**PROJECT, **{f"d_{number}": f"DerivedTable\n{json.dumps(each)}" for number, each in enumerate(tables)}}
+
+
+def test_a_document_becomes_an_asset_below_its_upstream_tables() -> None:
+    joined = {
+        **BIG, "table": "priced", "from": ["lake.big"], "join": "users", "every": "0 * * * *",
+        "sql": "SELECT b.*, u.id AS uid FROM big b LEFT JOIN users u USING (id)",
+    }  # fmt: skip
+    with loaded(with_derived(REVENUE, BIG, joined)) as definitions:
+        repository = definitions.get_repository_def()
+        graph = repository.asset_graph
+        parents = {
+            name: {key.to_user_string() for key in graph.get(dg.AssetKey(["lake", name])).parent_keys}
+            for name in ("revenue", "big", "priced")
+        }
+        assert parents == {"revenue": {"lake/orders"}, "big": {"lake/orders"}, "priced": {"lake/big", "lake/users"}}
+        node = graph.get(dg.AssetKey(["lake", "revenue"]))
+        assert (node.partitions_def, node.pools) == (None, {"table_lake_revenue"})
+        assert {key.name for key in node.check_keys} == {"audit"}
+        assert "keyed" in (node.description or "")
+        sensor = repository.get_sensor_def("derived_tables")
+        chosen: Any = sensor.asset_selection
+        assert len(chosen.resolve(graph)) == 3
+        assert [each.cron_schedule for each in repository.schedule_defs] == ["0 * * * *"]
+        specs = {each.table: each for each in derived_of(repository)}
+        assert specs["revenue"] == DerivedTable(
+            table="revenue", sources=("orders",), write="aggregate", key=REVENUE["key"], sql=REVENUE["sql"]
+        )
+        assert specs["priced"].upstream == {"big": ("lake", "big")}
+        assert node.tags[DERIVED_TAG] == ""
+
+
+def test_a_project_without_derived_tables_has_no_sensor_for_them() -> None:
+    with loaded(PROJECT) as definitions:
+        assert "derived_tables" not in {each.name for each in definitions.get_repository_def().sensor_defs}
+
+
+def test_a_key_of_columns_is_a_list_or_one_name() -> None:
+    newest = {"table": "newest", "from": ["orders"], "write": "upsert", "key": "id", "sql": "SELECT id FROM orders"}
+    with loaded(with_derived(newest, {**newest, "table": "other", "key": ["id"]})) as definitions:
+        assert [each.key for each in derived_of(definitions.get_repository_def())] == [{"id": "id"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"from": ["ordres"], "sql": HOURS.format("ordres")}, r"from: lake.ordres.*Is it"),
+        ({"from": ["users"], "sql": HOURS.format("users")}, r"lake.users is a keyed table.*replace"),
+        ({"from": ["orders__dead_letters"], "sql": HOURS.format("orders__dead_letters")}, r"isn't a log"),
+        ({"table": "orders"}, r"would be topic orders's, too"),
+        ({"table": "users"}, r"would be topic users's, too"),
+        ({"sql": "SELECT sum(total) AS total FROM orders"}, r"key: hour is no column of the result"),
+        ({"verify": -1}, r"verify"),
+        ({"write": "merge"}, r"append"),
+        ({"every": "sometimes"}, r"every: 'sometimes' is neither news nor a duration"),
+        ({"from": []}, r"from"),
+        ({"sql": None}, r"sql: or transform: is needed"),
+        ({"colour": "red"}, r"colour"),
+        ({"rules": [{"not_null": ["hour"], "on_failure": "dead_letter"}]}, r"rules: number 1 \(not_null\): on_failure"),
+        ({"rules": [{"not_null": ["hour"], "fail_above": "5%"}]}, r"fail_above: has no effect.*on_failure: warn"),
+        ({"rules": [{"not_null": ["hour"]}] * 2}, r"rules: not_null_hour is there twice"),
+        ({"rules": [{"range": {"column": "revenue"}}]}, r"range never fails"),
+    ],
+)
+def test_what_can_not_be_meant_is_refused_at_load(change: dict[str, Any], said: str) -> None:
+    text = refusal(with_derived({**REVENUE, **change}))
+    assert re.search(said, " ".join(text.split())), text
+
+
+def test_rules_are_checks_that_fail_a_run_by_default() -> None:
+    rules = [{"not_null": ["hour"]}, {"range": {"column": "revenue", "min": 0}, "on_failure": "warn"}]
+    with loaded(with_derived({**REVENUE, "rules": rules})) as definitions:
+        repository = definitions.get_repository_def()
+        graph = repository.asset_graph
+        keys = graph.get(dg.AssetKey(["lake", "revenue"])).check_keys
+        blocking = {each.name: graph.get_check_spec(each).blocking for each in keys}
+        assert blocking == {
+            "audit": True, "rule_not_null_hour": True, "rule_range_revenue": False,
+        }  # fmt: skip
+        (spec,) = derived_of(repository)
+        assert [each.on_failure for each in spec.named_rules] == ["fail", "warn"]
+
+
+def test_tables_that_are_made_from_each_other_are_refused() -> None:
+    one = {**BIG, "table": "one", "from": ["two"], "sql": "SELECT * FROM two"}
+    two = {**BIG, "table": "two", "from": ["one"], "sql": "SELECT * FROM one"}
+    assert "made from itself: lake." in refusal(with_derived(one, two))
+
+
+def test_two_documents_for_one_table_are_refused() -> None:
+    assert "another derived table's, too" in refusal(with_derived(BIG, BIG))
+
+
+def test_table_whose_rows_change_is_read_only_as_a_whole() -> None:
+    up, below = {**REVENUE, "table": "up"}, {**BIG, "table": "below", "from": ["up"], "sql": "SELECT * FROM up"}
+    assert "lake.up is a derived table" in refusal(with_derived(up, below))
+    with loaded(with_derived(up, {**below, "write": "replace"})):
+        pass
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "derived-tables.md"
+EXAMPLES = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(type: .*?)```", PAGE.read_text(), re.DOTALL)]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each["attributes"]["table"])
+def test_each_example_of_the_page_loads(example: dict[str, Any]) -> None:
+    attributes = example["attributes"]
+    topics = {
+        name: f"KafkaTopic\ntopic: {name}"
+        + ("\ntable: {write: {mode: upsert, key: [id]}}" if name == "customers" else "")
+        for name in [*attributes["from"], *attributes.get("join", [])]
+    }
+    kind = example["type"].removeprefix("kafka_lake.")
+    with loaded({"cluster": "KafkaCluster", **topics, "derived": f"{kind}\n{json.dumps(attributes)}"}) as definitions:
+        assert [each.table for each in derived_of(definitions.get_repository_def())] == [attributes["table"]]
+
+
+def test_the_page_has_an_example_of_each_way_to_write() -> None:
+    assert {each["attributes"]["write"] for each in EXAMPLES} == {"append", "upsert", "aggregate", "replace"}
+
+
+def test_partitions_are_dagsters_and_need_a_column_and_a_first_day() -> None:
+    daily = {**BIG, "partitions": "daily(at, 2026-11-01)"}
+    with loaded(with_derived(daily, {**REVENUE, "from": ["orders"], "partitions": "hourly(hour, 2026-11-24)"})) as defs:
+        graph = defs.get_repository_def().asset_graph
+        days, hours = (graph.get(dg.AssetKey(["lake", name])).partitions_def for name in ("big", "revenue"))
+        assert isinstance(days, dg.TimeWindowPartitionsDefinition)
+        assert isinstance(hours, dg.TimeWindowPartitionsDefinition)
+        assert days.get_first_partition_key() == "2026-11-01"
+        # The day that has begun is one, too.
+        assert days.get_last_partition_key() == f"{datetime.now(UTC):%Y-%m-%d}"
+        assert hours.get_first_partition_key() == "2026-11-24-00:00"
+        topic = graph.get_partition_mapping(dg.AssetKey(["lake", "big"]), dg.AssetKey(["lake", "orders"]))
+        assert isinstance(topic, dg.AllPartitionMapping)
+    below = {
+        **BIG,
+        "table": "below",
+        "from": ["big"],
+        "sql": "SELECT * FROM big",
+        "partitions": "daily(at, 2026-11-01)",
+    }
+    # Of tables with partitions and without.
+    with loaded(with_derived(BIG, below)) as defs:
+        assert defs.get_repository_def().asset_graph.get(dg.AssetKey(["lake", "below"])).partitions_def is not None
+    with loaded(with_derived({**BIG, "partitions": "monthly(at, 2026-01-01)"}, {**below, "partitions": None})) as defs:
+        assert defs.get_repository_def().asset_graph.get(dg.AssetKey(["lake", "below"])).partitions_def is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["daily(at)", "weekly(at, 2026-11-01)", "daily(at, 2026-13-01)", "daily(, 2026-11-01)", "monthly(at, 2026-01-15)"],
+)
+def test_what_are_no_partitions_is_refused(text: str) -> None:
+    said = refusal(with_derived({**BIG, "partitions": text}))
+    assert f"partitions: {text!r} doesn't name" in said
+    assert "Write daily(ordered_at, 2026-01-01)" in said

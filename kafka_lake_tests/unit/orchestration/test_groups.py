@@ -1,0 +1,83 @@
+"""Which due topics share a run."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_lake.orchestration.keys import pool_name, table_key
+from kafka_lake.orchestration.sensors.requests import FAILED, FAR_BEHIND, Due, Sharing, groups
+from kafka_lake.spec.topic_table import TopicTable
+
+SPEC = TopicTable("pizzas", "pizza", "orders")
+SHARING = Sharing(places=3)
+
+
+def due(count: int, offsets: int = 10) -> list[Due]:
+    return [Due(f"t{number:02}", offsets) for number in range(count)]
+
+
+def test_few_due_topics_share_one_run():
+    assert groups(due(4), 0, 3) == [["t00", "t01", "t02", "t03"]]
+
+
+def test_many_due_topics_fill_all_places_but_one():
+    found = groups(due(50), 0, 3)
+    assert [len(each) for each in found] == [25, 25]
+    assert sorted(name for each in found for name in each) == [each.name for each in due(50)]
+
+
+@pytest.mark.parametrize(("in_flight", "runs"), [(1, 1), (2, 1), (3, 0), (4, 0)])
+def test_runs_in_flight_leave_fewer_places(in_flight, runs):
+    assert len(groups(due(50), in_flight, 3)) == runs
+
+
+def test_one_place_serves_all_topics():
+    assert groups(due(5), 0, 1) == [["t00", "t01", "t02", "t03", "t04"]]
+
+
+def test_pending_records_are_dealt_evenly():
+    found = groups([*due(8), Due("large", 900_000), Due("larger", 1_000_000)], 0, 3)
+    assert [len(each) for each in found] == [5, 5]
+    assert [{"large", "larger"} & set(each) for each in found] == [{"large"}, {"larger"}]
+
+
+def test_topics_beyond_the_limit_of_a_run_wait():
+    assert len(groups(due(20, FAR_BEHIND), 2, 3)[0]) == 5
+
+
+def test_topic_far_behind_shares_no_run():
+    assert Due("t", FAR_BEHIND).shares
+    assert not Due("t", FAR_BEHIND + 1).shares
+    assert not Due("t", 1, alone=FAILED).shares
+
+
+@given(st.lists(st.integers(0, FAR_BEHIND), max_size=60), st.integers(0, 9), st.integers(1, 9))
+def test_no_topic_is_in_two_runs_and_no_run_is_empty(pending, in_flight, places):
+    topics = [Due(f"t{number}", offsets) for number, offsets in enumerate(pending)]
+    found = groups(topics, in_flight, places)
+    names = [name for each in found for name in each]
+    assert len(names) == len(set(names))
+    assert all(found)
+    assert in_flight + len(found) <= max(places, in_flight)
+    offsets = {each.name: each.offsets for each in topics}
+    assert all(sum(offsets[name] for name in each) <= 5 * FAR_BEHIND for each in found)
+    assert bool(found) == (bool(topics) and in_flight < places)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sharing", "failures", "pools", "reason"),
+    [
+        (SPEC, SHARING, 0, (), ""),
+        (SPEC, SHARING, 1, (), FAILED),
+        (SPEC, replace(SHARING, continuous=frozenset([table_key(SPEC)])), 0, (), "continue for hours"),
+        (replace(SPEC, transform="shop:loud"), SHARING, 0, (), "transform"),
+        (replace(SPEC, topics=("pizzas", "pasta")), SHARING, 0, (), "several topics"),
+        (SPEC, SHARING, 0, (pool_name(SPEC),), "has its pool"),
+    ],
+)
+def test_topic_that_could_hold_others_up_has_its_own_run(spec, sharing, failures, pools, reason):
+    found = sharing.why_alone(spec, failures, pools)
+    assert reason in found
+    assert bool(found) == bool(reason)
