@@ -264,7 +264,7 @@ class TableSettings(Settings):
     maintenance: MaintenanceSettings | None = Field(
         default=None,
         description="How the table is kept fast: small files are compacted, and old snapshots expire. See "
-        "[maintenance](configuration.md#maintenance).",
+        "[maintenance](maintenance.md#settings).",
         examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
     owners: TextOrList = Field(default_factory=list, description="Owners, as Dagster shows them.")

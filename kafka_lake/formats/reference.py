@@ -293,5 +293,5 @@ def tables() -> Mapping[str, str]:
         "json-schema": table(("JSON Schema", "Spark", ""), JSON_SCHEMA_TYPES, code=2),
         "json": table(("column", "what fits", "becomes", "doesn't fit"), _json_values(), code=1),
         "json-inference": table(("values of a new field", "its column", ""), _json_inference()),
-        "errors": table(("class", "meaning"), ERROR_CLASSES.items(), code=1),
+        "dead-letter-classes": table(("class", "meaning"), ERROR_CLASSES.items(), code=1),
     }
