@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
     if name in _COMPONENTS:
         return getattr(import_module("kafka_lake.orchestration"), name)
     if name == "CheckResult":
-        return import_module("kafka_lake.quality.check").CheckResult
+        return import_module("kafka_lake.quality.custom_check").CheckResult
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

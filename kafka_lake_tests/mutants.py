@@ -31,7 +31,7 @@ _REASONS = {
     # The column of a scan; a falsy value for another one; the text for a snapshot without a position, refused anyway.
     "ingest.audit.x_audit": _SPARK_OR_EQUAL,
     # A history without a snapshot; a falsy value for another one; a number that only the marked snapshot itself has.
-    "ingest.dead_letters.unreconciled.x_unreconciled": _EQUAL,
+    "ingest.dead_letters.pending.x_unreconciled": _EQUAL,
     # The remedy of a loss; the beginning of a partition that neither position nor watermarks know.
     "ingest.plan.append.x_backlog": _SENTENCE_OR_EQUAL,
     "ingest.audit.x_partitions_of": _EQUAL,

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from kafka_lake.catalog.branches import StagingBranch, branch_name
 from kafka_lake.catalog.positions import POSITION, RECONCILE, TableState, author_summary, read_state, summary_of
 from kafka_lake.common.offsets import OffsetRange, joined_ranges, positions_to_json
-from kafka_lake.dead_letters.unreconciled import RECONCILED, RECONCILED_FROM, Unreconciled, unreconciled
+from kafka_lake.dead_letters.pending import RECONCILED, RECONCILED_FROM, Pending, pending_reconciliation
 from kafka_lake.engine.frames import RECORD, Frames, kept
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.runtime.context import Connections, Context
@@ -79,7 +79,7 @@ def reconcile(
     if loaded[0] is None or loaded[1] is None or spec.metadata_column is None:
         return 0
     table, dead_letters = read_state(loaded[0]), read_state(loaded[1])
-    found = unreconciled(table, dead_letters)
+    found = pending_reconciliation(table, dead_letters)
     if (
         dead_letters.head is None
         or table.head is None
@@ -149,7 +149,7 @@ class _Case:
     context: Context
     table: TableState
     dead_letters: TableState
-    found: Unreconciled | None
+    found: Pending | None
     forced: bool
     among: DataFrame | None
     relabelled: DataFrame | None

@@ -33,7 +33,7 @@ from kafka_lake.maintenance.clean import sweep
 from kafka_lake.maintenance.maintain import maintain
 from kafka_lake.runtime.context import call, short_pauses
 from kafka_lake.schema.rules import needed_changes
-from kafka_lake.writers.schema import arrow_columns
+from kafka_lake.writers.schema_changes import arrow_columns
 
 _ATTEMPTS = 5
 _ROWS_WORTH_A_PARTITION = 250_000

@@ -32,9 +32,9 @@ from kafka_lake.derived.upstream import REBUILD, REWRITE
 from kafka_lake.derived.verify import verify
 from kafka_lake.errors import AuditFailedError, ConfigurationError
 from kafka_lake.ingest.publish import GateFailedError
-from kafka_lake.quality.asked import Asked, referred
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.result import RuleResult
+from kafka_lake.quality.validation import Validation, referenced_tables
 from kafka_lake.runtime.commit import Finding, rule_finding
 from kafka_lake.writers.frames import append, shaped
 from kafka_lake.writers.staged import StagedTable, staged_table
@@ -213,9 +213,9 @@ def _check_rules(
     results: Sequence[RuleResult] = [RuleResult(rule, 0, 0) for rule in rules]
     if count or whole:
         column = ORIGIN if spec.is_row_wise else None
-        tables = referred(engine, rules, f"Table {spec.name}")
+        tables = referenced_tables(engine, rules, f"Table {spec.name}")
         results = evaluate(
-            Asked(spec.name, rules, rows, column=column, declared=True, what="Table", tables=tables)
+            Validation(spec.name, rules, rows, column=column, declared=True, what="Table", tables=tables)
         ).results
     findings = list(map(rule_finding, results))
     if failed := [each for each in findings if each.refuses]:

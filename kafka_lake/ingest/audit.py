@@ -18,11 +18,11 @@ from kafka_lake.runtime.task.report import Span
 from kafka_lake.schema.evolution.model import Conflict
 from kafka_lake.schema.rules import Change, changes
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.dead_letter_rows import added_rows
-from kafka_lake.writers.schema import SchemaRefusedError
+from kafka_lake.writers.dead_letters import added_rows
+from kafka_lake.writers.history.versions import HistoryResult
+from kafka_lake.writers.schema_changes import SchemaRefusedError
 from kafka_lake.writers.staged import Staged
-from kafka_lake.writers.upsert.history import HistoryBatch
-from kafka_lake.writers.upsert.merge import KeyedBatch
+from kafka_lake.writers.upsert.merge import UpsertResult
 
 # Lines about columns that are left out: their names may be data.
 _NOTED = 100
@@ -117,7 +117,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
     return Finding("row_count", tuple(problems), facts)
 
 
-def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedBatch | HistoryBatch) -> Finding:
+def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: UpsertResult | HistoryResult) -> Finding:
     """Check that changes and dead letters make up the records, and that each key is as its changes left it."""
     problems = [*batch.problems]
     if batch.changes + staged.failed != staged.records:

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.common.offsets import Position
 from kafka_lake.common.records import without_time
+from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.dead_letters.reconcile import reconcile
-from kafka_lake.dead_letters.unreconciled import unreconciled
 from kafka_lake.errors import TableError
 from kafka_lake.formats.excepted import refuse_excepted
 from kafka_lake.formats.key_columns import refuse_other_keys
@@ -32,7 +32,7 @@ from kafka_lake.routing.conditions import telling
 from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.writers.schema import SchemaRefusedError
+from kafka_lake.writers.schema_changes import SchemaRefusedError
 from kafka_lake.writers.stage import stage
 from kafka_lake.writers.staged import Staged
 
@@ -146,7 +146,7 @@ def _find(attempt: Attempt) -> Tables:
     if attempt.share is not None:
         attempt.share.knows(found.table)
     _refuse_other_tables(context, found.table)
-    if found.dead_letters and found.table and unreconciled(found.table, found.dead_letters):
+    if found.dead_letters and found.table and pending_reconciliation(found.table, found.dead_letters):
         reconcile(context)
         found = tables(context)
     state = found.table

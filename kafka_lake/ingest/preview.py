@@ -30,8 +30,8 @@ from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.schema.rules import Change, needed_changes
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.dead_letter_rows import classes_of
-from kafka_lake.writers.schema import arrow_columns, plan_schema, refuse_changes, refuse_too_many
+from kafka_lake.writers.dead_letters import classes_of
+from kafka_lake.writers.schema_changes import arrow_columns, plan_schema, refuse_changes, refuse_too_many
 
 _PASSES = 4
 

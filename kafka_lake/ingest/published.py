@@ -38,8 +38,8 @@ from kafka_lake.errors import TableError
 from kafka_lake.formats.rows import DELETED, change_columns
 from kafka_lake.ingest.audit import data_loss, schema_evolution
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.quality.asked import Asked, referred
 from kafka_lake.quality.evaluate import evaluate
+from kafka_lake.quality.validation import Validation, referenced_tables
 from kafka_lake.runtime.commit import Finding, PublishedNote, moment, rule_finding
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.record_keys import metadata_column_of, state_of
@@ -232,7 +232,7 @@ def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Ru
             rows = rows.filter(~F.coalesce(F.col(DELETED), F.lit(False)))
         # What is in the table already, no rule takes out: that it is there is the problem.
         strict = tuple(rule if rule.on_failure == "warn" else replace(rule, on_failure="fail") for rule in alone)
-        tables = referred(connections, strict, f"Topic {spec.topic}")
-        asked = Asked(topic=spec.topic, rules=strict, rows=rows, column=metadata_column_of(spec), tables=tables)
+        tables = referenced_tables(connections, strict, f"Topic {spec.topic}")
+        asked = Validation(topic=spec.topic, rules=strict, rows=rows, column=metadata_column_of(spec), tables=tables)
         found += [rule_finding(each) for each in evaluate(asked).results]
     return found

@@ -10,7 +10,7 @@ from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.kafka.records import read_ranges
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.writers.arrow_tables import Prewritten
+from kafka_lake.writers.append_tables import Prewritten
 
 NewTables = tuple[tuple[str, str, str], ...]
 

@@ -26,7 +26,7 @@ from kafka_lake.runtime.context import Connections, Context, Observer
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.spark_decoding import SparkDecoding
+from kafka_lake.writers.decoding import SparkDecoding
 
 log = logging.getLogger(RUNS)
 # Without a handler Python would print warnings, which Dagster and the progress bar show already.

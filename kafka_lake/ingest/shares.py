@@ -36,7 +36,7 @@ from kafka_lake.routing.conditions import (
 )
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan, Share, can_be_parted, part, position_only
-from kafka_lake.writers.dead_letter_rows import named
+from kafka_lake.writers.dead_letters import named
 
 _LEVEL = StorageLevel.MEMORY_AND_DISK
 _ORDER = ("_route", "partition", "offset")

@@ -21,7 +21,7 @@ from kafka_lake.catalog.positions import (
 )
 from kafka_lake.catalog.totals import totals_of
 from kafka_lake.common.offsets import Position, Watermarks
-from kafka_lake.dead_letters.unreconciled import unreconciled
+from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.adopt import filled_by
 from kafka_lake.ingest.plan.append import start_offsets
@@ -280,4 +280,4 @@ def left_by(context: Context, found: Tables, staged: Staged) -> Tables | None:
         return None
     left = state_of(context.spec, table)
     beside = state_of(context.spec, dead_letters) if dead_letters else None
-    return None if beside and unreconciled(left, beside) else Tables(left, beside)
+    return None if beside and pending_reconciliation(left, beside) else Tables(left, beside)

@@ -11,7 +11,7 @@ from kafka_lake.ingest.table_state import Tables, tables
 from kafka_lake.routing.conditions import ROUTE, UNMATCHED
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.writers.arrow_tables import Prewritten, prewritten, table_to_write, write_tables
+from kafka_lake.writers.append_tables import Prewritten, prewritten, table_to_write, write_tables
 
 Found = tuple[Context, Tables]
 """What a run works with for a table, and the table itself."""

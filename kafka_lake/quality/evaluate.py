@@ -8,12 +8,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.engine.task_frames import told
-from kafka_lake.quality.asked import Asked, Verdict, first_place, places, refused_by, where
-from kafka_lake.quality.by_spark import by_spark, column_at
-from kafka_lake.quality.check import run_check
+from kafka_lake.quality.custom_check import run_check
 from kafka_lake.quality.result import Refused, RuleResult
 from kafka_lake.quality.row_rules import row_rules
+from kafka_lake.quality.spark_rules import by_spark, column_at
 from kafka_lake.quality.task.rules import BROKEN, LEFT_OUT, UNANSWERED, ask
+from kafka_lake.quality.validation import Validation, ValidationResult, first_place, places, refused_by, where
 from kafka_lake.spec.rule import BY_ARROW, Rule
 
 _ANSWERED = T.StructType(
@@ -27,7 +27,7 @@ _ANSWERED = T.StructType(
 )
 
 
-def by_arrow(asked: Asked) -> Verdict:
+def by_arrow(asked: Validation) -> ValidationResult:
     """Evaluate rules of single rows; raises as `row_rules`."""
     columns = T.StructType([column for column in asked.rows.schema if column.name != asked.untold])
     rules = row_rules(asked.subject, asked.rules, columns, asked.declared)
@@ -44,14 +44,14 @@ def by_arrow(asked: Asked) -> Verdict:
     }
     results = rules.results(counted["rows"], answers)
     if any(each.fails for each in results) or not any(each.refuses_rows for each in results):
-        return Verdict(results)
+        return ValidationResult(results)
     refusing = sum(1 << n for n, rule in enumerate(rules.rules) if rule.error_class)
     found = answered.filter(F.col(BROKEN).bitwiseAND(F.lit(refusing)) != 0).toArrow()
 
     def broken(code: int) -> list[Rule]:
         return [rule for n, rule in enumerate(rules.rules) if code >> n & 1]
 
-    return Verdict(results, refused_by(found, broken))
+    return ValidationResult(results, refused_by(found, broken))
 
 
 def _counts(count: int) -> list[Column]:
@@ -67,7 +67,7 @@ def _counts(count: int) -> list[Column]:
 _BY_SPARK = ("expression", "unique", "foreign_key", "row_count", "null_share")
 
 
-def evaluate(asked: Asked) -> Verdict:
+def evaluate(asked: Validation) -> ValidationResult:
     """Evaluate rules, each kind by its engine."""
     results, refused = dict[Rule, RuleResult](), list[Refused]()
     for engine, kinds in ((by_arrow, BY_ARROW), (by_spark, _BY_SPARK), (_by_checks, ("check",))):
@@ -81,14 +81,16 @@ def evaluate(asked: Asked) -> Verdict:
             asked = replace(asked, rows=verdict.refused.left(asked.rows, asked.column))
     found = tuple(results[rule] for rule in asked.rules)
     fails = any(each.fails for each in found)
-    return Verdict(found, None if fails or not refused else reduce(Refused.and_, refused))
+    return ValidationResult(found, None if fails or not refused else reduce(Refused.and_, refused))
 
 
-def _by_checks(asked: Asked) -> Verdict:
+def _by_checks(asked: Validation) -> ValidationResult:
     """Call custom checks with the rows that the other rules leave, if there are any."""
     rows = asked.rows if asked.untold is None else asked.rows.drop(asked.untold)
     count = rows.count()
     if not count:
-        return Verdict(tuple(RuleResult(rule, 0, 0) for rule in asked.rules))
+        return ValidationResult(tuple(RuleResult(rule, 0, 0) for rule in asked.rules))
     found = {rule: run_check(str(rule.entry.check), rows, asked.samples, asked.mask) for rule in asked.rules}
-    return Verdict(tuple(RuleResult(rule, count, int(bool(c.failures)), checked=c) for rule, c in found.items()))
+    return ValidationResult(
+        tuple(RuleResult(rule, count, int(bool(c.failures)), checked=c) for rule, c in found.items())
+    )

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.quality.check import Checked
+from kafka_lake.quality.custom_check import Checked
 from kafka_lake.quality.task import rules
 from kafka_lake.quality.volume import VolumeFound
 from kafka_lake.spec.rule import Rule

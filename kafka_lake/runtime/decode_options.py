@@ -15,8 +15,8 @@ from kafka_lake.catalog.positions import TableState
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.decoder import Decoder
 from kafka_lake.formats.task.error_classes import UNDECODABLE
-from kafka_lake.quality.asked import Asked, Verdict
 from kafka_lake.quality.result import Refused, RuleResult
+from kafka_lake.quality.validation import Validation, ValidationResult
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.runtime.plan import Plan
@@ -74,7 +74,7 @@ class Written:
     Args:
         files: Iceberg's descriptions of them.
         counts: The batch's metrics, as `batch_metrics` and the decoder name them.
-        judged: Gives the records with ``error_class`` and ``error_message``, or only those that failed, lazy.
+        with_errors: Gives the records with ``error_class`` and ``error_message``, or only those that failed, lazy.
         spans: The rows by task and Kafka partition; None if only a scan can count them.
         rules: What rules of single rows found while the rows were written; None if none was asked.
         classes: The failed records by class; None if they haven't been counted by class.
@@ -84,7 +84,7 @@ class Written:
 
     files: tuple[Any, ...]
     counts: Mapping[str, Any]
-    judged: Callable[[], DataFrame]
+    with_errors: Callable[[], DataFrame]
     spans: tuple[Span, ...] | None = None
     rules: tuple[RuleResult, ...] | None = None
     classes: tuple[DeadLetterClass, ...] | None = None
@@ -105,13 +105,12 @@ class Decoded:
     Args:
         rows: Those of the table, lazy.
         counts: Gives the batch's metrics, once the rows have been written.
-        judged: Gives the records with ``error_class`` and ``error_message``, lazy: few batches have dead letters, and
-            what decodes for messages is built for those alone.
+        with_errors: Returns the records with ``error_class`` and ``error_message``, lazy.
     """
 
     rows: DataFrame
     counts: Callable[[], dict[str, Any]]
-    judged: Callable[[], DataFrame]
+    with_errors: Callable[[], DataFrame]
 
 
 class Decoding(Protocol):
@@ -124,7 +123,7 @@ class Decoding(Protocol):
         """Return the decoder that makes a dead letter of every record."""
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
-        """Create the topic's table; `kafka_lake.writers.schema.create_table` says more."""
+        """Create the topic's table; `kafka_lake.writers.schema_changes.create_table` says more."""
 
     def evolve_table(
         self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame
@@ -169,10 +168,10 @@ class Decoding(Protocol):
             refused: Records that become no row although they decode.
         """
 
-    def evaluate(self, asked: Asked) -> Verdict:
+    def evaluate(self, asked: Validation) -> ValidationResult:
         """Ask rules of rows; raises as `kafka_lake.quality.evaluate.evaluate`."""
 
-    def dead_letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
+    def dead_letters(self, spec: TopicTable, with_errors: DataFrame, run_id: str, topic_id: str) -> DataFrame:
         """Return the records that became no row, as rows of the dead-letter table.
 
         Args:

@@ -10,32 +10,32 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.cdc.task.change import READ, UPSERT
-from kafka_lake.quality.asked import Asked, Referred, Verdict, referred
 from kafka_lake.quality.result import RuleResult, commit_result
+from kafka_lake.quality.validation import ReferencedTable, Validation, ValidationResult, referenced_tables
 from kafka_lake.quality.volume import SECONDS, VolumeFound, starts_before, volume_of
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import at_version, metadata_column_of
 from kafka_lake.spec.rule import BY_ARROW, Rule
-from kafka_lake.writers.dead_letter_rows import added_rows
+from kafka_lake.writers.dead_letters import added_rows
 from kafka_lake.writers.staged import StagedTable
-from kafka_lake.writers.upsert.keys import DOES, KEPT, OURS, quoted
+from kafka_lake.writers.upsert.keys import INTERNAL, OPERATION, UNCHANGED, quoted
 
 _MOST_CACHED = 1000
 _volumes: dict[tuple[str, str, int], VolumeFound] = {}
 
 
-def check_rows(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> Verdict:
+def check_rows(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> ValidationResult:
     """Check the rows that a commit adds."""
     rules = _rules(context, plan)
     if not rules:
-        return Verdict()
+        return ValidationResult()
     known = {rule: _volume(context, plan, staged, rule) for rule in rules if rule.kind == "volume"}
     known |= {result.rule: result for result in staged.rules or ()}
     if not any(rule.kind in BY_ARROW and rule not in known for rule in rules):
         # No other rule takes rows away before these are asked.
         known |= {rule: commit_result(rule, staged.rows) for rule in rules if rule.kind == "row_count" and staged.rows}
-    left, verdict = tuple(rule for rule in rules if rule not in known), Verdict()
+    left, verdict = tuple(rule for rule in rules if rule not in known), ValidationResult()
     if not staged.rows:
         known |= {rule: _of_no_rows(rule, plan) for rule in left}
     elif left:
@@ -44,7 +44,7 @@ def check_rows(context: Context, plan: Plan, staged: StagedTable, declared: bool
     context.observer.step_done("rules evaluated")
     # A commit that fails makes no dead letters.
     refused = None if any(each.fails for each in known.values()) else verdict.refused
-    return Verdict(tuple(known[rule] for rule in rules), refused)
+    return ValidationResult(tuple(known[rule] for rule in rules), refused)
 
 
 def _volume(context: Context, plan: Plan, staged: StagedTable, rule: Rule) -> RuleResult:
@@ -54,29 +54,29 @@ def _volume(context: Context, plan: Plan, staged: StagedTable, rule: Rule) -> Ru
     return RuleResult(rule, staged.rows, int(found.is_broken), volume=found)
 
 
-def check_changes(context: Context, plan: Plan, changes: DataFrame, *, declared: bool) -> Verdict:
+def check_changes(context: Context, plan: Plan, changes: DataFrame, *, declared: bool) -> ValidationResult:
     """Check the changes of an upsert table or history that bring a row; deletes aren't checked.
 
     A column that a change leaves unchanged counts as null, which `not_null` doesn't refuse.
     """
     rules = _rules(context, plan)
     if not rules:
-        return Verdict()
-    brings = changes.filter(F.col(DOES).isin(UPSERT, READ))
+        return ValidationResult()
+    brings = changes.filter(F.col(OPERATION).isin(UPSERT, READ))
     if brings.isEmpty():
-        return Verdict(tuple(_of_no_rows(rule, plan) for rule in rules))
+        return ValidationResult(tuple(_of_no_rows(rule, plan) for rule in rules))
     untold = {
-        name: F.when(~F.array_contains(F.col(KEPT), name), F.col(quoted(name)))
+        name: F.when(~F.array_contains(F.col(UNCHANGED), name), F.col(quoted(name)))
         for name in brings.columns
-        if not name.startswith(OURS)
+        if not name.startswith(INTERNAL)
     }
-    asked = Asked(
+    asked = Validation(
         topic=context.spec.topic,
         rules=rules,
-        rows=brings.select(*[column.alias(name) for name, column in untold.items()], KEPT),
+        rows=brings.select(*[column.alias(name) for name, column in untold.items()], UNCHANGED),
         column=metadata_column_of(context.spec),
         declared=declared,
-        untold=KEPT,
+        untold=UNCHANGED,
         tables=_referred(context, rules),
         samples=context.spec.samples,
         mask=context.spec.mask,
@@ -86,7 +86,7 @@ def check_changes(context: Context, plan: Plan, changes: DataFrame, *, declared:
     return verdict
 
 
-def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule, ...], *, declared: bool) -> Asked:
+def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule, ...], *, declared: bool) -> Validation:
     spec, others, earlier = context.spec, None, None
     if staged.state.head is not None:
         # Another commit has published the row that a duplicate repeats. The table's columns of now are read: the
@@ -96,7 +96,7 @@ def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule,
             others = rows
         if any(rule.entry.within is not None for rule in rules):
             earlier = _without_read_again(rows, plan, metadata_column_of(spec))
-    return Asked(
+    return Validation(
         topic=spec.topic,
         rules=rules,
         rows=added_rows(context, spec.identifier, staged),
@@ -110,8 +110,8 @@ def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule,
     )
 
 
-def _referred(context: Context, rules: tuple[Rule, ...]) -> Mapping[str, Referred]:
-    return referred(context.connections, rules, f"Topic {context.spec.topic}")
+def _referred(context: Context, rules: tuple[Rule, ...]) -> Mapping[str, ReferencedTable]:
+    return referenced_tables(context.connections, rules, f"Topic {context.spec.topic}")
 
 
 def _without_read_again(rows: DataFrame, plan: Plan, column: str) -> DataFrame:

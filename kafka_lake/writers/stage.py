@@ -24,40 +24,40 @@ from kafka_lake.catalog.positions import (
 from kafka_lake.cdc.changes import Changes
 from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.common.records import without_time
-from kafka_lake.dead_letters.unreconciled import UNRECONCILED
+from kafka_lake.dead_letters.pending import UNRECONCILED
 from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.formats import UNMATCHED
 from kafka_lake.formats.decoder import Decoder, Unreadable, batch_metrics, decoded
 from kafka_lake.formats.key_columns import key_columns
 from kafka_lake.formats.task.batches import OBSERVED
 from kafka_lake.formats.task.decoded import NOTHING
-from kafka_lake.quality.asked import Verdict
 from kafka_lake.quality.result import Refused, refused_mark
+from kafka_lake.quality.validation import ValidationResult
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.runtime.decode_options import Batch, SchemaPlan, Written
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.schema.rules import Change
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.arrow import nothing_written
-from kafka_lake.writers.arrow_tables import Prewritten
-from kafka_lake.writers.changes_to_stage import ChangesToStage
-from kafka_lake.writers.dead_letter_rows import (
+from kafka_lake.writers.append import nothing_written
+from kafka_lake.writers.append_tables import Prewritten
+from kafka_lake.writers.dead_letters import (
     added_rows,
     known_dead_letters,
     may_be_obsolete,
     stage_dead_letters,
 )
 from kafka_lake.writers.frames import tasks_of
-from kafka_lake.writers.history_rows import write_versions
-from kafka_lake.writers.keyed_rows import write_changes
-from kafka_lake.writers.replaced_rows import delete_replaced, keep_what_vanished, leave_out_expired
+from kafka_lake.writers.history.versions import HistoryResult
+from kafka_lake.writers.history.write import write_versions
+from kafka_lake.writers.replay import delete_replaced, keep_what_vanished, leave_out_expired
 from kafka_lake.writers.rules import check_rows
-from kafka_lake.writers.schema import may_bring_columns, plan_schema, refuse_changes
+from kafka_lake.writers.schema_changes import may_bring_columns, plan_schema, refuse_changes
 from kafka_lake.writers.staged import Staged, StagedTable, Vanished, staged_table
-from kafka_lake.writers.upsert.fold import with_not_sent
-from kafka_lake.writers.upsert.history import HistoryBatch
-from kafka_lake.writers.upsert.merge import KeyedBatch
+from kafka_lake.writers.upsert.batch import ChangeBatch
+from kafka_lake.writers.upsert.deduplicate import with_not_sent
+from kafka_lake.writers.upsert.merge import UpsertResult
+from kafka_lake.writers.upsert.write import write_upserts
 
 # The first shows new fields, the second what is in fields that records have got since, the third that all is well.
 _PASSES = 8
@@ -160,7 +160,7 @@ class StagedRows:
 
     Args:
         counts: The batch's metrics.
-        judged: Gives the records with ``error_class`` and ``error_message``, or only those that failed, lazy.
+        with_errors: Gives the records with ``error_class`` and ``error_message``, or only those that failed, lazy.
         decoder: Knows all that the records showed.
         left_out: Columns that the topic's policy leaves out of the table.
         classes: The failed records by class; None if they haven't been counted by class.
@@ -171,14 +171,14 @@ class StagedRows:
 
     primary: StagedTable
     counts: Mapping[str, Any]
-    judged: Callable[[], DataFrame]
+    with_errors: Callable[[], DataFrame]
     decoder: Decoder
     plan: SchemaPlan
     left_out: tuple[Change, ...] = ()
     classes: tuple[DeadLetterClass, ...] | None = None
-    verdict: Verdict | None = None
+    verdict: ValidationResult | None = None
     deletes: StagedTable | None = None
-    keyed: KeyedBatch | HistoryBatch | None = None
+    keyed: UpsertResult | HistoryResult | None = None
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class _Staging:
         # From now on, they go with the branch.
         self.files.pop_all()
         return StagedRows(
-            primary, written.counts, written.judged, self.batch.decoder, plan=self.schema, classes=written.classes
+            primary, written.counts, written.with_errors, self.batch.decoder, plan=self.schema, classes=written.classes
         )
 
     def merge(self) -> StagedRows:
@@ -349,9 +349,9 @@ class _Staging:
         )
         # Records that are set apart undecoded have no changes, and their decoder knows no keys.
         key = decoder.key_in(batch.target) if isinstance(decoder, Changes) else key_columns(spec, batch.state.table)
-        write = write_versions if spec.write == "history" else write_changes
+        write = write_versions if spec.write == "history" else write_upserts
         staged = write(
-            ChangesToStage(
+            ChangeBatch(
                 context=context,
                 plan=plan,
                 state=batch.state,
@@ -370,14 +370,14 @@ class _Staging:
         refused = verdict.refused
         counts["failed"] += len(not_sent) + (len(refused) if refused else 0)
 
-        def judged() -> DataFrame:
-            found = with_not_sent(changes.judged(), batch.spark, not_sent)
+        def with_errors() -> DataFrame:
+            found = with_not_sent(changes.with_errors(), batch.spark, not_sent)
             return found if refused is None else refused.set_apart(found)
 
         return StagedRows(
             staged.primary,
             counts,
-            judged,
+            with_errors,
             batch.decoder,
             plan=self.schema,
             verdict=verdict,
@@ -423,10 +423,10 @@ def with_unmatched(rows: StagedRows, unmatched: DataFrame, *, also_none: bool) -
         join = {"oldest_ms": min, "newest_ms": max}.get(name, sum)
         counts[name] = join(both) if both else None
 
-    def judged() -> DataFrame:
-        return rows.judged().unionByName(failed.drop(OBSERVED), allowMissingColumns=True)
+    def with_errors() -> DataFrame:
+        return rows.with_errors().unionByName(failed.drop(OBSERVED), allowMissingColumns=True)
 
-    return replace(rows, counts=counts, judged=judged, classes=None)
+    return replace(rows, counts=counts, with_errors=with_errors, classes=None)
 
 
 def _stage_failed(
@@ -436,7 +436,7 @@ def _stage_failed(
     context, plan, spec = source.context, source.plan, source.context.spec
     if not staged.counts["failed"] and not _has_obsolete(source, before):
         return _Failed()
-    rows = context.decoding.dead_letters(spec, staged.judged(), context.run_id, plan.after.identity.topic_id)
+    rows = context.decoding.dead_letters(spec, staged.with_errors(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
     if plan.kind != "dead_letter_replay" and spec.dead_letters == "table" and not is_refused:
         table, known = stage_dead_letters(

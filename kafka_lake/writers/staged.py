@@ -14,8 +14,8 @@ from kafka_lake.runtime.decode_options import Written
 from kafka_lake.runtime.task.report import Span
 from kafka_lake.schema.evolution.model import Conflict
 from kafka_lake.schema.rules import Change
-from kafka_lake.writers.upsert.history import HistoryBatch
-from kafka_lake.writers.upsert.merge import KeyedBatch
+from kafka_lake.writers.history.versions import HistoryResult
+from kafka_lake.writers.upsert.merge import UpsertResult
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Staged:
     unkept: Mapping[str, str] = field(default_factory=dict)
     bytes_read: int = 0
     deletes: StagedTable | None = None
-    keyed: KeyedBatch | HistoryBatch | None = None
+    keyed: UpsertResult | HistoryResult | None = None
     rules: tuple[RuleResult, ...] = ()
     untimed: int = 0
     decoded_singly: int = 0

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.quality.asked import Asked, Verdict
 from kafka_lake.quality.evaluate import evaluate
+from kafka_lake.quality.validation import Validation, ValidationResult
 from kafka_lake.runtime.commit import rule_finding
 from kafka_lake.spec.rule import Range, RuleEntry, rules_of
 
@@ -31,11 +31,11 @@ def frame(spark_resource: SparkResource) -> Frame:
     return make
 
 
-def asked(rows: DataFrame, *entries: RuleEntry, **settings: Any) -> Verdict:
-    return evaluate(Asked(topic="orders", rules=rules_of(entries), rows=rows, column="_kafka", **settings))
+def asked(rows: DataFrame, *entries: RuleEntry, **settings: Any) -> ValidationResult:
+    return evaluate(Validation(topic="orders", rules=rules_of(entries), rows=rows, column="_kafka", **settings))
 
 
-def failures(verdict: Verdict, number: int = 0) -> dict[str, str]:
+def failures(verdict: ValidationResult, number: int = 0) -> dict[str, str]:
     checked = verdict.results[number].checked
     assert checked is not None
     return {failure.name: failure.found for failure in checked.failures}

@@ -7,15 +7,15 @@ import pytest
 
 from kafka_lake.cdc.task.change import DELETE, UPSERT
 from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.writers.upsert.fold import UNKNOWN, folded
-from kafka_lake.writers.upsert.keys import DOES, KEPT, Keys
+from kafka_lake.writers.upsert.deduplicate import UNKNOWN, folded
+from kafka_lake.writers.upsert.keys import OPERATION, UNCHANGED, Keys
 
 pytestmark = pytest.mark.integration
 
 KEYS = Keys("_kafka", ("id",), ("at",), has_envelope=False, topic_id="today")
 COLUMNS = (
     f"id int, at int, a string, b string, _kafka struct<topic_id: string, partition: int, offset: bigint>, "
-    f"{DOES} string, {KEPT} array<string>"
+    f"{OPERATION} string, {UNCHANGED} array<string>"
 )
 Change = tuple[int, int, str | None, str | None, str, list[str]]
 
@@ -45,7 +45,7 @@ def test_newest_change_of_a_key_is_left(fold: Any) -> None:
     ]  # fmt: skip
     for may_lack in ((), ("a", "b")):
         found = fold(changes, may_lack)
-        assert {key: (row["at"], row["a"], row[DOES]) for key, row in found.items()} == {
+        assert {key: (row["at"], row["a"], row[OPERATION]) for key, row in found.items()} == {
             1: (5, "newest", UPSERT), 2: (1, "of equal ones the last", UPSERT), 3: (9, None, DELETE),
         }  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_value_is_that_of_the_newest_change_that_tells_it(fold: Any) -> None:
         change(2, 2, None, None, kept=["a", "b"]), change(2, 1, None, "b1", kept=["a"]),
     ]  # fmt: skip
     found = fold(changes, ("a", "b"))
-    assert {key: (row["at"], row["a"], row["b"], row[KEPT], row[UNKNOWN]) for key, row in found.items()} == {
+    assert {key: (row["at"], row["a"], row["b"], row[UNCHANGED], row[UNKNOWN]) for key, row in found.items()} == {
         1: (3, "a3", "b2", [], []), 2: (2, None, "b1", ["a"], []),
     }  # fmt: skip
 
@@ -71,6 +71,6 @@ def test_value_before_the_last_delete_is_unknown(fold: Any) -> None:
         change(2, 4, "a4", None, kept=["b"]),
     ]  # fmt: skip
     found = fold(changes, ("a", "b"))
-    assert {key: (row["a"], row["b"], row[KEPT], row[UNKNOWN]) for key, row in found.items()} == {
+    assert {key: (row["a"], row["b"], row[UNCHANGED], row[UNKNOWN]) for key, row in found.items()} == {
         1: ("a5", None, [], ["b"]), 2: ("a4", "b3", [], []),
     }  # fmt: skip

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.quality.asked import BROADCAST_ROWS, Asked, Referred, Verdict
 from kafka_lake.quality.evaluate import evaluate
+from kafka_lake.quality.validation import BROADCAST_ROWS, ReferencedTable, Validation, ValidationResult
 from kafka_lake.spec.rule import (
     BY_ARROW,
     AcceptedValues,
@@ -111,8 +111,8 @@ def frame(spark_resource: SparkResource) -> Callable[[Sequence[Row]], DataFrame]
     return make
 
 
-def asked(rows: DataFrame, rules: Sequence[Rule], **settings: Any) -> Verdict:
-    return evaluate(Asked(topic="orders", rules=tuple(rules), rows=rows, column="_kafka", **settings))
+def asked(rows: DataFrame, rules: Sequence[Rule], **settings: Any) -> ValidationResult:
+    return evaluate(Validation(topic="orders", rules=tuple(rules), rows=rows, column="_kafka", **settings))
 
 
 def place(row: Row) -> Place:
@@ -209,7 +209,7 @@ def test_a_foreign_key_is_in_the_other_table_and_null_passes(
     # Twice and with nulls, as no table of ours has its key, but others may.
     others = [*rows[:40], *rows[:20]]
     held = frame(others).selectExpr("CAST(n AS bigint) AS number", "s", "who")
-    tables = {"lake.others": Referred(held, 7, count)}
+    tables = {"lake.others": ReferencedTable(held, 7, count)}
     one, both = ForeignKey(("n",), "lake.others", ("number",)), ForeignKey(("n", "s"), "lake.others", ("number", "S"))
     rules = rules_of([RuleEntry(foreign_key=one), RuleEntry(foreign_key=both), RuleEntry(unique=("d",))])
     verdict = asked(frame(rows), rules, tables=tables)

@@ -1,4 +1,4 @@
-"""The fuzz of JSON in one process: batches of inputs through the decoder, each judged by the oracle."""
+"""The fuzz of JSON in one process: batches of inputs through the decoder, each with_errors by the oracle."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

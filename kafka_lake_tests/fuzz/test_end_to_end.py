@@ -1,4 +1,4 @@
-"""Generated records through a real broker and real Spark into real tables, read back and judged by the oracle."""
+"""Generated records through a real broker and real Spark into real tables, read back and with_errors by the oracle."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -87,17 +87,17 @@ def test_every_value_is_in_the_table_or_in_a_dead_letter(
             {place: row.values for place, row in also.items()}
         )
         letters = {(r["partition"], r["offset"]): Letter(r["error_class"]) for r in see.dead_letters()}
-        # The corpus is misfits for the most part; with declared columns each dead letter is judged, too.
+        # The corpus is misfits for the most part; with declared columns each dead letter is with_errors, too.
         assert len(rows) > (len(before) + len(sent)) // 3
         assert {letter.error_class for letter in letters.values()} <= {"not_json", "too_deep", "wrong_type"}
         assert sorted([*rows, *letters]) == sorted([*before, *sent])
         # By the columns of its own time: one that is younger than a record holds nothing of it.
         columns = columns_of(see.table)
-        judged: dict[tuple[int, int], Row | Letter] = {**rows, **(letters if declared else {})}
+        with_errors: dict[tuple[int, int], Row | Letter] = {**rows, **(letters if declared else {})}
         wrong = [
             f"{place}: {each}"
-            for place in sent.keys() & judged.keys()
-            for each in judge(sent[place], columns, judged[place], reported)
+            for place in sent.keys() & with_errors.keys()
+            for each in judge(sent[place], columns, with_errors[place], reported)
         ]
         assert wrong == []
         before |= sent.keys()

@@ -16,9 +16,9 @@ from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers import arrow as arrow_stage
-from kafka_lake.writers import spark_decoding
-from kafka_lake.writers.arrow import DECODED_BY_ARROW
+from kafka_lake.writers import append as arrow_stage
+from kafka_lake.writers import decoding as spark_decoding
+from kafka_lake.writers.append import DECODED_BY_ARROW
 from kafka_lake_tests.conftest import Topic, View, data_files, keeps_frames
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.written_by import by
@@ -257,7 +257,7 @@ def test_packages_that_tasks_lack_are_named(
 
         return run
 
-    from kafka_lake.writers.task import task
+    from kafka_lake.writers.task import writer as task
 
     monkeypatch.setattr(task, "decode_and_write", lacking)
     spec = topic.spec()

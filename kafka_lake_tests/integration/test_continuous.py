@@ -28,7 +28,7 @@ from kafka_lake.maintenance.policy import commits_since_compaction
 from kafka_lake.orchestration.resources.catalog import CatalogResource
 from kafka_lake.runtime.context import Connections, Context, Observer
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.spark_decoding import SparkDecoding
+from kafka_lake.writers.decoding import SparkDecoding
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration

@@ -9,8 +9,8 @@ from pyspark.sql import types as T
 
 from kafka_lake.formats.rows import DELETED, EVENT, EVENT_TYPE, METADATA, VALID_FROM, VALID_TO
 from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.writers.upsert.history import Shape, events_of, is_changed, joined, with_intervals
-from kafka_lake.writers.upsert.keys import AT, DOES, KEPT, Keys
+from kafka_lake.writers.history.versions import Shape, events_of, is_changed, joined, with_intervals
+from kafka_lake.writers.upsert.keys import EVENT_TIME, OPERATION, UNCHANGED, Keys
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.history_model import Event, assert_tiles, history
 
@@ -29,9 +29,9 @@ TABLE = T.StructType([*ROWS.fields, *(T.StructField(name, kind) for name, kind i
 CHANGES = T.StructType(
     [
         *ROWS.fields,
-        T.StructField(DOES, T.StringType()),
-        T.StructField(KEPT, T.ArrayType(T.StringType())),
-        T.StructField(AT, T.TimestampType()),
+        T.StructField(OPERATION, T.StringType()),
+        T.StructField(UNCHANGED, T.ArrayType(T.StringType())),
+        T.StructField(EVENT_TIME, T.TimestampType()),
     ]
 )
 IDS = {name: number for number, name in enumerate(VALUES.names)}

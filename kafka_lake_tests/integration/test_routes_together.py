@@ -10,8 +10,9 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import Route, TopicTable, When
-from kafka_lake.writers import arrow, arrow_tables
-from kafka_lake.writers.arrow import DECODED_BY_ARROW
+from kafka_lake.writers import append as arrow
+from kafka_lake.writers import append_tables as arrow_tables
+from kafka_lake.writers.append import DECODED_BY_ARROW
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 
 pytestmark = pytest.mark.integration

@@ -28,7 +28,7 @@ from kafka_lake.spec.rule import (
     rules_of,
 )
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.arrow import DECODED_BY_ARROW
+from kafka_lake.writers.append import DECODED_BY_ARROW
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.written_by import by

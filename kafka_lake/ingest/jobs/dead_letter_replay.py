@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.positions import TableState, head_of
 from kafka_lake.common.sql_text import unsafe_condition
+from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.dead_letters.reconcile import reconcile
-from kafka_lake.dead_letters.unreconciled import unreconciled
 from kafka_lake.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.read import Records
@@ -92,7 +92,7 @@ class DeadLetterReplay(Job):
         self._spec = with_known(self.context, found).spec
         assert found.position is not None, "existing has looked"
         # The dead letters are read after the table: what others made rows of by then is to be reconciled, or gone.
-        if unreconciled(found, dead_letters):
+        if pending_reconciliation(found, dead_letters):
             raise PublishRefusedError(
                 f"Another run moves dead letters of topic {self.context.spec.topic} into the table."
             )

@@ -88,7 +88,7 @@ def bits_of(broken: Sequence[bool] | np.ndarray, number: int) -> np.ndarray:
     return np.asarray(broken).astype(np.int64) << number
 
 
-class Asked:
+class RuleChecker:
     """Checks rows while they are written, and counts the answers. The rules are for values of the table's types."""
 
     def __init__(self, tests: Sequence[RuleTest], columns: pa.Schema) -> None:

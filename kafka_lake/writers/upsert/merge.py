@@ -12,16 +12,16 @@ from pyspark.sql import functions as F
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
 from kafka_lake.engine.settings import SNAPSHOT_PROPERTY
-from kafka_lake.quality.asked import Verdict
-from kafka_lake.writers.upsert.fold import NotSent, order_of
-from kafka_lake.writers.upsert.keys import DOES, KEPT, OTHER_PARTITION, Bounds, Keys, quoted, stop
+from kafka_lake.quality.validation import ValidationResult
+from kafka_lake.writers.upsert.deduplicate import MissingValue, order_of
+from kafka_lake.writers.upsert.keys import OPERATION, OTHER_PARTITION, UNCHANGED, Bounds, Keys, quoted, stop
 from kafka_lake.writers.upsert.truncates import Emptied
 
 _MERGED = "spark.merge-into.num-target-rows-"
 
 
 @dataclass(frozen=True)
-class HowToMerge:
+class MergePlan:
     """How changes meet the rows of a table.
 
     Args:
@@ -34,9 +34,7 @@ class HowToMerge:
     within: Bounds
 
 
-def merge(
-    spark: Any, branch: StagingBranch, changes: DataFrame, how: HowToMerge, *, summary: Mapping[str, str]
-) -> None:
+def merge(spark: Any, branch: StagingBranch, changes: DataFrame, how: MergePlan, *, summary: Mapping[str, str]) -> None:
     """Merge changes, one for each key and none of them late, into a branch; `StagingBranch.written` checks it."""
     run_merge(spark, changes, summary, lambda view: statement(branch.write_name, view, changes.columns, how))
 
@@ -53,12 +51,12 @@ def run_merge(spark: Any, rows: DataFrame, summary: Mapping[str, str], statement
         spark.catalog.dropTempView(view)
 
 
-def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) -> str:
+def statement(table: str, view: str, columns: Sequence[str], how: MergePlan) -> str:
     """Return the MERGE. Pure."""
     keys, may_lack = how.keys, how.may_lack
-    ours = {DOES, KEPT, *(order_of(number) for number in range(len(may_lack)))}
+    ours = {OPERATION, UNCHANGED, *(order_of(number) for number in range(len(may_lack)))}
     names = [name for name in columns if name not in ours]
-    newer, does = keys.is_newer("s", "t"), f"s.{DOES}"
+    newer, does = keys.is_newer("s", "t"), f"s.{OPERATION}"
     if not keys.has_order:
         stopped = stop(OTHER_PARTITION, keys, "s", "t")
         newer = f"(CASE WHEN {keys.other_partition('s', 't')} THEN {stopped} ELSE {newer} END)"
@@ -87,8 +85,8 @@ def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) ->
 
 def brings(alias: str, keys: Keys) -> str:
     """Return the condition that a change inserts a row if there is none; a soft delete with all values does."""
-    does = f"{alias}.{DOES}"
-    marked = f" OR ({does} = '{DELETE}' AND size({alias}.{KEPT}) = 0)" if keys.is_soft else ""
+    does = f"{alias}.{OPERATION}"
+    marked = f" OR ({does} = '{DELETE}' AND size({alias}.{UNCHANGED}) = 0)" if keys.is_soft else ""
     return f"({does} IN ('{UPSERT}', '{READ}'){marked})"
 
 
@@ -151,7 +149,7 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class KeyedBatch:
+class UpsertResult:
     """What became of a batch of changes.
 
     Args:
@@ -170,9 +168,9 @@ class KeyedBatch:
     late: int
     brings: int = 0
     merged: Merged = field(default_factory=Merged)
-    not_sent: tuple[NotSent, ...] = ()
+    not_sent: tuple[MissingValue, ...] = ()
     emptied: Emptied | None = None
-    verdict: Verdict = field(default_factory=Verdict)
+    verdict: ValidationResult = field(default_factory=ValidationResult)
 
     @property
     def ignored(self) -> int:

@@ -20,8 +20,8 @@ from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.formats.rows import CHANGE
 from kafka_lake.runtime.context import Context
 from kafka_lake.spec.topic_table import TopicTable, is_over, limit_of
-from kafka_lake.writers.upsert.changes import BEGINS, ENDS, deletes_by_source
-from kafka_lake.writers.upsert.keys import READS, Keys, quoted
+from kafka_lake.writers.upsert.change_events import BEGINS, ENDS, deletes_by_source
+from kafka_lake.writers.upsert.keys import SNAPSHOT_MARKER, Keys, quoted
 from kafka_lake.writers.upsert.truncates import (
     TRUNCATED,
     Emptied,
@@ -164,7 +164,7 @@ def remembered(state: TableState, summary: Mapping[str, str]) -> Remembered:
 
 def marks_of(changes: DataFrame, keys: Keys) -> list[Mark]:
     """Return the rows of a one-partition batch that begin or end source snapshots."""
-    reads, order = F.col(READS).alias("kind"), F.col(f"{CHANGE}.order").alias("order")
+    reads, order = F.col(SNAPSHOT_MARKER).alias("kind"), F.col(f"{CHANGE}.order").alias("order")
     found = changes.filter(reads.isin(*BEGINS, *ENDS)).select(reads, order, *place_of(F.col(quoted(keys.metadata))))
     return [Mark(row["kind"], truncate_of(row, is_read=True)) for row in found.orderBy("offset").collect()]
 

@@ -15,7 +15,7 @@ from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import TableState, ancestors, summary_of
 from kafka_lake.cdc.task.change import TRUNCATE
 from kafka_lake.formats.rows import CHANGE
-from kafka_lake.writers.upsert.keys import DOES, Keys, quoted
+from kafka_lake.writers.upsert.keys import OPERATION, Keys, quoted
 
 _PLACE = ("topic_id", "partition", "offset")
 TRUNCATED = "kafka-lake.truncated"
@@ -114,7 +114,7 @@ class Emptied:
 def newest_truncate(changes: DataFrame, keys: Keys) -> Truncate:
     """Return the newest truncate of a batch with at least one."""
     order = F.col(f"c.{CHANGE}.order") if keys.has_envelope else F.array().cast("array<bigint>")
-    newest = changes.filter(F.col(DOES) == TRUNCATE).alias("c").orderBy(F.expr(keys.order("c")).desc()).limit(1)
+    newest = changes.filter(F.col(OPERATION) == TRUNCATE).alias("c").orderBy(F.expr(keys.order("c")).desc()).limit(1)
     rows = newest.select(order.alias("order"), *place_of(F.col(f"c.{quoted(keys.metadata)}"))).collect()
     return truncate_of(rows[0])
 

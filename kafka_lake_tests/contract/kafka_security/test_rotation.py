@@ -12,7 +12,7 @@ from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Context, Observer
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.spark_decoding import SparkDecoding
+from kafka_lake.writers.decoding import SparkDecoding
 from kafka_lake_tests.conftest import View
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.conftest import Secured

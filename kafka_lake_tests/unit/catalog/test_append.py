@@ -15,7 +15,7 @@ from kafka_lake.catalog.append import _manifests, append_files, append_nothing
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import summary_of
 from kafka_lake.catalog.tables import ensure_table, schema_of
-from kafka_lake.writers.arrow import table_of_work
+from kafka_lake.writers.append import table_of_work
 from kafka_lake.writers.task.files import Files
 
 NAME = ("it", "orders")

@@ -10,15 +10,15 @@ import pytest
 from kafka_lake.catalog.positions import head_of, read_state, summary_of
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.dead_letters import reconcile
-from kafka_lake.dead_letters.reconcile import added_keys, dead_letters_in, joined_ranges
-from kafka_lake.dead_letters.unreconciled import (
+from kafka_lake.dead_letters.pending import (
     RECONCILED,
     RECONCILED_FROM,
     STAGED_WITH,
     UNRECONCILED,
-    Unreconciled,
-    unreconciled,
+    Pending,
+    pending_reconciliation,
 )
+from kafka_lake.dead_letters.reconcile import added_keys, dead_letters_in, joined_ranges
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.runtime.context import Context
 from kafka_lake.spec.topic_table import TopicTable
@@ -60,8 +60,8 @@ class Tables:
     def sequence(self, which, snapshot):
         return self.load(which).metadata.snapshot_by_id(snapshot).sequence_number
 
-    def unreconciled(self):
-        return unreconciled(*(read_state(self.load(each)) for each in ("table", "letters")))
+    def pending_reconciliation(self):
+        return pending_reconciliation(*(read_state(self.load(each)) for each in ("table", "letters")))
 
 
 @pytest.fixture
@@ -70,39 +70,39 @@ def tables(catalog):
 
 
 def test_nothing_is_due_where_nothing_says_so(tables):
-    assert tables.unreconciled() is None
+    assert tables.pending_reconciliation() is None
     first = tables.append("table")
     tables.append("letters", staged_with=first)
     tables.append("table")
-    assert tables.unreconciled() is None, "they were published together"
+    assert tables.pending_reconciliation() is None, "they were published together"
 
 
 def test_commits_that_may_have_made_letters_obsolete_count_until_they_are_reconciled(tables):
     tables.append("table")
     tables.append("letters")
     marked = tables.append("table", unreconciled="a")
-    assert tables.unreconciled() == Unreconciled("a@2", None, (marked,))
+    assert tables.pending_reconciliation() == Pending("a@2", None, (marked,))
     later = tables.append("table", unreconciled="b")
-    assert tables.unreconciled() == Unreconciled("b@3", None, (later, marked))
+    assert tables.pending_reconciliation() == Pending("b@3", None, (later, marked))
     tables.append("letters", reconciled="a@2")
-    assert tables.unreconciled() == Unreconciled("b@3", None, (later,))
+    assert tables.pending_reconciliation() == Pending("b@3", None, (later,))
     tables.append("letters", reconciled="b@3")
     tables.append("letters")
-    assert tables.unreconciled() is None
+    assert tables.pending_reconciliation() is None
     again = tables.append("table", unreconciled="a")
-    assert tables.unreconciled() == Unreconciled("a@4", None, (again,))
+    assert tables.pending_reconciliation() == Pending("a@4", None, (again,))
 
 
 def test_letters_of_a_commit_that_never_was_are_due(tables):
     tables.append("table")
     stale = tables.append("letters", staged_with=17)
-    assert tables.unreconciled() == Unreconciled("published without its rows@1", None, (), (stale,))
+    assert tables.pending_reconciliation() == Pending("published without its rows@1", None, (), (stale,))
     marked = tables.append("table", unreconciled="a")
-    assert tables.unreconciled() == Unreconciled("a@2", None, (marked,), (stale,))
+    assert tables.pending_reconciliation() == Pending("a@2", None, (marked,), (stale,))
     tables.append("letters", reconciled="a@2")
-    assert tables.unreconciled() is None
+    assert tables.pending_reconciliation() is None
     newer = tables.append("letters", staged_with=18)
-    assert tables.unreconciled() == Unreconciled("published without its rows@2", None, (), (newer,)), (
+    assert tables.pending_reconciliation() == Pending("published without its rows@2", None, (), (newer,)), (
         "the older one is reconciled"
     )
 
@@ -118,7 +118,7 @@ def test_letters_of_an_expired_commit_are_not_due(keeps_parent, tables):
     if not keeps_parent:
         newest = newest.model_copy(update={"parent_snapshot_id": None})
     table.metadata = table.metadata.model_copy(update={"snapshots": [newest]})
-    assert unreconciled(read_state(table), read_state(tables.load("letters"))) is None
+    assert pending_reconciliation(read_state(table), read_state(tables.load("letters"))) is None
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -129,9 +129,9 @@ def test_letters_come_back_where_the_table_was_rolled_back_beyond_what_reconcile
     between = tables.append("letters") if told else with_letters
     tables.append("letters", reconciled="a@2", **({"reconciled_from": with_letters} if told else {}))
     tables.load("table").manage_snapshots().rollback_to_snapshot(first).commit()
-    assert tables.unreconciled() == Unreconciled("rolled back: a@1", with_letters), between
+    assert tables.pending_reconciliation() == Pending("rolled back: a@1", with_letters), between
     tables.append("letters", reconciled="rolled back: a@1")
-    assert tables.unreconciled() is None, "once"
+    assert tables.pending_reconciliation() is None, "once"
 
 
 def test_the_newest_open_mark_is_told_by_its_number_and_not_by_its_text(tables):
@@ -140,9 +140,9 @@ def test_the_newest_open_mark_is_told_by_its_number_and_not_by_its_text(tables):
     tables.append("letters")
     nine = tables.append("table", unreconciled="z@z")
     ten = tables.append("table", unreconciled="a@a")
-    assert tables.unreconciled() == Unreconciled("a@a@10", None, (ten, nine))
+    assert tables.pending_reconciliation() == Pending("a@a@10", None, (ten, nine))
     tables.append("letters", reconciled="z@z@9")
-    assert tables.unreconciled() == Unreconciled("a@a@10", None, (ten,))
+    assert tables.pending_reconciliation() == Pending("a@a@10", None, (ten,))
 
 
 def test_a_rollback_has_everything_looked_at_that_was_open_too(tables):
@@ -153,7 +153,9 @@ def test_a_rollback_has_everything_looked_at_that_was_open_too(tables):
     tables.append("letters", reconciled="a@b@2", reconciled_from=before)
     tables.load("table").manage_snapshots().rollback_to_snapshot(first).commit()
     newer = tables.append("letters", staged_with=18)
-    assert tables.unreconciled() == Unreconciled("rolled back: a@b@1", before, (), (newer,)), f"{stale} was reconciled"
+    assert tables.pending_reconciliation() == Pending("rolled back: a@b@1", before, (), (newer,)), (
+        f"{stale} was reconciled"
+    )
 
 
 def test_snapshots_of_format_v1_are_told_apart_by_their_times(catalog):
@@ -164,11 +166,11 @@ def test_snapshots_of_format_v1_are_told_apart_by_their_times(catalog):
     tables.append("table")
     tables.append("letters")
     marked = tables.append("table", unreconciled="a")
-    found = tables.unreconciled()
+    found = tables.pending_reconciliation()
     time = tables.load("table").metadata.snapshot_by_id(marked).timestamp_ms
-    assert found == Unreconciled(f"a@0.{time}", None, (marked,))
+    assert found == Pending(f"a@0.{time}", None, (marked,))
     tables.append("letters", reconciled=found.mark)
-    assert tables.unreconciled() is None
+    assert tables.pending_reconciliation() is None
 
 
 def test_letters_are_counted_by_the_summary_where_that_can_tell(tables):

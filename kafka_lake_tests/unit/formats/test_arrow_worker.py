@@ -32,9 +32,9 @@ from kafka_lake.formats.task.decoders import OfValues
 from kafka_lake.formats.task.shapes import shaped
 from kafka_lake.ingest.audit import partitions_of
 from kafka_lake.runtime.task.report import Failure, Report, Span, Spans, dumped_report, failures_of, loaded, merged
-from kafka_lake.writers.arrow import table_of_work
+from kafka_lake.writers.append import table_of_work
 from kafka_lake.writers.task.files import _repetitive
-from kafka_lake.writers.task.task import Work, bytes_of, decode, decode_and_write, write_rows
+from kafka_lake.writers.task.writer import Work, bytes_of, decode, decode_and_write, write_rows
 
 
 def work(**settings: Any) -> Work:

@@ -31,7 +31,7 @@ from kafka_lake.ingest.audit import noted
 from kafka_lake.orchestration import checks as dead_letters
 from kafka_lake.schema.rules import Change
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.schema import refuse_changes, refuse_too_many
+from kafka_lake.writers.schema_changes import refuse_changes, refuse_too_many
 
 LONG = ("long",)
 COLUMNS = (

@@ -32,7 +32,7 @@ from kafka_lake.ingest.continuous.schedule import (
 from kafka_lake.ingest.telemetry import Lineage
 from kafka_lake.runtime.context import Context, Observer, RetryPolicy, StoppedError
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.spark_decoding import SparkDecoding
+from kafka_lake.writers.decoding import SparkDecoding
 
 ME = TopicIdentity("c", "t", "pizzas")
 SETTINGS = Continuous(trigger=2, time_limit=3600, idle=300, compact_every=None, report_every=30)

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.dead_letters.unreconciled import STAGED_WITH
+from kafka_lake.dead_letters.pending import STAGED_WITH
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest import pipeline
 from kafka_lake.runtime.decode_options import Written

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.quality.asked import Verdict
 from kafka_lake.quality.result import RuleResult
+from kafka_lake.quality.validation import ValidationResult
 from kafka_lake.spec.rule import Range, RowCount, RuleEntry, rules_of
 from kafka_lake.writers import rules as module
 
@@ -21,7 +21,7 @@ def test_nothing_is_refused_if_a_rule_that_writers_asked_fails(
         RuleEntry(row_count=RowCount(10)),
     ]
     by_writers, by_spark, counted = rules_of(entries)
-    found: Any = Verdict((RuleResult(by_spark, 10, 1),), refused=SimpleNamespace())  # type: ignore[arg-type]
+    found: Any = ValidationResult((RuleResult(by_spark, 10, 1),), refused=SimpleNamespace())  # type: ignore[arg-type]
     context: Any = SimpleNamespace(
         spec=SimpleNamespace(named_rules=(by_writers, by_spark, counted)),
         decoding=SimpleNamespace(evaluate=lambda _: found),

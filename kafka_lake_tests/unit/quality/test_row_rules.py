@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.quality.row_rules import RowRules, row_rules
-from kafka_lake.quality.task.rules import Asked, answers, ask, field_of, merged_answers
+from kafka_lake.quality.task.rules import RuleChecker, answers, ask, field_of, merged_answers
 from kafka_lake.spec.rule import AcceptedValues, OnFailure, Pattern, Range, RuleEntry, rules_of
 
 BIG = 2**53
@@ -198,7 +198,7 @@ def counted(ways: Sequence[OnFailure], parts: Sequence[slice]) -> tuple[list[Any
     made = rules(*(replace(entry, on_failure=way) for entry, way in zip(entries, ways, strict=True)))
     found, refused, records = list[Any](), list[Any](), pa.record_batch(PLACES)
     for each in parts:
-        asked = Asked(made.tests, ARROW)
+        asked = RuleChecker(made.tests, ARROW)
         start, count = each.start, each.stop - each.start
         broken = asked.add(ROWS.slice(start, count), records.slice(start, count))
         bad = asked.refuses(broken)

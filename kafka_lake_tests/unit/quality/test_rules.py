@@ -15,8 +15,8 @@ from kafka_lake.formats import meaning_of
 from kafka_lake.ingest.report import merged
 from kafka_lake.orchestration.checks import check_result
 from kafka_lake.orchestration.metadata import settings_of
-from kafka_lake.quality import check as checks
-from kafka_lake.quality.check import Checked, CheckResult, run_check
+from kafka_lake.quality import custom_check as checks
+from kafka_lake.quality.custom_check import Checked, CheckResult, run_check
 from kafka_lake.quality.result import FEW, Refused, RuleResult, commit_result, exceeds, reason_of
 from kafka_lake.quality.volume import LEAST_HISTORY, starts_before, volume_of
 from kafka_lake.runtime.commit import rule_finding
@@ -33,7 +33,7 @@ from kafka_lake.spec.rule import (
     rules_of,
 )
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.task.task import without_refused
+from kafka_lake.writers.task.writer import without_refused
 from kafka_lake_tests.unit.orchestration.test_component import load, refusal, resolved
 
 ISSUE = """

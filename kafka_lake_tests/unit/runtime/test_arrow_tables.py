@@ -16,7 +16,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
 from kafka_lake.runtime.task.report import Report, loaded
-from kafka_lake.writers.task.task import decode_and_write_tables
+from kafka_lake.writers.task.writer import decode_and_write_tables
 from kafka_lake_tests.unit.formats.test_arrow_worker import batch, work
 
 

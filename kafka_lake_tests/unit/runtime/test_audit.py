@@ -32,10 +32,10 @@ from kafka_lake.schema.evolution.model import Conflict
 from kafka_lake.schema.rules import Change
 from kafka_lake.spec.rule import RuleEntry, rules_of
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.schema import SchemaRefusedError
+from kafka_lake.writers.history.versions import HistoryResult
+from kafka_lake.writers.schema_changes import SchemaRefusedError
 from kafka_lake.writers.staged import Staged, StagedTable, Vanished
-from kafka_lake.writers.upsert.history import HistoryBatch
-from kafka_lake.writers.upsert.merge import KeyedBatch, Merged
+from kafka_lake.writers.upsert.merge import Merged, UpsertResult
 
 ROWS = pa.table({"id": [1]})
 ME = TopicIdentity("c", "t", "pizzas")
@@ -70,7 +70,7 @@ class Counted:
     tombstones: int = 0
     known_failed: int = 0
     dead_letters: Rows | None = None
-    keyed: KeyedBatch | None = None
+    keyed: UpsertResult | None = None
     rules: tuple[RuleResult, ...] = ()
 
 
@@ -108,10 +108,10 @@ def test_a_record_that_is_nowhere_is_found(staged, problem):
 def keyed(brings=5, **found):
     """Return what became of ten changes of six keys, as it should be but for what is told."""
     merged = Merged(**{"inserted": 1, "updated": 3, "deleted": 1, "added": 4, "gone": 4, **found})
-    return KeyedBatch(changes=10, keys=6, deletes=1, late=0, brings=brings, merged=merged)
+    return UpsertResult(changes=10, keys=6, deletes=1, late=0, brings=brings, merged=merged)
 
 
-OVERLAPPING = HistoryBatch(changes=10, overlapping=2)
+OVERLAPPING = HistoryResult(changes=10, overlapping=2)
 
 
 def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():

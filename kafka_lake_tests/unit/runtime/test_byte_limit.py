@@ -16,7 +16,7 @@ from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Connections, Context, Observer, ignore
 from kafka_lake.runtime.plan import Plan, chunk
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.spark_decoding import SparkDecoding
+from kafka_lake.writers.decoding import SparkDecoding
 
 ME = TopicIdentity("c", "t", "pizzas")
 SIXTEEN = 16

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_lake.catalog.tables import ensure_table
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.decoder import Nothing
-from kafka_lake.quality.asked import Asked, Verdict
+from kafka_lake.quality.validation import Validation, ValidationResult
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.decode_options import Batch, SchemaPlan, Written
 from kafka_lake.spec.topic_table import TopicTable
@@ -59,8 +59,8 @@ class SimulatedDecoding:
 
     def write(self, batch: Batch, _: Any) -> Written:
         assert batch.refused is None, "it has no rules"
-        judged = batch.decoder.decode(batch.records, batch.target)  # type: ignore[attr-defined]
-        held = judged.source()
+        with_errors = batch.decoder.decode(batch.records, batch.target)  # type: ignore[attr-defined]
+        held = with_errors.source()
         counts = {
             "records": len(held),
             "bytes_read": len(held),
@@ -68,13 +68,13 @@ class SimulatedDecoding:
             "failed": sum(self._is_letter(r) for r in held),
         }
         # A file for each record.
-        return Written(tuple(r for r in held if r.state in self._process.fits), counts, lambda: judged)
+        return Written(tuple(r for r in held if r.state in self._process.fits), counts, lambda: with_errors)
 
-    def evaluate(self, _: Asked) -> Verdict:
+    def evaluate(self, _: Validation) -> ValidationResult:
         raise AssertionError("it has no rules")
 
-    def dead_letters(self, _: TopicTable, judged: Any, *__: Any) -> Any:
-        return judged.filter(self._is_letter)
+    def dead_letters(self, _: TopicTable, with_errors: Any, *__: Any) -> Any:
+        return with_errors.filter(self._is_letter)
 
     def classes(self, _: Any) -> tuple[()]:
         return ()

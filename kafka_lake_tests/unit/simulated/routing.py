@@ -73,7 +73,7 @@ def with_unmatched(rows: StagedRows, unmatched: Any, **_: Any) -> StagedRows:
     failed = sum(each.state != "tombstone" for each in held)
     more = {"records": len(held), "bytes_read": len(held), "failed": failed, "tombstones": len(held) - failed}
     counts = {name: count + more.get(name, 0) for name, count in rows.counts.items()}
-    return replace(rows, counts=counts, judged=lambda: rows.judged().unionByName(letters))
+    return replace(rows, counts=counts, with_errors=lambda: rows.with_errors().unionByName(letters))
 
 
 def named(_: Any, records: Frame) -> Frame:

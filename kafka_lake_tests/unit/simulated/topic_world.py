@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Operation
 
 from kafka_lake.catalog.positions import LOSSES, OFFSETS, POSITION, RUN_ID, ancestors, head_of, offsets_of, read_state
 from kafka_lake.common.offsets import OffsetRange, Position, losses_from_json
-from kafka_lake.dead_letters.unreconciled import Unreconciled, unreconciled
+from kafka_lake.dead_letters.pending import Pending, pending_reconciliation
 from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import RunReport
@@ -281,13 +281,13 @@ class TopicWorld(World):
         position = read_state(self.view((TABLE[0], name))).position  # type: ignore[arg-type]
         return position.offsets if position else {}
 
-    def due(self, name: str) -> Unreconciled | None:
+    def due(self, name: str) -> Pending | None:
         """Return what the next run reconciles of a table before anything else."""
         its = [(TABLE[0], name), (TABLE[0], f"{name}__dead_letters")]
         if not {*its} <= set(self.tables):
             return None
         table, letters = (read_state(self.view(each)) for each in its)  # type: ignore[arg-type]
-        return unreconciled(table, letters)
+        return pending_reconciliation(table, letters)
 
     def is_due(self, name: str) -> bool:
         """Return whether the next run brings letters back: the rows that they became were rolled back."""

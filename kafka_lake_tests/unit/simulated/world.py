@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from kafka_lake.catalog.positions import LOSSES, ancestors, head_of, read_state, summary_of
 from kafka_lake.common.offsets import losses_from_json
-from kafka_lake.dead_letters.unreconciled import Unreconciled, unreconciled
+from kafka_lake.dead_letters.pending import Pending, pending_reconciliation
 from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.maintenance.clean import sweep
@@ -155,19 +155,19 @@ class World(Log):
         Not while a commit waits to be reconciled: only that commit's snapshot has the mark that says so. Expiry with
         Iceberg's defaults keeps five days, and the next run reconciles.
         """
-        if identifier not in self.tables or self.unreconciled() is not None:
+        if identifier not in self.tables or self.pending_reconciliation() is not None:
             return
         view = self.view(identifier)
         kept = {s.snapshot_id for s in list(ancestors(view, head_of(view)))[:keep]}  # type: ignore[arg-type]
         kept |= {ref.snapshot_id for ref in view.metadata.refs.values()}
         self.remove(identifier, set(view.metadata.by_id) - kept)
 
-    def unreconciled(self) -> Unreconciled | None:
+    def pending_reconciliation(self) -> Pending | None:
         """Return what the next run will reconcile before anything else."""
         if not {TABLE, LETTERS} <= set(self.tables):
             return None
         table, letters = (read_state(self.view(name)) for name in (TABLE, LETTERS))  # type: ignore[arg-type]
-        return unreconciled(table, letters)
+        return pending_reconciliation(table, letters)
 
     def roll_back(self, back: int) -> None:
         """Set ``main`` of the table to one of the snapshots before it.
@@ -277,7 +277,7 @@ class World(Log):
             position, ends = positions.get(topic), dict(log.watermarks().end)
             if position is None or position.offsets != ends:
                 self.violations.append(f"the position is {position}, topic {topic} ends at {ends}")
-        if due := self.unreconciled():
+        if due := self.pending_reconciliation():
             self.violations.append(f"the last run has left {due}")
         connections = Process(self, Attempt()).connections()
         if left := sweep(spec_of(Attempt()), connections):
@@ -299,7 +299,7 @@ class World(Log):
         found += [f"{record} is no dead letter" for record in letters if not record.kind.startswith("bad")]
         positions = read_state(self.view(TABLE)).positions  # type: ignore[arg-type]
         reached = {(topic, p): o for topic, position in positions.items() for p, o in position.offsets.items()}
-        if (due := self.unreconciled()) and due.restore is not None:
+        if (due := self.pending_reconciliation()) and due.restore is not None:
             # Rolled back beyond a commit that turned letters into rows: the next run brings the letters back first.
             reached = {}
         found += [

@@ -11,8 +11,8 @@ from kafka_lake.errors import TableError
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.rows import EVENT_TYPE, METADATA, change_columns
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.schema import plan_schema
-from kafka_lake.writers.upsert.history import HistoryBatch, Shape, statement
+from kafka_lake.writers.history.versions import HistoryResult, Shape, statement
+from kafka_lake.writers.schema_changes import plan_schema
 from kafka_lake.writers.upsert.keys import Bounds, Keys
 from kafka_lake.writers.upsert.merge import Merged
 
@@ -72,8 +72,8 @@ def test_an_event_is_the_same_by_its_key_and_its_place_in_kafka() -> None:
 
 
 def test_what_an_audit_of_a_history_finds_is_said() -> None:
-    assert HistoryBatch().problems == ()
-    assert HistoryBatch(double=2, overlapping=3).problems == (
+    assert HistoryResult().problems == ()
+    assert HistoryResult(double=2, overlapping=3).problems == (
         "2 changes have several rows in the table",
         "3 versions overlap the next one",
     )
@@ -81,8 +81,8 @@ def test_what_an_audit_of_a_history_finds_is_said() -> None:
 
 def test_rows_that_the_merge_counts_otherwise_are_found() -> None:
     merged = Merged(inserted=2, updated=1, added=3, gone=1)
-    assert HistoryBatch(rows=2, rewritten=1, merged=merged).problems == ()
-    (problem,) = HistoryBatch(rows=1, rewritten=2, merged=merged).problems
+    assert HistoryResult(rows=2, rewritten=1, merged=merged).problems == ()
+    (problem,) = HistoryResult(rows=1, rewritten=2, merged=merged).problems
     assert problem == "1 rows are new and 2 changed, but 2 were inserted and 1 updated"
 
 

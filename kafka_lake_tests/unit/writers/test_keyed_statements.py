@@ -7,8 +7,8 @@ import duckdb
 import pytest
 import sqlglot
 
-from kafka_lake.writers.upsert.keys import Bounds, Keys
-from kafka_lake.writers.upsert.merge import HowToMerge, statement
+from kafka_lake.writers.upsert.keys import OPERATION, UNCHANGED, Bounds, Keys
+from kafka_lake.writers.upsert.merge import MergePlan, statement
 from kafka_lake.writers.upsert.truncates import Truncate
 
 PLACE = 'STRUCT(topic_id VARCHAR, partition INT, "offset" BIGINT)'
@@ -42,13 +42,13 @@ def merged(
     with duckdb.connect() as database:
         columns = f"id INT, version INT, v VARCHAR, _kafka {PLACE}"
         database.execute(f"CREATE TABLE t ({columns})")
-        database.execute(f"CREATE TABLE s ({columns}, __kafka_lake_does VARCHAR, __kafka_lake_kept VARCHAR[])")
+        database.execute(f"CREATE TABLE s ({columns}, {OPERATION} VARCHAR, {UNCHANGED} VARCHAR[])")
         version, *of_row = row
         does, order, *of_change = change
         database.execute("INSERT INTO t VALUES (1, ?, 'row', ?)", [version, place(*of_row, topic)])
         database.execute("INSERT INTO s VALUES (1, ?, ?, ?, ?, [])", [order, CHANGE, place(*of_change), does])
-        names = ["id", "version", "v", "_kafka", "__kafka_lake_does", "__kafka_lake_kept"]
-        text = statement("t", "s", names, HowToMerge(keys, [], Bounds(())))
+        names = ["id", "version", "v", "_kafka", OPERATION, UNCHANGED]
+        text = statement("t", "s", names, MergePlan(keys, [], Bounds(())))
         database.execute(in_duckdb(text).replace("RAISE_ERROR(", "error("))
         found = database.execute("SELECT v FROM t").fetchall()
     return found[0][0] if found else None

@@ -17,14 +17,14 @@ from kafka_lake.formats.rows import CHANGE
 from kafka_lake.formats.task.error_classes import VALUE_NOT_SENT
 from kafka_lake.runtime.context import Context
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.upsert.changes import counted
-from kafka_lake.writers.upsert.deletes import without_late
+from kafka_lake.writers.upsert.change_events import counted
+from kafka_lake.writers.upsert.deleted_keys import without_late
 from kafka_lake.writers.upsert.keys import (
-    DOES,
-    KEPT,
-    OURS,
+    INTERNAL,
+    OPERATION,
     TOMBSTONE_ELSEWHERE,
-    UNTOLD,
+    UNCHANGED,
+    WITHOUT_ORDER,
     Bounds,
     Keys,
     bounds,
@@ -39,7 +39,7 @@ SEVERAL_PARTITIONS = "__kafka_lake_several_partitions"
 """Whether the changes of a key came from several Kafka partitions."""
 NEEDS_ROW = "__kafka_lake_needs_row"
 """Whether a delete has no order of its own, and no delete before it in the batch has one."""
-_OF_ROW = f"{OURS}of_row"
+_OF_ROW = f"{INTERNAL}of_row"
 UNKNOWN = "__kafka_lake_unknown"
 """Columns that the newest change leaves as they are, though the row was deleted before it."""
 MOST_NOT_SENT = 100_000
@@ -48,7 +48,7 @@ _NOT_SENT = {"partition": "int", "offset": "bigint", "columns": "string"}
 
 
 @dataclass(frozen=True)
-class NotSent:
+class MissingValue:
     """The place of a change whose source left values out that neither the batch nor the table has."""
 
     partition: int
@@ -57,7 +57,7 @@ class NotSent:
 
 
 @dataclass(frozen=True)
-class FoldedBatch:
+class LatestEvents:
     """The changes of a batch, and the one of each key that counts.
 
     Args:
@@ -95,11 +95,11 @@ class Figures:
 
 def look_at(spec: TopicTable, changes: DataFrame, keys: Keys, *, few: bool) -> Figures:
     """Count changes, in all and of each key, in one pass that moves nothing but keys between tasks."""
-    names = [f"{OURS}key_{number}" for number in range(len(keys.key("c")))]
+    names = [f"{INTERNAL}key_{number}" for number in range(len(keys.key("c")))]
     key = [F.expr(each).alias(name) for name, each in zip(names, keys.key("c"), strict=True)]
     parts, totals = counted(spec)
     kinds = [UPSERT, READ] if spec.deletes == "ignore" else [UPSERT, READ, DELETE]
-    parts[_OF_ROW] = F.count_if(F.col(DOES).isin(*kinds))
+    parts[_OF_ROW] = F.count_if(F.col(OPERATION).isin(*kinds))
     by_key = changes.alias("c").groupBy(*key).agg(*[part.alias(name) for name, part in parts.items()])
     if keys.columns:
         named = [F.col(name).alias(column) for name, column in zip(names, keys.columns, strict=True)]
@@ -111,22 +111,22 @@ def look_at(spec: TopicTable, changes: DataFrame, keys: Keys, *, few: bool) -> F
     return Figures(found, found["keys"], found["most"], within)
 
 
-def already_folded(spec: TopicTable, changes: DataFrame, seen: Figures) -> FoldedBatch:
+def already_folded(spec: TopicTable, changes: DataFrame, seen: Figures) -> LatestEvents:
     """Return changes of which each is of another key as folded: nothing is sorted or moved."""
     deletes = 0 if spec.deletes == "ignore" else seen.counts["deletes"]
     one_each = changes.withColumns({SEVERAL_PARTITIONS: F.lit(False), UNKNOWN: F.array().cast("array<string>")})
-    return FoldedBatch(changes, one_each, seen.within, count=seen.keys, deletes=deletes, lacking=0)
+    return LatestEvents(changes, one_each, seen.within, count=seen.keys, deletes=deletes, lacking=0)
 
 
 def fold_batch(
     spec: TopicTable, changes: DataFrame, keys: Keys, may_lack: Sequence[str], *, held: ExitStack, few: bool
-) -> FoldedBatch:
+) -> LatestEvents:
     """Fold changes to one for each key, cache these, and count them in one pass."""
     one_each = kept(folded(changes, keys, may_lack, spec.is_partial), held)
-    lacks = (F.col(DOES) != DELETE) & ((F.size(KEPT) > 0) | (F.size(UNKNOWN) > 0))
+    lacks = (F.col(OPERATION) != DELETE) & ((F.size(UNCHANGED) > 0) | (F.size(UNKNOWN) > 0))
     aggregates = (
         F.count(F.lit(1)).alias("count"),
-        F.count_if(F.col(DOES) == DELETE).alias("deletes"),
+        F.count_if(F.col(OPERATION) == DELETE).alias("deletes"),
         F.bool_or(SEVERAL_PARTITIONS).alias("several"),
         F.count_if(lacks).alias("lacking"),
     )
@@ -134,7 +134,7 @@ def fold_batch(
     if not keys.has_order and found["several"]:
         raise not_comparable(spec, "in one batch")
     counts = {name: found[name] for name in ("count", "deletes", "lacking")}
-    return FoldedBatch(changes, one_each, within, **counts)
+    return LatestEvents(changes, one_each, within, **counts)
 
 
 def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: bool = False) -> DataFrame:
@@ -158,11 +158,11 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: 
         none = F.array().cast("array<string>").alias(UNKNOWN)
         return ordered.groupBy(*by).agg(newest, several).select("newest.*", SEVERAL_PARTITIONS, none)
     # A soft delete keeps the row's values.
-    takes_away = (F.col(DOES) == DELETE) & F.lit(not keys.is_soft)
+    takes_away = (F.col(OPERATION) == DELETE) & F.lit(not keys.is_soft)
     deleted_at = F.max(F.when(takes_away, order)).over(Window.partitionBy(*by))
     since = ordered.withColumn(_DELETED_AT, deleted_at)
     since = since.filter(F.col(_DELETED_AT).isNull() | (order >= F.col(_DELETED_AT)))
-    whole = [name for name in columns if name not in may_lack and name != KEPT]
+    whole = [name for name in columns if name not in may_lack and name != UNCHANGED]
     newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in whole]), order).alias("newest")
     # Each value has the order of its change, since the table may have a newer value.
     told_by = [F.struct(F.col(quoted(name)).alias("value"), order.alias("order")) for name in may_lack]
@@ -178,12 +178,12 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: 
     # After a delete there is no row with values to keep.
     all_lacking, none = F.array_compact(F.array(*lacking)), F.array().cast("array<string>")
     is_gone = F.col(_DELETED_AT).isNotNull()
-    unknown = F.when(is_gone & (F.col("newest")[DOES] != DELETE), all_lacking)
+    unknown = F.when(is_gone & (F.col("newest")[OPERATION] != DELETE), all_lacking)
     found = {name: F.col("newest")[name] for name in whole}
     found |= {name: F.col(value_of(number))["value"] for number, name in enumerate(may_lack)}
     # A row that the batch both inserts and marks is a row as well.
     is_brought = F.lit(keys.is_soft and is_partial) & F.col(_TELLS_ROW)
-    found[KEPT] = F.when(is_gone | is_brought, none).otherwise(all_lacking)
+    found[UNCHANGED] = F.when(is_gone | is_brought, none).otherwise(all_lacking)
     orders = [
         F.coalesce(F.col(value_of(number))["order"], F.col(_DELETED_AT)).alias(order_of(number))
         for number in range(len(may_lack))
@@ -198,18 +198,19 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: 
 
 def without_value(changes: DataFrame, of: DataFrame, keys: Keys) -> DataFrame:
     """Return the changes of some keys that come after the key's last delete, with the columns that they lack."""
-    names = F.array_join(F.when(F.size(UNKNOWN) > 0, F.col(UNKNOWN)).otherwise(F.col(KEPT)), ", ")
+    names = F.array_join(F.when(F.size(UNKNOWN) > 0, F.col(UNKNOWN)).otherwise(F.col(UNCHANGED)), ", ")
     key = [F.expr(each).alias(f"__kafka_lake_key_{number}") for number, each in enumerate(keys.key("o"))]
     lacking = of.alias("o").select(*key, names.alias(_LACKING))
     by = [F.expr(each) for each in keys.key("c")]
     same = [each == F.col(f"__kafka_lake_key_{number}") for number, each in enumerate(by)]
     order = F.expr(keys.order("c"))
     joined = changes.alias("c").join(lacking, reduce(and_, same))
-    deleted_at = F.max(F.when(F.col(f"c.{DOES}") == DELETE, order)).over(Window.partitionBy(*by))
+    deleted_at = F.max(F.when(F.col(f"c.{OPERATION}") == DELETE, order)).over(Window.partitionBy(*by))
     place = F.col(f"c.{quoted(keys.metadata)}")
     told = joined.select(
         place["partition"].alias("partition"), place["offset"].alias("offset"), F.col(_LACKING).alias("columns"),
-        (F.col(f"c.{DOES}") != DELETE).alias("brings"), (deleted_at.isNull() | (order > deleted_at)).alias("behind"),
+        (F.col(f"c.{OPERATION}") != DELETE).alias("brings"),
+        (deleted_at.isNull() | (order > deleted_at)).alias("behind"),
     )  # fmt: skip
     return told.filter("brings AND behind").select("partition", "offset", "columns")
 
@@ -225,7 +226,7 @@ def order_of(number: int) -> str:
 
 
 def _tells(name: str) -> Column:
-    return ~F.array_contains(F.col(KEPT), F.lit(name))
+    return ~F.array_contains(F.col(UNCHANGED), F.lit(name))
 
 
 def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
@@ -235,7 +236,7 @@ def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
     before = Window.partitionBy(*[F.expr(each) for each in keys.key(_ALIAS)], *place[:2]).orderBy(place[2])
     told = [F.expr(each) for each in keys.told(_ALIAS)]
     is_told = F.when(told[0].isNotNull(), F.expr(f"struct({', '.join(keys.own_order(_ALIAS))})"))
-    is_gone = F.col(f"{_ALIAS}.{DOES}") == DELETE
+    is_gone = F.col(f"{_ALIAS}.{OPERATION}") == DELETE
     newest = told_before(told, is_gone, is_told, before, has_envelope=keys.has_envelope)
     last = [F.coalesce(each, newest[f"_{n}"]) for n, each in enumerate(told)]
     # A tombstone after a delete with an order adds nothing.
@@ -243,7 +244,7 @@ def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
     # Debezium's tombstones never delete anything by themselves.
     untold = needs_row & F.lit(not keys.has_envelope)
     ordered = with_order(_ALIAS, changes.columns, keys, last)
-    return named.select(*ordered, needs_row.alias(NEEDS_ROW), untold.alias(UNTOLD))
+    return named.select(*ordered, needs_row.alias(NEEDS_ROW), untold.alias(WITHOUT_ORDER))
 
 
 def told_before(
@@ -288,42 +289,44 @@ def with_order(alias: str, names: Sequence[str], keys: Keys, order: Sequence[Col
     return [replaced.get(name, F.col(f"{alias}.{quoted(name)}")).alias(name) for name in names]
 
 
-def find_not_sent(context: Context, batch: FoldedBatch, rows: DataFrame, keys: Keys) -> tuple[NotSent, ...]:
+def find_not_sent(context: Context, batch: LatestEvents, rows: DataFrame, keys: Keys) -> tuple[MissingValue, ...]:
     """Return the changes whose source left out a value that neither the batch nor the table has."""
     in_time = without_late(context, batch.one_each, keys)
-    lacking = (batch.one_each if in_time is None else in_time).filter(F.col(DOES) != DELETE)
+    lacking = (batch.one_each if in_time is None else in_time).filter(F.col(OPERATION) != DELETE)
     there = F.expr(" AND ".join([keys.same("t", "s"), *batch.within.hold_for("t")]))
     no_row = (
-        lacking.filter((F.size(KEPT) > 0) & (F.size(UNKNOWN) == 0)).alias("s").join(rows.alias("t"), there, "left_anti")
+        lacking.filter((F.size(UNCHANGED) > 0) & (F.size(UNKNOWN) == 0))
+        .alias("s")
+        .join(rows.alias("t"), there, "left_anti")
     )
     of = no_row.unionByName(lacking.filter(F.size(UNKNOWN) > 0))
     found = without_value(batch.changes, of, keys).orderBy("partition", "offset").limit(MOST_NOT_SENT + 1).collect()
     if len(found) > MOST_NOT_SENT:
         raise value_not_told(context.spec, *found[0])
-    return tuple(NotSent(*each) for each in found)
+    return tuple(MissingValue(*each) for each in found)
 
 
-def without(changes: DataFrame, spark: Any, not_sent: Sequence[NotSent], keys: Keys) -> DataFrame:
+def without(changes: DataFrame, spark: Any, not_sent: Sequence[MissingValue], keys: Keys) -> DataFrame:
     """Return the changes of a batch without those that lack a value."""
     place = F.col(quoted(keys.metadata))
     return changes.join(_places(spark, not_sent), _same_place(place["partition"], place["offset"]), "left_anti")
 
 
-def with_not_sent(judged: DataFrame, spark: Any, not_sent: Sequence[NotSent]) -> DataFrame:
+def with_not_sent(with_errors: DataFrame, spark: Any, not_sent: Sequence[MissingValue]) -> DataFrame:
     """Return records with ``error_class`` and ``error_message``, which changes that lack a value have as well."""
     if not not_sent:
-        return judged
+        return with_errors
     columns = F.col("__kafka_lake_columns")
     said = F.concat(F.lit("Not sent, since unchanged, and no row of the key has it: "), columns, F.lit("."))
     found = {
         "error_class": F.coalesce("error_class", F.when(columns.isNotNull(), F.lit(VALUE_NOT_SENT))),
         "error_message": F.coalesce("error_message", said),
     }
-    joined = judged.join(_places(spark, not_sent), _same_place(F.col("partition"), F.col("offset")), "left")
-    return joined.select(*[found.get(name, F.col(quoted(name))).alias(name) for name in judged.columns])
+    joined = with_errors.join(_places(spark, not_sent), _same_place(F.col("partition"), F.col("offset")), "left")
+    return joined.select(*[found.get(name, F.col(quoted(name))).alias(name) for name in with_errors.columns])
 
 
-def _places(spark: Any, changes: Sequence[NotSent]) -> DataFrame:
+def _places(spark: Any, changes: Sequence[MissingValue]) -> DataFrame:
     columns = ", ".join(f"__kafka_lake_{name} {kind}" for name, kind in _NOT_SENT.items())
     frame: DataFrame = spark.createDataFrame([(c.partition, c.offset, c.columns) for c in changes], columns)
     return F.broadcast(frame)

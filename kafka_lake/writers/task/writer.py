@@ -12,7 +12,7 @@ from kafka_lake.engine.task.packing import Batches
 from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, dumped, single_threaded
 from kafka_lake.formats.task.decoded import NOTHING, Decoded, Observed
 from kafka_lake.formats.task.decoders import RecordDecoder, record_decoder
-from kafka_lake.quality.task.rules import Asked, RuleTest
+from kafka_lake.quality.task.rules import RuleChecker, RuleTest
 from kafka_lake.runtime.task.report import Report, Spans, dumped_report, failures_of, merged
 from kafka_lake.writers.task.files import Files
 
@@ -130,7 +130,7 @@ class Writer:
         self._work = work
         self._files, self._report, self._spans = Files(work.metadata, dict(work.io)), Report(), Spans()
         self._decoder = record_decoder(work.decoding)
-        self._asked = Asked(work.tests, self._files.columns)
+        self._asked = RuleChecker(work.tests, self._files.columns)
         self._before_stop: int | None = None
 
     @property

@@ -23,20 +23,20 @@ from kafka_lake.formats.rows import (
 )
 from kafka_lake.formats.task.batches import OBSERVED, loaded
 from kafka_lake.formats.task.error_classes import UNDECODABLE
-from kafka_lake.quality.asked import Asked, Verdict
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.result import Refused
+from kafka_lake.quality.validation import Validation, ValidationResult
 from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.runtime.decode_options import Batch, Decoded, SchemaPlan, Written
 from kafka_lake.schema.rules import Change
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.arrow import write_records, write_rows
-from kafka_lake.writers.dead_letter_rows import classes_of
+from kafka_lake.writers.append import write_records, write_rows
+from kafka_lake.writers.dead_letters import classes_of
 from kafka_lake.writers.frames import shaped, tasks_of
-from kafka_lake.writers.schema import create_table, evolve_table, plan_schema, refuse_changes, row_columns
-from kafka_lake.writers.upsert.changes import changes_of
+from kafka_lake.writers.schema_changes import create_table, evolve_table, plan_schema, refuse_changes, row_columns
+from kafka_lake.writers.upsert.change_events import changes_of
 
 
 class SparkDecoding:
@@ -76,7 +76,7 @@ class SparkDecoding:
         made = self.decode(batch.spec, batch.decoder, batch.target, records, topic_id=topic_id, refused=batch.refused)
         columns = spark_columns(batch.state.table.schema().as_struct())
         files = write_rows(batch, shaped(made.rows, columns))
-        return Written(files, made.counts(), made.judged)
+        return Written(files, made.counts(), made.with_errors)
 
     def decode(
         self,
@@ -89,12 +89,12 @@ class SparkDecoding:
     ) -> Decoded:
         """Decode, count while the rows are written, and transform."""
         found = decoded(records, decoder, target, spec.max_record_bytes)
-        judged = found if refused is None else refused.set_apart(found)
+        with_errors = found if refused is None else refused.set_apart(found)
         observation, metrics = Observation(), batch_metrics()
         is_keyed = spec.is_keyed
         # PySpark's Connect client can't join an observed frame with itself, as upserts do: they are counted apart.
         observes = not (is_keyed and ".connect." in type(records).__module__)
-        observed = judged.observe(observation, *metrics) if observes else judged
+        observed = with_errors.observe(observation, *metrics) if observes else with_errors
         rows = changes_of(observed, spec, topic_id) if is_keyed else transformed(observed, spec, topic_id)
         marked_errors = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
         refusals = Observation() if marks_errors(rows, spec) else None
@@ -103,24 +103,27 @@ class SparkDecoding:
 
         def counts() -> dict[str, Any]:
             # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
-            counted = dict((_observed(observation) if observes else {}) or judged.agg(*metrics).collect()[0].asDict())
+            counted = dict(
+                (_observed(observation) if observes else {}) or with_errors.agg(*metrics).collect()[0].asDict()
+            )
             if refusals is not None:
                 marked = (
-                    _observed(refusals) or transformed(judged, spec, topic_id).agg(marked_errors).collect()[0].asDict()
+                    _observed(refusals)
+                    or transformed(with_errors, spec, topic_id).agg(marked_errors).collect()[0].asDict()
                 )
                 counted["failed"] += marked["refused"]
             counted[OBSERVED] = loaded(counted[OBSERVED], spec.max_columns)
             return counted
 
-        return Decoded(without_errors(rows, spec), counts, lambda: judged)
+        return Decoded(without_errors(rows, spec), counts, lambda: with_errors)
 
-    def evaluate(self, asked: Asked) -> Verdict:
+    def evaluate(self, asked: Validation) -> ValidationResult:
         """Check rows by Arrow and Spark."""
         return evaluate(asked)
 
-    def dead_letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
+    def dead_letters(self, spec: TopicTable, with_errors: DataFrame, run_id: str, topic_id: str) -> DataFrame:
         """Select what failed; the transform is evaluated a second time if it sets rows apart."""
-        decoded = judged
+        decoded = with_errors
         if spec.transform is not None and marks_errors(transformed(decoded, spec, topic_id), spec):
             decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
         return dead_letters_of(decoded, run_id, topic_id=topic_id)

@@ -13,26 +13,20 @@ from kafka_lake.catalog.positions import read_state, row_count
 from kafka_lake.cdc.task.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.engine.frames import kept, shuffles
 from kafka_lake.errors import ChangeRefusedError
-from kafka_lake.quality.asked import Verdict
 from kafka_lake.quality.result import refused_mark
-from kafka_lake.writers.changes_to_stage import ChangesToStage
+from kafka_lake.quality.validation import ValidationResult
 from kafka_lake.writers.frames import append, shaped
+from kafka_lake.writers.history.versions import HistoryResult
 from kafka_lake.writers.rules import check_changes
 from kafka_lake.writers.staged import StagedTable, side_summary, staged_table
-from kafka_lake.writers.upsert.deletes import (
-    deletes_by_snapshot,
-    deletes_of,
-    ensure_deletes_table,
-    forget_old,
-    without_late,
-)
-from kafka_lake.writers.upsert.fold import (
+from kafka_lake.writers.upsert.batch import ChangeBatch
+from kafka_lake.writers.upsert.deduplicate import (
     NEEDS_ROW,
     SEVERAL_PARTITIONS,
     UNKNOWN,
     Figures,
-    FoldedBatch,
-    NotSent,
+    LatestEvents,
+    MissingValue,
     already_folded,
     find_not_sent,
     fold_batch,
@@ -41,21 +35,27 @@ from kafka_lake.writers.upsert.fold import (
     with_order_of_rows,
     without,
 )
-from kafka_lake.writers.upsert.history import HistoryBatch
+from kafka_lake.writers.upsert.deleted_keys import (
+    deletes_by_snapshot,
+    deletes_of,
+    ensure_deletes_table,
+    forget_old,
+    without_late,
+)
 from kafka_lake.writers.upsert.keys import (
-    AT,
-    DOES,
-    KEPT,
-    MOVES,
-    READS,
-    SOURCE,
-    UNTOLD,
+    EVENT_TIME,
+    KEY_CHANGED,
+    OPERATION,
+    SNAPSHOT_MARKER,
+    SOURCE_TABLE,
+    UNCHANGED,
+    WITHOUT_ORDER,
     Bounds,
     bounds,
     quoted,
     refusal_of,
 )
-from kafka_lake.writers.upsert.merge import HowToMerge, KeyedBatch, Merged, brings, merge
+from kafka_lake.writers.upsert.merge import Merged, MergePlan, UpsertResult, brings, merge
 from kafka_lake.writers.upsert.source_snapshots import Ended, Told, check_removal, past_of
 from kafka_lake.writers.upsert.truncates import Emptied, empty, rows_behind, without_older
 
@@ -68,12 +68,12 @@ _SETTINGS = {
 }
 _ABOUT_CHANGES = T.StructType(
     [
-        T.StructField(DOES, T.StringType()),
-        T.StructField(KEPT, T.ArrayType(T.StringType())),
-        T.StructField(AT, T.TimestampType()),
-        T.StructField(READS, T.StringType()),
-        T.StructField(SOURCE, T.StringType()),
-        T.StructField(MOVES, T.BooleanType()),
+        T.StructField(OPERATION, T.StringType()),
+        T.StructField(UNCHANGED, T.ArrayType(T.StringType())),
+        T.StructField(EVENT_TIME, T.TimestampType()),
+        T.StructField(SNAPSHOT_MARKER, T.StringType()),
+        T.StructField(SOURCE_TABLE, T.StringType()),
+        T.StructField(KEY_CHANGED, T.BooleanType()),
     ]
 )
 
@@ -89,10 +89,10 @@ class StagedChanges:
 
     primary: StagedTable
     deletes: StagedTable | None
-    batch: KeyedBatch | HistoryBatch
+    batch: UpsertResult | HistoryResult
 
 
-def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
+def write_upserts(batch: ChangeBatch, undo: ExitStack) -> StagedChanges:
     """Stage changes."""
     try:
         with ExitStack() as held:
@@ -103,22 +103,22 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
         raise refusal from error
 
 
-def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedChanges:
+def _staged(batch: ChangeBatch, held: ExitStack, undo: ExitStack) -> StagedChanges:
     held.enter_context(planned(batch))
     all_changes, seen = told(batch, held)
     figures = seen.counts
     verdict = check_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
     batch = without_refused(batch, verdict)
     batch = _since_past(batch, all_changes, figures)
-    changes = all_changes.drop(READS, SOURCE, MOVES)
+    changes = all_changes.drop(SNAPSHOT_MARKER, SOURCE_TABLE, KEY_CHANGED)
     if verdict.refused is not None:
         changes = verdict.refused.left(changes, batch.keys.metadata)
-    changes = of_rows(batch, changes).drop(AT)
+    changes = of_rows(batch, changes).drop(EVENT_TIME)
     _ready_for_deletes(batch, changes)
     has_tombstones = batch.keys.has_order and figures["deletes"]
     is_plain = verdict.refused is None and batch.emptied is None and not has_tombstones and not batch.may_lack
     if is_plain and seen.most <= 1:
-        folded, not_sent = already_folded(batch.context.spec, changes, seen), tuple[NotSent, ...]()
+        folded, not_sent = already_folded(batch.context.spec, changes, seen), tuple[MissingValue, ...]()
     else:
         ordered = _ordered(batch, changes, figures["deletes"], held)
         if batch.emptied is not None:
@@ -129,7 +129,7 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     deletes = None
     if (figures["deletes"] or batch.ended) and batch.context.spec.deletes != "ignore":
         deletes = _stage_deletes(batch, one_each, undo)
-    one_each = one_each.drop(UNTOLD)
+    one_each = one_each.drop(WITHOUT_ORDER)
     late = without_late(batch.context, one_each, batch.keys) if folded.count else None
     in_time = one_each if late is None else kept(late, held)
     left, gone = (folded.count, folded.deletes) if late is None else _counted(in_time)
@@ -139,7 +139,7 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         nothing = shaped(in_time.limit(0), batch.columns)
         primary, merged = append(batch.branch, batch.state, nothing, batch.summary), Merged()
     primary, emptied = _emptied(batch, primary)
-    done = KeyedBatch(
+    done = UpsertResult(
         changes=figures["changes"] - len(not_sent) - (len(verdict.refused) if verdict.refused else 0),
         keys=folded.count,
         deletes=figures["deletes"],
@@ -154,14 +154,14 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     return StagedChanges(primary, deletes, done)
 
 
-def planned(batch: ChangesToStage) -> AbstractContextManager[None]:
+def planned(batch: ChangeBatch) -> AbstractContextManager[None]:
     """Return the block in which Spark plans queries as a merge needs it."""
     # Few changes find few rows, which needn't be spread.
     rows = 0 if batch.few else row_count(batch.state.table)
     return shuffles(batch.context.connections.spark(), batch.tasks + rows // _ROWS_WORTH_A_PARTITION, _SETTINGS)
 
 
-def told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Figures]:
+def told(batch: ChangeBatch, held: ExitStack) -> tuple[DataFrame, Figures]:
     """Return all changes in the table's types, and figures of them."""
     spec = batch.context.spec
     changes = kept(shaped(batch.changes, T.StructType([*batch.columns.fields, *_ABOUT_CHANGES.fields])), held)
@@ -170,7 +170,7 @@ def told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Figures]:
     return changes, seen
 
 
-def _check_settings(batch: ChangesToStage, changes: DataFrame, figures: Row) -> None:
+def _check_settings(batch: ChangeBatch, changes: DataFrame, figures: Row) -> None:
     """Refuse deletes and truncates where the settings say so."""
     spec, place = batch.context.spec, F.col(quoted(batch.keys.metadata))
     for does, count, setting, settings in (
@@ -179,7 +179,7 @@ def _check_settings(batch: ChangesToStage, changes: DataFrame, figures: Row) -> 
     ):
         if count and setting == "fail":
             first = F.min(F.struct(place["partition"], place["offset"]))
-            at = changes.filter(F.col(DOES) == does).agg(first).collect()[0][0]
+            at = changes.filter(F.col(OPERATION) == does).agg(first).collect()[0][0]
             raise ChangeRefusedError(
                 f"Topic {spec.topic}: {count} records {'delete rows' if does == DELETE else 'empty the table'}, the "
                 f"first in partition {at[0]} at offset {at[1]}, and the settings say to fail.",
@@ -187,7 +187,7 @@ def _check_settings(batch: ChangesToStage, changes: DataFrame, figures: Row) -> 
             )
 
 
-def without_refused(batch: ChangesToStage, verdict: Verdict) -> ChangesToStage:
+def without_refused(batch: ChangeBatch, verdict: ValidationResult) -> ChangeBatch:
     """Return a batch that counts what rules refuse among the records that failed, and whose summary tells of it."""
     refused, failed = verdict.refused, batch.failed
     if refused is None:
@@ -196,7 +196,7 @@ def without_refused(batch: ChangesToStage, verdict: Verdict) -> ChangesToStage:
     return replace(batch, failed=lambda: failed() + len(refused), summary=summary)
 
 
-def _since_past(batch: ChangesToStage, changes: DataFrame, figures: Row) -> ChangesToStage:
+def _since_past(batch: ChangeBatch, changes: DataFrame, figures: Row) -> ChangeBatch:
     """Return a batch that knows what doesn't count any more; raises as `past_of`."""
     told = Told(changes, figures, batch.summary, batch.failed)
     past = past_of(batch.context, batch.state, told, batch.keys)
@@ -204,14 +204,14 @@ def _since_past(batch: ChangesToStage, changes: DataFrame, figures: Row) -> Chan
     return replace(batch, emptied=past.emptied, ended=past.ended, summary=summary)
 
 
-def of_rows(batch: ChangesToStage, changes: DataFrame) -> DataFrame:
+def of_rows(batch: ChangeBatch, changes: DataFrame) -> DataFrame:
     """Return the changes of rows that the settings let count."""
     if batch.context.spec.deletes == "ignore":
-        changes = changes.filter(F.col(DOES) != DELETE)
-    return changes.filter(~F.col(DOES).isin(TRUNCATE, NOTHING))
+        changes = changes.filter(F.col(OPERATION) != DELETE)
+    return changes.filter(~F.col(OPERATION).isin(TRUNCATE, NOTHING))
 
 
-def _ordered(batch: ChangesToStage, changes: DataFrame, deletes: int, held: ExitStack) -> DataFrame:
+def _ordered(batch: ChangeBatch, changes: DataFrame, deletes: int, held: ExitStack) -> DataFrame:
     """Return changes, each with its order: deletes that tell none have that of their row, where they need it."""
     keys = batch.keys
     if not keys.has_order or not deletes:
@@ -222,7 +222,7 @@ def _ordered(batch: ChangesToStage, changes: DataFrame, deletes: int, held: Exit
     return with_order_of_rows(changes, batch.rows(), keys, within) if needed else changes.drop(NEEDS_ROW)
 
 
-def _emptied(batch: ChangesToStage, primary: StagedTable) -> tuple[StagedTable, Emptied | None]:
+def _emptied(batch: ChangeBatch, primary: StagedTable) -> tuple[StagedTable, Emptied | None]:
     """Delete from the branch what doesn't count any more; the changes behind it are there by then."""
     emptied, keys = batch.emptied, batch.keys
     if emptied is None or not emptied.is_new:
@@ -235,7 +235,7 @@ def _emptied(batch: ChangesToStage, primary: StagedTable) -> tuple[StagedTable, 
     return replace(primary, snapshot=snapshot), emptied
 
 
-def _folded(batch: ChangesToStage, changes: DataFrame, held: ExitStack) -> tuple[FoldedBatch, tuple[NotSent, ...]]:
+def _folded(batch: ChangeBatch, changes: DataFrame, held: ExitStack) -> tuple[LatestEvents, tuple[MissingValue, ...]]:
     """Fold changes to one for each key; those that lack a value which nothing has are set apart."""
     spec, keys = batch.context.spec, batch.keys
     folded = fold_batch(spec, changes, keys, batch.may_lack, held=held, few=batch.few)
@@ -250,14 +250,14 @@ def _folded(batch: ChangesToStage, changes: DataFrame, held: ExitStack) -> tuple
 
 def _counted(changes: DataFrame) -> tuple[int, int]:
     """Return how many changes there are, and how many of them are deletes."""
-    found = changes.agg(F.count(F.lit(1)), F.count_if(F.col(DOES) == DELETE)).collect()[0]
+    found = changes.agg(F.count(F.lit(1)), F.count_if(F.col(OPERATION) == DELETE)).collect()[0]
     return found[0], found[1]
 
 
-def _merged(batch: ChangesToStage, changes: DataFrame, within: Bounds) -> tuple[StagedTable, Merged]:
+def _merged(batch: ChangeBatch, changes: DataFrame, within: Bounds) -> tuple[StagedTable, Merged]:
     """Merge changes into the branch; return it, and what happened to its rows."""
     spark, branch = batch.context.connections.spark(), batch.branch
-    how = HowToMerge(batch.keys, batch.may_lack, within)
+    how = MergePlan(batch.keys, batch.may_lack, within)
     if not row_count(batch.state.table):
         new = shaped(changes.alias("s").filter(F.expr(brings("s", batch.keys))), batch.columns)
         return appended(append(branch, batch.state, new, batch.summary))
@@ -271,7 +271,7 @@ def appended(primary: StagedTable) -> tuple[StagedTable, Merged]:
     return primary, Merged(inserted=primary.rows, added=primary.rows)
 
 
-def _lacking(batch: ChangesToStage, ended: Ended, one_each: DataFrame) -> DataFrame:
+def _lacking(batch: ChangeBatch, ended: Ended, one_each: DataFrame) -> DataFrame:
     """Return the keys that a snapshot of the source lacks as deleted ones; those of the batch are not among them."""
     state, keys = batch.state, batch.keys
     assert state.head is not None, "ensure_table gives every table a first snapshot"
@@ -279,7 +279,7 @@ def _lacking(batch: ChangesToStage, ended: Ended, one_each: DataFrame) -> DataFr
     return deletes_by_snapshot(rows.join(one_each.alias("s"), F.expr(keys.same("t", "s")), "left_anti"), ended.at, keys)
 
 
-def _ready_for_deletes(batch: ChangesToStage, changes: DataFrame) -> None:
+def _ready_for_deletes(batch: ChangeBatch, changes: DataFrame) -> None:
     """Let the table of deleted keys have the columns that it needs, if there is one."""
     connections, name = batch.context.connections, batch.context.spec.deletes_table
     if connections.catalog.table(name) is None:
@@ -291,7 +291,7 @@ def _ready_for_deletes(batch: ChangesToStage, changes: DataFrame) -> None:
         append_nothing(table)
 
 
-def _stage_deletes(batch: ChangesToStage, one_each: DataFrame, undo: ExitStack) -> StagedTable | None:
+def _stage_deletes(batch: ChangeBatch, one_each: DataFrame, undo: ExitStack) -> StagedTable | None:
     """Append the deleted keys of a batch to a branch of their table, which is created if it isn't there."""
     spec, connections = batch.context.spec, batch.context.connections
     rows = deletes_of(one_each, batch.keys)

@@ -10,7 +10,7 @@ from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import TableState, author_summary, positions_summary, row_count
 from kafka_lake.catalog.tables import ensure_table, schema_of
 from kafka_lake.common.offsets import Position
-from kafka_lake.dead_letters.unreconciled import STAGED_WITH
+from kafka_lake.dead_letters.pending import STAGED_WITH
 from kafka_lake.engine.frames import OFFSET
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.formats.columns import nullable_all

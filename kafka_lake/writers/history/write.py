@@ -9,16 +9,11 @@ from kafka_lake.catalog.positions import row_count
 from kafka_lake.engine.frames import kept
 from kafka_lake.errors import TableError
 from kafka_lake.formats.rows import DELETED, VALID_FROM
-from kafka_lake.writers.changes_to_stage import ChangesToStage
 from kafka_lake.writers.frames import append, shaped
-from kafka_lake.writers.keyed_rows import StagedChanges, appended, of_rows, planned, told, without_refused
-from kafka_lake.writers.rules import check_changes
-from kafka_lake.writers.staged import StagedTable, staged_table
-from kafka_lake.writers.upsert.fold import MOST_NOT_SENT, UNKNOWN, Figures, NotSent, value_not_told, without
-from kafka_lake.writers.upsert.history import (
+from kafka_lake.writers.history.versions import (
     IN_BATCH,
     IS_UNPLACED,
-    HistoryBatch,
+    HistoryResult,
     Shape,
     counts_of,
     events_of,
@@ -28,11 +23,16 @@ from kafka_lake.writers.upsert.history import (
     stored_of,
     with_intervals,
 )
+from kafka_lake.writers.rules import check_changes
+from kafka_lake.writers.staged import StagedTable, staged_table
+from kafka_lake.writers.upsert.batch import ChangeBatch
+from kafka_lake.writers.upsert.deduplicate import MOST_NOT_SENT, UNKNOWN, Figures, MissingValue, value_not_told, without
 from kafka_lake.writers.upsert.keys import Bounds, not_comparable, quoted, tombstone_elsewhere
 from kafka_lake.writers.upsert.merge import Merged
+from kafka_lake.writers.upsert.write import StagedChanges, appended, of_rows, planned, told, without_refused
 
 
-def write_versions(batch: ChangesToStage, _: ExitStack) -> StagedChanges:
+def write_versions(batch: ChangeBatch, _: ExitStack) -> StagedChanges:
     """Stage changes of a history, on the batch's branch and nowhere else."""
     with ExitStack() as held:
         held.enter_context(planned(batch))
@@ -48,17 +48,17 @@ def write_versions(batch: ChangesToStage, _: ExitStack) -> StagedChanges:
 
 
 def _merged(
-    batch: ChangesToStage, changes: DataFrame, held: ExitStack, *, seen: Figures
-) -> tuple[StagedTable, HistoryBatch]:
+    batch: ChangeBatch, changes: DataFrame, held: ExitStack, *, seen: Figures
+) -> tuple[StagedTable, HistoryResult]:
     spark = batch.context.connections.spark()
     if VALID_FROM not in batch.columns.names:
         # No record has shown the column of the order yet: there are tombstones of unknown keys, and nothing else.
-        return _nothing(batch), HistoryBatch()
+        return _nothing(batch), HistoryResult()
     shape = _shape(batch)
     keys = kept(events_of(changes, shape), held)
     within = seen.within
     if not seen.keys:
-        return _nothing(batch), HistoryBatch()
+        return _nothing(batch), HistoryResult()
     # As it is published, with the columns that this run has given it. If others publish meanwhile, this run doesn't.
     rows = spark.table(batch.context.connections.catalog.spark_name(batch.context.spec.identifier))
     stored = stored_of(shaped(rows, shape.columns), keys, shape, within)
@@ -70,7 +70,7 @@ def _merged(
         primary, merged = _written(batch, changed, shape, within)
     else:
         primary, merged = _nothing(batch), Merged()
-    return primary, HistoryBatch(
+    return primary, HistoryResult(
         rows=counts["rows"],
         versions=counts["versions"],
         closed=counts["closed"],
@@ -82,7 +82,7 @@ def _merged(
     )
 
 
-def _written(batch: ChangesToStage, changed: DataFrame, shape: Shape, within: Bounds) -> tuple[StagedTable, Merged]:
+def _written(batch: ChangeBatch, changed: DataFrame, shape: Shape, within: Bounds) -> tuple[StagedTable, Merged]:
     """Merge rows into the branch; return it, and what happened to its rows."""
     spark, branch = batch.context.connections.spark(), batch.branch
     if not row_count(batch.state.table):
@@ -93,10 +93,10 @@ def _written(batch: ChangesToStage, changed: DataFrame, shape: Shape, within: Bo
 
 
 def _made(
-    batch: ChangesToStage, stored: DataFrame, events: DataFrame, shape: Shape, *, held: ExitStack
-) -> tuple[DataFrame, tuple[NotSent, ...]]:
+    batch: ChangeBatch, stored: DataFrame, events: DataFrame, shape: Shape, *, held: ExitStack
+) -> tuple[DataFrame, tuple[MissingValue, ...]]:
     """Return all events of the batch's keys with their intervals; and the changes left out, which lack a value."""
-    not_sent = tuple[NotSent, ...]()
+    not_sent = tuple[MissingValue, ...]()
     made = kept(with_intervals(joined(stored, events, shape), shape), held)
     # Without one change, another may lack the value that it had.
     while lacking := _lacking(batch, made, shape):
@@ -106,13 +106,13 @@ def _made(
     return made, tuple(sorted(not_sent, key=lambda each: (each.partition, each.offset)))
 
 
-def _nothing(batch: ChangesToStage) -> StagedTable:
+def _nothing(batch: ChangeBatch) -> StagedTable:
     """Stage a snapshot without rows, for its position."""
     name = batch.context.connections.catalog.spark_name(batch.context.spec.identifier)
     return append(batch.branch, batch.state, batch.context.connections.spark().table(name).limit(0), batch.summary)
 
 
-def _shape(batch: ChangesToStage) -> Shape:
+def _shape(batch: ChangeBatch) -> Shape:
     spec, table = batch.context.spec, batch.state.table
     shape = Shape(
         batch.keys,
@@ -131,7 +131,7 @@ def _shape(batch: ChangesToStage) -> Shape:
     return shape
 
 
-def _lacking(batch: ChangesToStage, made: DataFrame, shape: Shape) -> tuple[NotSent, ...]:
+def _lacking(batch: ChangeBatch, made: DataFrame, shape: Shape) -> tuple[MissingValue, ...]:
     """Return the changes of the batch that leave a value as it was, and that nothing before them has told."""
     if shape.is_partial or not shape.may_lack:
         return ()
@@ -142,10 +142,10 @@ def _lacking(batch: ChangesToStage, made: DataFrame, shape: Shape) -> tuple[NotS
     found = named.distinct().orderBy("partition", "offset").limit(MOST_NOT_SENT + 1).collect()
     if len(found) > MOST_NOT_SENT:
         raise value_not_told(batch.context.spec, *found[0])
-    return tuple(NotSent(*each) for each in found)
+    return tuple(MissingValue(*each) for each in found)
 
 
-def _refuse_unordered(batch: ChangesToStage, made: DataFrame, shape: Shape, deletes: int) -> None:
+def _refuse_unordered(batch: ChangeBatch, made: DataFrame, shape: Shape, deletes: int) -> None:
     """Stop at a change whose order among those of its key in other Kafka partitions nothing tells."""
     keys, spec = shape.keys, batch.context.spec
     if keys.has_order and not deletes:

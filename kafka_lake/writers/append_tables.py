@@ -20,7 +20,7 @@ from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.decode_options import Written
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.arrow import (
+from kafka_lake.writers.append import (
     check_writable,
     given_back,
     given_to_tasks,
@@ -31,8 +31,8 @@ from kafka_lake.writers.arrow import (
     written,
 )
 from kafka_lake.writers.frames import tasks_of
-from kafka_lake.writers.schema import plan_schema
-from kafka_lake.writers.task.task import TABLE, decode_and_write_tables
+from kafka_lake.writers.schema_changes import plan_schema
+from kafka_lake.writers.task.writer import TABLE, decode_and_write_tables
 
 _TASKS_FOR_EACH_TABLE = 2
 _ORDER = (TABLE, "partition", "offset")

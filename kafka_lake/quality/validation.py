@@ -35,7 +35,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Referred:
+class ReferencedTable:
     """A table of a foreign key, as of one snapshot.
 
     Args:
@@ -56,9 +56,9 @@ class Referred:
         return F.broadcast(keys) if self.count <= BROADCAST_ROWS else keys
 
 
-def referred(source: Source, rules: Iterable[Rule], subject: str) -> Mapping[str, Referred]:
+def referenced_tables(source: Source, rules: Iterable[Rule], subject: str) -> Mapping[str, ReferencedTable]:
     """Return the tables of foreign keys by name."""
-    found: dict[str, Referred] = {}
+    found: dict[str, ReferencedTable] = {}
     for rule in rules:
         given = rule.entry.foreign_key
         if given is None or given.table in found:
@@ -76,12 +76,12 @@ def referred(source: Source, rules: Iterable[Rule], subject: str) -> Mapping[str
         rows = source.spark().sql(f"SELECT * FROM {full_name}{of}")
         if any(field.name == DELETED and isinstance(field.dataType, T.BooleanType) for field in rows.schema):
             rows = rows.filter(~F.coalesce(F.col(DELETED), F.lit(False)))
-        found[given.table] = Referred(rows, snapshot, row_count(table) if snapshot is not None else 0)
+        found[given.table] = ReferencedTable(rows, snapshot, row_count(table) if snapshot is not None else 0)
     return found
 
 
 @dataclass(frozen=True)
-class Asked:
+class Validation:
     """Rules and the rows that they are evaluated on.
 
     Args:
@@ -105,7 +105,7 @@ class Asked:
     what: str = "Topic"
     untold: str | None = None
     earlier: DataFrame | None = None
-    tables: Mapping[str, Referred] = field(default_factory=dict)
+    tables: Mapping[str, ReferencedTable] = field(default_factory=dict)
     samples: bool = False
     mask: tuple[str, ...] = ()
 
@@ -116,7 +116,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ValidationResult:
     """Results of rules; and the records that become dead letters, unless a rule fails the commit."""
 
     results: tuple[RuleResult, ...] = ()
@@ -137,7 +137,7 @@ def where() -> Column:
     return F.struct("partition", "offset")
 
 
-def first_place(asked: Asked, place: Row | None) -> tuple[int, int] | None:
+def first_place(asked: Validation, place: Row | None) -> tuple[int, int] | None:
     """Return partition and offset of a place; None without a metadata column."""
     return None if place is None or asked.column is None else (place["partition"], place["offset"])
 

@@ -19,7 +19,7 @@ from kafka_lake.formats.rows import CHANGE
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.record_keys import at_version
 from kafka_lake.schema.rules import needed_changes
-from kafka_lake.writers.upsert.keys import DOES, OTHER_PARTITION, UNTOLD, Keys, quoted, stop
+from kafka_lake.writers.upsert.keys import OPERATION, OTHER_PARTITION, WITHOUT_ORDER, Keys, quoted, stop
 from kafka_lake.writers.upsert.truncates import Truncate
 
 DELETED_AT = "_deleted_at"
@@ -33,8 +33,8 @@ _PLACE = ("topic_id", "partition", "offset", "key")
 def deletes_of(changes: DataFrame, keys: Keys) -> DataFrame:
     """Return the deletes among changes as rows of the table of deleted keys: key, order, and place in Kafka."""
     place = F.col(quoted(keys.metadata))
-    untold = F.col(UNTOLD) if UNTOLD in changes.columns else F.lit(False)
-    gone = changes.filter(F.col(DOES) == DELETE)
+    untold = F.col(WITHOUT_ORDER) if WITHOUT_ORDER in changes.columns else F.lit(False)
+    gone = changes.filter(F.col(OPERATION) == DELETE)
     return _gone(gone, keys, [place[name] for name in _PLACE], F.col(CHANGE), untold=untold)
 
 

@@ -33,8 +33,8 @@ from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.task.report import Report, loaded, merged
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.frames import tasks_of
-from kafka_lake.writers.task import task
-from kafka_lake.writers.task.task import REPORT, TOPIC_ID
+from kafka_lake.writers.task import writer as task
+from kafka_lake.writers.task.writer import REPORT, TOPIC_ID
 
 DECODED_BY_ARROW = "kafka-lake.decoded-by-arrow"
 """In a snapshot's summary: how many records became rows by Arrow's decoders, without a transform."""
@@ -154,7 +154,7 @@ def written(
         OBSERVED: loaded_observed(done.seen, spec.max_columns),
     }
 
-    def judged() -> DataFrame:
+    def with_errors() -> DataFrame:
         if not done.failed:
             return none_failed(records)
         failed = given_back(spec.topic, frame).filter(F.col(ERROR_CLASS).isNotNull())
@@ -163,7 +163,7 @@ def written(
     return Written(
         files=_of_table(table, done.files),
         counts=counts,
-        judged=judged,
+        with_errors=with_errors,
         spans=done.spans,
         rules=rules.results(done.asked, done.answers),
         classes=most_frequent_first(DeadLetterClass(**vars(failure)) for failure in done.failures),

@@ -22,7 +22,7 @@ _NEVER = (-1, 0)
 
 
 @dataclass(frozen=True)
-class Unreconciled:
+class Pending:
     """What is to be reconciled.
 
     Args:
@@ -44,7 +44,7 @@ class Unreconciled:
         return self.mark.startswith(_ROLLED_BACK)
 
 
-def unreconciled(table: TableState, dead_letters: TableState) -> Unreconciled | None:
+def pending_reconciliation(table: TableState, dead_letters: TableState) -> Pending | None:
     """Return what is to be reconciled, by metadata alone; None if nothing is."""
     history = list(ancestors(table.table, table.head))
     numbers = _numbers(history)
@@ -76,10 +76,10 @@ def unreconciled(table: TableState, dead_letters: TableState) -> Unreconciled | 
     open_marks = [mark for mark in marks if _number(mark) > reconciled]
     commits = tuple(marks[mark].snapshot_id for mark in open_marks)
     if undone:
-        return Unreconciled(undone, restore, commits, tuple(stale))
+        return Pending(undone, restore, commits, tuple(stale))
     if open_marks:
-        return Unreconciled(max(open_marks, key=_number), None, commits, tuple(stale))
-    return Unreconciled(f"{_STALE}@{now}", None, (), tuple(stale)) if stale else None
+        return Pending(max(open_marks, key=_number), None, commits, tuple(stale))
+    return Pending(f"{_STALE}@{now}", None, (), tuple(stale)) if stale else None
 
 
 def _numbers(history: Sequence[Snapshot]) -> dict[int, tuple[int, int]]:

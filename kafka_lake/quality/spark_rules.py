@@ -17,19 +17,19 @@ from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.common.text import seconds_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.quality.asked import (
+from kafka_lake.quality.result import Refused, RuleResult, commit_result
+from kafka_lake.quality.row_rules import cant_be_asked, find
+from kafka_lake.quality.task.rules import PLACE, Path
+from kafka_lake.quality.validation import (
     BROADCAST_ROWS,
-    Asked,
-    Referred,
-    Verdict,
+    ReferencedTable,
+    Validation,
+    ValidationResult,
     first_place,
     places,
     refused_by,
     where,
 )
-from kafka_lake.quality.result import Refused, RuleResult, commit_result
-from kafka_lake.quality.row_rules import cant_be_asked, find
-from kafka_lake.quality.task.rules import PLACE, Path
 from kafka_lake.spec.rule import WHOLE_TABLE, Rule
 
 _UNRESOLVED = re.compile(r"with name (`.+?`(?:\.`.+?`)*) cannot be resolved|No such struct field (`.+?`)")
@@ -55,13 +55,13 @@ class Condition:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows on which conditions are evaluated; the fields are those of `Asked`."""
+    """Rows on which conditions are evaluated; the fields are those of `Validation`."""
 
     subject: str
     frame: DataFrame
     declared: bool
     untold: str | None = None
-    tables: Mapping[str, Referred] = field(default_factory=dict)
+    tables: Mapping[str, ReferencedTable] = field(default_factory=dict)
 
     def condition(self, rule: Rule) -> Condition:
         """Return the condition of a rule; raises a ConfigurationError if it doesn't fit the columns."""
@@ -149,24 +149,24 @@ _KEY = "key_{}_{}"
 Found = TypeVar("Found")
 
 
-def by_spark(asked: Asked) -> Verdict:
+def by_spark(asked: Validation) -> ValidationResult:
     """Evaluate rules; raises a ConfigurationError if one doesn't fit the columns."""
     rows = Rows(asked.subject, asked.rows, asked.declared, untold=asked.untold, tables=asked.tables)
     conditions = [rows.condition(rule) for rule in asked.rules]
     evaluation = _Evaluation(asked, conditions)
     results = evaluation.counted()
     if any(each.fails for each in results) or not any(each.refuses_rows for each in results):
-        return Verdict(results)
+        return ValidationResult(results)
     refused = evaluation.refused()
     told = [
         each.with_failed(refused.by_rule.get(each.rule.name, 0)) if each.rule.on_failure == "dead_letter" else each
         for each in results
     ]
-    return Verdict(tuple(told), refused if len(refused) else None)
+    return ValidationResult(tuple(told), refused if len(refused) else None)
 
 
 class _Evaluation:
-    def __init__(self, asked: Asked, conditions: Sequence[Condition]) -> None:
+    def __init__(self, asked: Validation, conditions: Sequence[Condition]) -> None:
         self._asked = asked
         self._conditions = list(enumerate(conditions))
         self._unique = [(n, each) for n, each in self._conditions if each.keys]

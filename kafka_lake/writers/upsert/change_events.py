@@ -17,7 +17,16 @@ from kafka_lake.formats.excepted import without_excepted
 from kafka_lake.formats.rows import CHANGE, DELETED, change_columns, origin_of
 from kafka_lake.formats.task.batches import CHANGE as TOLD
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.upsert.keys import AT, DOES, KEPT, MOVES, OURS, READS, SOURCE, quoted
+from kafka_lake.writers.upsert.keys import (
+    EVENT_TIME,
+    INTERNAL,
+    KEY_CHANGED,
+    OPERATION,
+    SNAPSHOT_MARKER,
+    SOURCE_TABLE,
+    UNCHANGED,
+    quoted,
+)
 
 BEGINS = ("first", "first_in_data_collection")
 ENDS = ("last", "last_in_data_collection")
@@ -53,9 +62,14 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
         kept = told["kept"]
     if is_soft:
         kept = F.when(F.col(TOLD)["does"] == DELETE, _all_but_key(values, spec)).otherwise(kept)
-    added = {DOES: does, KEPT: kept, AT: F.timestamp_millis(told["at"]), READS: told["snapshot"]}
-    added[MOVES] = F.lit(False)
-    added[SOURCE] = told["source"] if deletes_by_source(spec) else F.lit(None).cast("string")
+    added = {
+        OPERATION: does,
+        UNCHANGED: kept,
+        EVENT_TIME: F.timestamp_millis(told["at"]),
+        SNAPSHOT_MARKER: told["snapshot"],
+    }
+    added[KEY_CHANGED] = F.lit(False)
+    added[SOURCE_TABLE] = told["source"] if deletes_by_source(spec) else F.lit(None).cast("string")
     for field in change_columns(spec):
         if field.name == CHANGE:
             added[CHANGE] = F.struct(does.alias("op"), F.col(TOLD)["order"].alias("order"))
@@ -74,12 +88,12 @@ def _with_moved(
     old = F.col(TOLD)["old"]
     kinds = rows.select(*_named(made)).schema
     gone = {field.name: F.lit(None).cast(field.dataType) for field in kinds}
-    shared = (*spec.order_by, spec.metadata_column, AT, SOURCE)
+    shared = (*spec.order_by, spec.metadata_column, EVENT_TIME, SOURCE_TABLE)
     gone |= {name: made[name] for name in shared if name in made}
     gone |= {name: old[name] for name in key}
-    gone |= {DOES: F.lit(DELETE), MOVES: F.lit(True), KEPT: F.array().cast("array<string>")}
+    gone |= {OPERATION: F.lit(DELETE), KEY_CHANGED: F.lit(True), UNCHANGED: F.array().cast("array<string>")}
     if spec.deletes == "soft":
-        gone |= {KEPT: _all_but_key(values, spec), DELETED: F.lit(True)}
+        gone |= {UNCHANGED: _all_but_key(values, spec), DELETED: F.lit(True)}
     if CHANGE in made:
         gone[CHANGE] = F.struct(F.lit(DELETE).alias("op"), F.col(TOLD)["order"].alias("order"))
     is_moved = old.isNotNull() & reduce(or_, [~old[name].eqNullSafe(F.col(quoted(name))) for name in key])
@@ -112,19 +126,19 @@ def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:
 
 def counted(spec: TopicTable) -> tuple[dict[str, Column], dict[str, Column]]:
     """Return aggregates over the changes of one key, and the aggregates that sum these up for the batch."""
-    does = F.col(DOES)
+    does = F.col(OPERATION)
     counts = {
-        "changes": F.count_if(~F.col(MOVES)),
+        "changes": F.count_if(~F.col(KEY_CHANGED)),
         "deletes": F.count_if(does == DELETE),
         "truncates": F.count_if(does == TRUNCATE),
-        "reads": F.count_if(F.col(READS).isin(*BEGINS, *ENDS)),
+        "reads": F.count_if(F.col(SNAPSHOT_MARKER).isin(*BEGINS, *ENDS)),
     }
-    parts = {f"{OURS}{name}": count for name, count in counts.items()}
-    totals = {name: F.coalesce(F.sum(f"{OURS}{name}"), F.lit(0)) for name in counts}
+    parts = {f"{INTERNAL}{name}": count for name, count in counts.items()}
+    totals = {name: F.coalesce(F.sum(f"{INTERNAL}{name}"), F.lit(0)) for name in counts}
     if not deletes_by_source(spec):
         return parts, {**totals, "sources": F.array().cast("array<string>")}
-    first, last = f"{OURS}first_source", f"{OURS}last_source"
-    parts |= {first: F.min(SOURCE), last: F.max(SOURCE)}
+    first, last = f"{INTERNAL}first_source", f"{INTERNAL}last_source"
+    parts |= {first: F.min(SOURCE_TABLE), last: F.max(SOURCE_TABLE)}
     return parts, {**totals, "sources": F.array_distinct(F.array_compact(F.array(F.min(first), F.max(last))))}
 
 

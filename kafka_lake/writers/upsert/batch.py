@@ -15,14 +15,23 @@ from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import at_version
 from kafka_lake.writers.frames import shaped
-from kafka_lake.writers.upsert.changes import can_leave_out
-from kafka_lake.writers.upsert.keys import AT, DOES, KEPT, MOVES, READS, SOURCE, Keys, are_few
+from kafka_lake.writers.upsert.change_events import can_leave_out
+from kafka_lake.writers.upsert.keys import (
+    EVENT_TIME,
+    KEY_CHANGED,
+    OPERATION,
+    SNAPSHOT_MARKER,
+    SOURCE_TABLE,
+    UNCHANGED,
+    Keys,
+    are_few,
+)
 from kafka_lake.writers.upsert.source_snapshots import Ended
 from kafka_lake.writers.upsert.truncates import Emptied
 
 
 @dataclass(frozen=True)
-class ChangesToStage:
+class ChangeBatch:
     """A batch's changes, and where they go.
 
     Args:
@@ -72,7 +81,16 @@ class ChangesToStage:
         """The columns that a change may leave as they are."""
         spec, keys = self.context.spec, self.keys
         about = [field.name for field in change_columns(spec)]
-        others = (spec.metadata_column, DOES, KEPT, AT, READS, SOURCE, MOVES, *about)
+        others = (
+            spec.metadata_column,
+            OPERATION,
+            UNCHANGED,
+            EVENT_TIME,
+            SNAPSHOT_MARKER,
+            SOURCE_TABLE,
+            KEY_CHANGED,
+            *about,
+        )
         values = [name for name in self.changes.columns if name not in others]
         told = (*keys.columns, *keys.order_by)
         return [f.name for f in self.columns if f.name not in told and f.name in values and can_leave_out(f, spec)]

@@ -16,9 +16,9 @@ from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.cdc.task.change import DELETE
 from kafka_lake.formats.columns import nullable_all
 from kafka_lake.formats.rows import CHANGE, DELETED, EVENT, EVENT_TYPE, VALID_FROM, VALID_TO, is_counted
-from kafka_lake.quality.asked import Verdict
-from kafka_lake.writers.upsert.fold import UNKNOWN, NotSent, told_before, with_order
-from kafka_lake.writers.upsert.keys import AT, DOES, KEPT, Bounds, Keys, quoted
+from kafka_lake.quality.validation import ValidationResult
+from kafka_lake.writers.upsert.deduplicate import UNKNOWN, MissingValue, told_before, with_order
+from kafka_lake.writers.upsert.keys import EVENT_TIME, OPERATION, UNCHANGED, Bounds, Keys, quoted
 from kafka_lake.writers.upsert.merge import Merged, run_merge
 
 STORED = "__kafka_lake_stored"
@@ -135,10 +135,10 @@ def _is_loose(kind: T.DataType) -> bool:
 
 def events_of(changes: DataFrame, shape: Shape) -> DataFrame:
     """Return all changes of a batch as rows of the table, without intervals."""
-    left = [F.when(F.array_contains(KEPT, name), F.lit(shape.ids[name])) for name in shape.may_lack]
-    event = {"kept": F.array_compact(F.array(*left)) if left else F.array(), "at": F.col(AT)}
+    left = [F.when(F.array_contains(UNCHANGED, name), F.lit(shape.ids[name])) for name in shape.may_lack]
+    event = {"kept": F.array_compact(F.array(*left)) if left else F.array(), "at": F.col(EVENT_TIME)}
     made: dict[str, Column] = {
-        DELETED: F.col(DOES) == DELETE,
+        DELETED: F.col(OPERATION) == DELETE,
         EVENT: F.struct(*[value.cast(EVENT_TYPE[name].dataType).alias(name) for name, value in event.items()]),
     }
     have = set(changes.columns)
@@ -341,7 +341,7 @@ def statement(table: str, view: str, columns: Sequence[str], shape: Shape, *, wi
 
 
 @dataclass(frozen=True)
-class HistoryBatch:
+class HistoryResult:
     """What became of a batch of changes in a history.
 
     Args:
@@ -363,10 +363,10 @@ class HistoryBatch:
     double: int = 0
     overlapping: int = 0
     merged: Merged = field(default_factory=Merged)
-    not_sent: tuple[NotSent, ...] = ()
-    verdict: Verdict = field(default_factory=Verdict)
+    not_sent: tuple[MissingValue, ...] = ()
+    verdict: ValidationResult = field(default_factory=ValidationResult)
 
-    def of(self, changes: int, deletes: int, verdict: Verdict) -> "HistoryBatch":
+    def of(self, changes: int, deletes: int, verdict: ValidationResult) -> "HistoryResult":
         """Return the same with these counts."""
         return replace(self, changes=changes, deletes=deletes, verdict=verdict)
 
@@ -399,7 +399,7 @@ class HistoryBatch:
 
 
 def counts_of(made: DataFrame, shape: Shape) -> dict[str, int]:
-    """Return the number of ``changed`` rows and the figures of `HistoryBatch`, of all rows of a batch's keys."""
+    """Return the number of ``changed`` rows and the figures of `HistoryResult`, of all rows of a batch's keys."""
     is_new, key = F.col(STORED).isNull(), shape.keys.key("made")
     now, before = _is_version(""), _is_version(f"{STORED}.")
     ends, ended_before = F.col(VALID_TO), F.col(STORED)[VALID_TO].isNotNull()
