@@ -381,17 +381,17 @@ def view(catalog_resource: CatalogResource) -> Callable[[TopicTable], View]:
 @pytest.fixture
 def command_line(monkeypatch: pytest.MonkeyPatch, connections: Callable[..., Connections]) -> Callable[..., Result]:
     """Return kafka-lake's command line over the settings of some topics, with the test session's systems."""
-    import kafka_lake.cli.console
     import kafka_lake.cli.main
+    import kafka_lake.cli.output
     import kafka_lake.cli.project
 
     @contextmanager
     def at_hand(*_: object, **__: object) -> Iterator[Connections]:
         yield connections()
 
-    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
     # A console looks at the terminal once, when the module is imported.
-    monkeypatch.setattr(kafka_lake.cli.console, "out", Console(width=100))
+    monkeypatch.setattr(kafka_lake.cli.output, "out", Console(width=100))
 
     def run(specs: Sequence[TopicTable], *arguments: str, answer: str | None = None) -> Result:
         monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: list(specs))

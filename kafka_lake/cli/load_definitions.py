@@ -1,4 +1,4 @@
-"""Loads the definitions of a code location, as Dagster does, and explains what is wrong with them."""
+"""Loads the definitions of a code location, as Dagster does, and reports errors with file and line."""
 
 import re
 import sys
@@ -6,10 +6,12 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import dagster as dg
 import yaml
@@ -32,31 +34,31 @@ _SYMBOL = re.compile(r"`(?P<module>[\w.]+)`(?: has no attribute `(?P<name>\w+)`)
 
 
 def explanation(error: BaseException, folder: Path) -> ConfigurationError | None:
-    """Return what is wrong with the definitions, in one line with file and line."""
+    """Return the error of definitions as one message with file and line, if it can be located."""
     chain = list(_causes(error))
-    document = next(filter(None, (_document(each, folder) for each in chain)), None)
-    for each in chain:
-        if isinstance(each, yaml.MarkedYAMLError) and (mark := each.problem_mark):
-            problem = ": ".join(part for part in (each.context, each.problem) if part)
-            return _broken(Path(mark.name), mark.line + 1, f"no YAML: {problem}")
-        if isinstance(each, ValidationError) and (found := _refused_settings(each, document)):
-            return found
-        if isinstance(each, ResolutionException) and (template := _TEMPLATE.match(str(each))):
+    document = next(filter(None, (_document(cause, folder) for cause in chain)), None)
+    for cause in chain:
+        if isinstance(cause, yaml.MarkedYAMLError) and (mark := cause.problem_mark):
+            problem = ": ".join(part for part in (cause.context, cause.problem) if part)
+            return _located(Path(mark.name), mark.line + 1, f"no YAML: {problem}")
+        if isinstance(cause, ValidationError) and (explained := _invalid_settings(cause, document)):
+            return explained
+        if isinstance(cause, ResolutionException) and (template := _TEMPLATE.match(str(cause))):
             file, line = Path(template["file"]), int(template["line"])
-            return _broken(file, line, f"{template['where']}: {_reason(chain, template['problem'].strip())}")
-        if isinstance(each, DagsterUnresolvableSymbolError) and (found := _unknown_type(each, folder)):
-            return found
-        if isinstance(each, ConfigurationError):
-            return each
+            return _located(file, line, f"{template['where']}: {_reason(chain, template['problem'].strip())}")
+        if isinstance(cause, DagsterUnresolvableSymbolError) and (explained := _unknown_type(cause, folder)):
+            return explained
+        if isinstance(cause, ConfigurationError):
+            return cause
     return _in_python(chain, folder) or _empty_document(chain, folder)
 
 
 def _reason(chain: list[BaseException], problem: str) -> str:
-    """Return what is wrong with a setting: of settings within a setting, Dagster tells only that something is."""
-    refused = next((each for each in chain if isinstance(each, ValidationError)), None)
-    if refused is None or "ValidationError" not in problem:
+    """Return the reason of an invalid setting. For nested settings, Dagster's own message lacks it."""
+    invalid = next((cause for cause in chain if isinstance(cause, ValidationError)), None)
+    if invalid is None or "ValidationError" not in problem:
         return problem
-    return "; ".join(each["msg"].removeprefix("Value error, ").rstrip(".") for each in refused.errors())
+    return "; ".join(error["msg"].removeprefix("Value error, ").rstrip(".") for error in invalid.errors())
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -66,32 +68,31 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _document(error: BaseException, folder: Path) -> tuple[Path, int] | None:
-    """Return file and first line of the YAML document that Dagster was at."""
-    found = _COMPONENT.search(str(error))
-    if found is None or not (file := folder / found["folder"] / "defs.yaml").exists():
+    """Return file and first line of the YAML document that an error is about."""
+    component = _COMPONENT.search(str(error))
+    if component is None or not (file := folder / component["folder"] / "defs.yaml").exists():
         return None
     documents = list(yaml.compose_all(file.read_text(), yaml.SafeLoader))
-    return file, documents[int(found["document"])].start_mark.line + 1
+    return file, documents[int(component["document"])].start_mark.line + 1
 
 
-def _refused_settings(error: ValidationError, document: tuple[Path, int] | None) -> ConfigurationError | None:
-    told: dict[tuple[Path, int], str] = {}
-    for each in error.errors(include_url=False):
-        place = each["loc"]
-        if at := _AT.match(str(place[-1]) if place else ""):
+def _invalid_settings(error: ValidationError, document: tuple[Path, int] | None) -> ConfigurationError | None:
+    problems: dict[tuple[Path, int], str] = {}
+    for detail in error.errors(include_url=False):
+        path = detail["loc"]
+        if at := _AT.match(str(path[-1]) if path else ""):
             where = at["where"].removeprefix("attributes.").removeprefix("attributes").split(".")
-            # A value that fits no member of a union is refused once for each; the first tells enough.
-            told.setdefault((Path(at["file"]), int(at["line"])), located(where, message(each)))
+            # A value that fits no member of a union has an error for each member; the first is enough.
+            problems.setdefault((Path(at["file"]), int(at["line"])), located(where, message(detail)))
         elif document:
             file, first = document
-            setting = next((str(name) for name in reversed(place) if isinstance(name, str)), None)
+            setting = next((str(name) for name in reversed(path) if isinstance(name, str)), None)
             line = _line_of(file, first, setting) if setting else first
-            told.setdefault((file, line), located(place, message(each)))
-    if not told:
+            problems.setdefault((file, line), located(path, message(detail)))
+    if not problems:
         return None
-    (file, line), text = min(told.items())
-    others = [f"line {n}: {other}" for (f, n), other in sorted(told.items()) if (f, n) != (file, line)]
-    return _broken(file, line, "; ".join([text.rstrip("."), *others]))
+    ((file, line), problem), *more = sorted(problems.items())
+    return _located(file, line, "; ".join([problem.rstrip("."), *(f"line {n}: {text}" for (_, n), text in more)]))
 
 
 def _line_of(file: Path, first: int, setting: str) -> int:
@@ -109,7 +110,7 @@ def _unknown_type(error: DagsterUnresolvableSymbolError, folder: Path) -> Config
     for file in sorted(folder.rglob("*.yaml")):
         for number, line in enumerate(file.read_text().splitlines(), 1):
             if line.startswith("type:") and name in line:
-                return _broken(file, number, f"{line.strip()}: there is no such component")
+                return _located(file, number, f"{line.strip()}: there is no such component")
     return None
 
 
@@ -117,7 +118,7 @@ def _in_python(chain: list[BaseException], folder: Path) -> ConfigurationError |
     for error in chain:
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             if Path(frame.filename).is_relative_to(folder):
-                return _broken(Path(frame.filename), frame.lineno or 0, f"{type(error).__name__}: {error}")
+                return _located(Path(frame.filename), frame.lineno or 0, f"{type(error).__name__}: {error}")
     return None
 
 
@@ -125,42 +126,47 @@ def _empty_document(chain: list[BaseException], folder: Path) -> ConfigurationEr
     if not any("No components found in YAML file" in str(each) for each in chain):
         return None
     empty = (file for file in sorted(folder.rglob("defs.yaml")) if not list(yaml.safe_load_all(file.read_text())))
-    return next((_broken(file, 1, "there is no document in it") for file in empty), None)
+    return next((_located(file, 1, "there is no document in it") for file in empty), None)
 
 
-def _broken(file: Path, line: int, problem: str) -> ConfigurationError:
+def _located(file: Path, line: int, problem: str) -> ConfigurationError:
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
     return ConfigurationError(f"{shown}, line {line}: {problem.rstrip('.')}.")
 
 
 def definitions(at: Target) -> dg.Definitions:
-    """Return what a code location defines."""
+    """Return the definitions of a code location."""
     _make_importable(at)
     if at.is_defs_folder:
         return dg.load_from_defs_folder(path_within_project=at.folder)
     module = _module(at)
     names = [at.attribute] if at.attribute else sorted(vars(module))
-    found = [
-        each for name in names if isinstance(each := getattr(module, name, None), dg.Definitions | LazyDefinitions)
+    candidates = [
+        value for name in names if isinstance(value := getattr(module, name, None), dg.Definitions | LazyDefinitions)
     ]
     # The same object may have several names.
-    if len({id(each) for each in found}) != 1:
+    if len({id(value) for value in candidates}) != 1:
         raise ConfigurationError(
-            f"{at} has {len(found) or 'no'} Definitions{' in ' + at.attribute if at.attribute else ''}.",
+            f"{at} has {len(candidates) or 'no'} Definitions{' in ' + at.attribute if at.attribute else ''}.",
             "It needs one, as an object or as a function with @dg.definitions.",
         )
-    (one, *_) = found
-    loaded = one() if isinstance(one, LazyDefinitions) else one
+    loaded = evaluated(candidates[0]) if isinstance(candidates[0], LazyDefinitions) else candidates[0]
     if not isinstance(loaded, dg.Definitions):
-        raise ConfigurationError(f"{at} has no Definitions but a repository.", "Return dg.Definitions instead.")
+        raise ConfigurationError(f"{at} returns a repository, not Definitions.", "Return dg.Definitions instead.")
     return loaded
 
 
+@cache
+def evaluated(lazy: Any) -> Any:
+    """Return the definitions of a function with ``@dg.definitions``, which a command needs several times."""
+    return lazy()
+
+
 def _make_importable(at: Target) -> None:
-    # A project whose packages are in src needs no installation then, as for dg.
-    for each in (at.folder / "src", at.folder):
-        if each.is_dir() and str(each) not in sys.path:
-            sys.path.insert(0, str(each))
+    # As for dg, a project with its packages in src needs no installation.
+    for folder in (at.folder / "src", at.folder):
+        if folder.is_dir() and str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
 
 
 def _module(at: Target) -> ModuleType:
@@ -171,19 +177,19 @@ def _module(at: Target) -> ModuleType:
             if error.name is None or not f"{at.module}.".startswith(f"{error.name}."):
                 raise
             raise ConfigurationError(
-                f"Python finds no module {error.name}, where the definitions are.",
+                f"Python doesn't find the module {error.name} with the definitions.",
                 f"Install the project in {at.folder} into this environment, as with `pip install -e .`.",
             ) from error
     spec = spec_from_file_location(at.file.stem, at.file)
     if spec is None or spec.loader is None:
-        raise ConfigurationError(f"{at.file} is no Python file.")
+        raise ConfigurationError(f"{at.file} is not a Python file.")
     module = sys.modules[spec.name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def file_of(at: Target) -> Path:
-    """Return the file that has a code location's definitions, or where it would be."""
+    """Return the path of the file with a code location's definitions, which may not exist."""
     if at.file:
         return at.file
     _make_importable(at)
@@ -195,8 +201,8 @@ def file_of(at: Target) -> Path:
 
 
 @contextmanager
-def loading(at: Target) -> Iterator[None]:
-    """Run the block, which loads definitions, without Dagster's remarks on itself, its errors explained."""
+def explained_errors(at: Target) -> Iterator[None]:
+    """Run a block that loads definitions: hide Dagster's beta warnings, and raise its errors with file and line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dg.BetaWarning)

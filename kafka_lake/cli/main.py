@@ -1,46 +1,132 @@
-"""The command line, ``kafka-lake …``. Decides nothing: each command calls one function and shows what it returns."""
+"""The command line, ``kafka-lake …``."""
 
 import logging
 import os
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from dotenv import load_dotenv
 from rich.markup import escape
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
+from typer.main import get_command
 
-from kafka_lake.cli import console, find_project, topic
-from kafka_lake.cli.commands import local, maintenance, repair, surroundings, tables
-from kafka_lake.cli.console import log_to_file, log_to_terminal
+from kafka_lake.cli import find_project, output
 from kafka_lake.common import environment
 from kafka_lake.common.log_format import log_as_the_environment_says
 from kafka_lake.common.redaction import error_without_secrets, without_secret_values
 from kafka_lake.devstack.running import running
 from kafka_lake.errors import KafkaLakeError
 
-_STARTING = ("demo", "up")
+COMMANDS = {
+    "demo": "Run everything once, from an embedded broker to filled tables, show the result and stop.",
+    "init": "Make a new Dagster project with the cluster, and with a table for each named topic.",
+    "up": "Run Dagster and a Spark Connect server until Ctrl-C; an embedded broker too, if nothing names brokers.",
+    "ingest": "Bring one topic's tables up to date, in this process.",
+    "status": "Show how far each table is; for one topic, each Kafka partition.",
+    "dead-letters": "List a topic's dead letters by class, or decode them again.",
+    "replay": "Read a part of the topic again, and replace its rows.",
+    "reset": "Set the offsets at which the table continues. Shows the effect and asks first.",
+    "rebuild": "Compute all rows of a derived table again, and replace them in one commit.",
+    "adopt": "Take over a table that another program has filled from the topic.",
+    "clean": "Show the branches and files that dead runs left behind, and remove them with --yes.",
+    "maintain": "Show the health of the tables; with --yes, compact them and expire old rows and snapshots.",
+    "history": "Show the commits of a table, newest first.",
+    "schema": "Show a table's columns, and how the next run would change them.",
+    "reload": "Reload the definitions in the Dagster of `kafka-lake up`.",
+    "query": "Query a topic's table with Spark SQL; the query can only read.",
+    "env": "Print the variables that tell other tools where brokers, catalog and Spark are.",
+    "discover": "List the cluster's topics with a guess of their format, and write YAML documents for the named ones.",
+    "doctor": "Check every system that a run needs.",
+    "topic": "Create, fill and show topics, to try kafka_lake with your own records.",
+    "metrics": "Metrics for Prometheus: lag, rows, dead letters, the health of tables.",
+    "topics": "Show and refresh the topics that KafkaTopics match, and tables by value.",
+}
+"""The commands with the texts of ``kafka-lake --help``, in its order."""
+
+if find_spec("kafka_lake.demo") is None:
+    # The wheel has the library alone.
+    del COMMANDS["demo"]
+
 _OWN_PROCESS = object()
 
 
+class _Commands(MutableMapping[str, Any]):
+    """The commands by name; each module is imported when its command is looked up."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        if name not in self._loaded:
+            function = name.replace("-", "_")
+            module = import_module(f"kafka_lake.cli.commands.{function}")
+            group = getattr(module, "app", None)
+            if group is None:
+                group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+                group.command()(getattr(module, function))
+            self._loaded[name] = get_command(group)
+            self._loaded[name].name = name
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
 class _Group(TyperGroup):
-    """Shows an error that a user can fix as its message, and ends with exit code 1."""
+    """Imports only the command that is called, and shows errors that a user can fix as one message."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help, without an import of any command."""
+        self._listing().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete a command's name, without an import of any command."""
+        ctx.command = self._listing()
+        return ctx.command.shell_complete(ctx, incomplete)  # type: ignore[no-any-return]
+
+    def _listing(self) -> TyperGroup:
+        commands: dict[str, Any] = {name: TyperCommand(name, help=text) for name, text in COMMANDS.items()}
+        settings: dict[str, Any] = {"params": self.params, "help": self.help, "rich_markup_mode": self.rich_markup_mode}
+        return TyperGroup(name=self.name, commands=commands, **settings)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KafkaLakeError as error:
-            told = without_secret_values(str(error))
-            logging.getLogger(__name__).info("The command failed", exc_info=error_without_secrets(error))
+            message, level = without_secret_values(str(error)), logging.INFO
+            cause = error_without_secrets(error)
+        except (typer.Exit, typer.Abort, TyperException):
+            raise
         except Exception as error:
             from kafka_lake.error_classification import sentence
 
-            told = sentence(error) or ""
+            message, level = sentence(error) or "", logging.WARNING
             cause = error_without_secrets(error)
-            if not told:
+            if not message:
                 raise cause from (error.__cause__ if cause is error else None)
-            logging.getLogger(__name__).warning("The command failed", exc_info=cause)
-        console.err.print(f"[bold red]Error:[/] {escape(told)}", soft_wrap=True, highlight=False)
+        logging.getLogger(__name__).log(level, "The command failed", exc_info=cause)
+        output.err.print(f"[bold red]Error:[/] {escape(message)}", soft_wrap=True, highlight=False)
         raise typer.Exit(1)
 
 
@@ -53,15 +139,9 @@ app = typer.Typer(
     help="Kafka topics become Apache Iceberg tables, exactly once, under Dagster.",
 )
 
-app.add_typer(topic.app, name="topic")
-app.add_typer(local.metrics_app, name="metrics")
-app.add_typer(surroundings.topics_app, name="topics")
 
-
-def _tell_version(asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version
-
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"kafka-lake {version('kafka-lake')}")
         raise typer.Exit
 
@@ -70,16 +150,17 @@ def _tell_version(asked: bool) -> None:
 def _prepare(
     ctx: typer.Context,
     _version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_tell_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
     module: Annotated[
-        str | None, typer.Option("--module-name", "-m", envvar=find_project.MODULE, help="Module of the definitions.")
+        str | None,
+        typer.Option("--module-name", "-m", envvar="DAGSTER_MODULE_NAME", help="Module of the definitions."),
     ] = None,
     file: Annotated[
-        str | None, typer.Option("--python-file", "-f", envvar=find_project.FILE, help="File of the definitions.")
+        str | None, typer.Option("--python-file", "-f", envvar="DAGSTER_PYTHON_FILE", help="File of the definitions.")
     ] = None,
     workspace: Annotated[
-        str | None, typer.Option("--workspace", "-w", envvar=find_project.WORKSPACE, help="A workspace.yaml.")
+        str | None, typer.Option("--workspace", "-w", envvar=environment.WORKSPACE.name, help="A workspace.yaml.")
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", envvar=environment.VERBOSE.name, help="Show what libraries and servers log.")
@@ -90,51 +171,26 @@ def _prepare(
     ] = None,
 ) -> None:
     find_project.choose(module, file, workspace)
-    # What a new project needs to know is told in the command, or in the environment.
+    # A new project takes its settings from the options and the environment alone.
     if ctx.invoked_subcommand != "init":
         _use_project(find_project.project_folder())
-    if ctx.invoked_subcommand not in _STARTING and (stack := running()):
+    if ctx.invoked_subcommand not in ("demo", "up") and (stack := running()):
         stack.use()
     if verbose:
-        log_to_terminal()
+        output.log_to_terminal()
     elif ctx.obj is _OWN_PROCESS:
-        log_to_file()
+        output.log_to_file()
     if log:
         os.environ[environment.LOG.name] = log
     log_as_the_environment_says()
 
 
 def _use_project(folder: Path) -> None:
-    """Take the project's ``.env`` and local state, from whatever folder of it the command was given."""
-    given = os.environ.get(environment.HOME.name)
+    """Load the project's ``.env``, and use its local state, in whichever of its folders the command is run."""
+    home_is_set = environment.HOME.name in os.environ
     load_dotenv(folder / ".env")
-    if not given and folder != Path.cwd():
+    if not home_is_set and folder != Path.cwd():
         os.environ[environment.HOME.name] = str(folder / environment.HOME.value())
-
-
-# Help lists them in this order.
-for _command in (
-    *local.DEMO,
-    surroundings.init,
-    local.up,
-    tables.ingest,
-    tables.status,
-    repair.dead_letters,
-    repair.replay,
-    repair.reset,
-    repair.rebuild,
-    repair.adopt,
-    tables.clean,
-    maintenance.maintain,
-    tables.history,
-    tables.schema,
-    local.reload,
-    tables.query,
-    surroundings.env,
-    surroundings.discover,
-    surroundings.doctor,
-):
-    app.command()(_command)
 
 
 def main() -> None:

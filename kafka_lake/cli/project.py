@@ -1,4 +1,4 @@
-"""The project at hand: its topics and the systems they are in, as its definitions have them."""
+"""The current project: its topics, and the systems that its definitions configure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kafka_lake.cli.find_project import Target, defs_folder, targets
-from kafka_lake.cli.load_definitions import definitions, file_of, loading
+from kafka_lake.cli.load_definitions import definitions, explained_errors, file_of
+from kafka_lake.cli.output import note
 from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.devstack.running import Ports
-from kafka_lake.devstack.stack import broker_at_hand
+from kafka_lake.devstack.stack import embedded_broker_if_needed
 from kafka_lake.errors import ConfigurationError, NoProjectError
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
@@ -29,15 +30,15 @@ _Resource = TypeVar("_Resource", CatalogResource, KafkaResource, RegistryResourc
 
 
 def target() -> Target:
-    """Return the code location that has the topics: the only one of the project, or the only one with a cluster."""
-    found = targets()
-    if len(found) > 1:
-        found = [each for each in found if _kafkas(_resources(each))] or found
-    if len(found) > 1:
+    """Return the project's code location; of several, the one that has a Kafka cluster."""
+    locations = targets()
+    if len(locations) > 1:
+        locations = [location for location in locations if _kafkas(_resources(location))] or locations
+    if len(locations) > 1:
         raise ConfigurationError(
-            f"There are several code locations here: {', '.join(map(str, found))}.", "Name one of them by -m or -f."
+            f"There are several code locations here: {', '.join(map(str, locations))}.", "Name one by -m or -f."
         )
-    return found[0]
+    return locations[0]
 
 
 def defs_of_project() -> Path:
@@ -46,22 +47,22 @@ def defs_of_project() -> Path:
 
 
 def topic_tables(topic: str | None = None) -> list[TopicTable]:
-    """Return what the definitions say about topics and their tables, by topic."""
-    return _topic_tables(_metadata_of_assets(), topic)
+    """Return the settings of all topics' tables, or of one topic's, in the order of topics."""
+    return _topic_tables(_asset_metadata(), topic)
 
 
 def _topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> list[TopicTable]:
-    of_tables = (settings_of(each) for each in assets if SETTINGS in each)
-    found = sorted((each for table in of_tables for each in table.each_topic), key=lambda each: each.full_topic)
+    tables = (settings_of(metadata) for metadata in assets if SETTINGS in metadata)
+    specs = sorted((spec for table in tables for spec in table.each_topic), key=lambda spec: spec.full_topic)
     if topic is None:
-        return found
-    chosen = [each for each in found if topic in (each.topic, each.full_topic)]
-    if len(names := sorted({each.full_topic for each in chosen})) > 1:
+        return specs
+    chosen = [spec for spec in specs if topic in (spec.topic, spec.full_topic)]
+    if len(names := sorted({spec.full_topic for spec in chosen})) > 1:
         raise ConfigurationError(
             f"Topic {topic} is in several Kafka clusters here.", f"Name one of them: {' or '.join(names)}."
         )
     if not chosen:
-        known = ", ".join(each.full_topic for each in found) or "none"
+        known = ", ".join(spec.full_topic for spec in specs) or "none"
         raise ConfigurationError(
             f"Topic {topic} has no table here; the topics are: {known}.",
             "Add a YAML document of type kafka_lake.KafkaTopic to defs/.",
@@ -69,20 +70,15 @@ def _topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> list[T
     return chosen
 
 
-def derived_tables() -> list[DerivedTable]:
-    """Return what the definitions say about derived tables, by their names."""
-    return _derived_tables(_metadata_of_assets())
-
-
 def _derived_tables(assets: Sequence[dict[str, Any]]) -> list[DerivedTable]:
-    found = [derived_settings_of(each) for each in assets if DERIVED_SETTINGS in each]
-    return sorted(found, key=lambda each: each.identifier)
+    specs = [derived_settings_of(metadata) for metadata in assets if DERIVED_SETTINGS in metadata]
+    return sorted(specs, key=lambda spec: spec.identifier)
 
 
 def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable]:
-    """Return what the definitions say about tables that are kept fast: those of topics, then derived ones."""
-    assets = _metadata_of_assets()
-    derived = [each for each in _derived_tables(assets) if name in (None, each.table, each.name)]
+    """Return the settings of all tables, or of those with a name: tables of topics, then derived tables."""
+    assets = _asset_metadata()
+    derived = [spec for spec in _derived_tables(assets) if name in (None, spec.table, spec.name)]
     try:
         return [*once_each(_topic_tables(assets, name)), *derived]
     except ConfigurationError:
@@ -92,11 +88,11 @@ def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable
 
 
 def derived_table(name: str) -> DerivedTable:
-    """Return what the definitions say about a derived table."""
-    found = derived_tables()
-    chosen = [each for each in found if name in (each.table, each.name)]
+    """Return the settings of a derived table."""
+    specs = _derived_tables(_asset_metadata())
+    chosen = [spec for spec in specs if name in (spec.table, spec.name)]
     if len(chosen) != 1:
-        known = ", ".join(sorted(each.name for each in found)) or "none"
+        known = ", ".join(sorted(spec.name for spec in specs)) or "none"
         raise ConfigurationError(
             f"{'Several derived tables have' if chosen else 'No derived table has'} the name {name}; those here are: "
             f"{known}.",
@@ -107,44 +103,45 @@ def derived_table(name: str) -> DerivedTable:
 
 def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:
     """Return the Kafka clusters and registries of the definitions, by the cluster's name."""
-    resources = _resources_at_hand()
+    resources = _project_resources()
     return {
-        name: (kafka, _of(resources, of_cluster("registry", name), RegistryResource))
+        name: (kafka, _resource(resources, of_cluster("registry", name), RegistryResource))
         for name, kafka in (_kafkas(resources) or {None: KafkaResource()}).items()
     }
 
 
 def configured_catalog() -> CatalogResource:
-    """Return the catalog of the definitions; that of the environment outside of a project."""
-    return _of(_resources_at_hand(), "catalog", CatalogResource)
+    """Return the catalog of the definitions; outside of a project, that of the environment."""
+    return _resource(_project_resources(), "catalog", CatalogResource)
 
 
-def documents_about_many_topics() -> list[KafkaTopics | KafkaTopic]:
-    """Return the project's documents of type KafkaTopics, and those by whose patterns topics share a table."""
-    at = target()
-    with loading(at):
-        tree = definitions(at).component_tree
+def documents_with_patterns() -> list[KafkaTopics | KafkaTopic]:
+    """Return the documents of type KafkaTopics, and those of type KafkaTopic with a pattern of topics."""
+    location = target()
+    with explained_errors(location):
+        tree = definitions(location).component_tree
         if tree is None:
             return []
-        patterns = [each for each in tree.get_all_components(KafkaTopic) if each.pattern is not None]
+        patterns = [document for document in tree.get_all_components(KafkaTopic) if document.pattern is not None]
         return [*tree.get_all_components(KafkaTopics), *patterns]
 
 
 def documents_with_tables_by_value() -> list[KafkaTopic]:
-    """Return the documents whose topics get tables as values appear."""
-    at = target()
-    with loading(at):
-        tree = definitions(at).component_tree
+    """Return the documents of topics whose values have tables."""
+    location = target()
+    with explained_errors(location):
+        tree = definitions(location).component_tree
         if tree is None:
             return []
-        many = (topic for each in tree.get_all_components(KafkaTopics) for topic in each.topic_tables())
-        return [each for each in (*tree.get_all_components(KafkaTopic), *many) if each.tables_by is not None]
+        matching = (topic for many in tree.get_all_components(KafkaTopics) for topic in many.topic_tables())
+        documents = (*tree.get_all_components(KafkaTopic), *matching)
+        return [document for document in documents if document.tables_by is not None]
 
 
-def split(topic: str) -> tuple[str | None, str]:
-    """Return the names of cluster and topic of what a user calls a topic.
+def split_topic(topic: str) -> tuple[str | None, str]:
+    """Return the cluster, if there is one, and the topic of an argument.
 
-    >>> split("eu/orders"), split("orders")
+    >>> split_topic("eu/orders"), split_topic("orders")
     (('eu', 'orders'), (None, 'orders'))
     """
     cluster, _, name = topic.rpartition("/")
@@ -152,8 +149,8 @@ def split(topic: str) -> tuple[str | None, str]:
 
 
 @contextmanager
-def connections_at_hand(
-    tell_user: Callable[[str], None],
+def open_connections(
+    tell_user: Callable[[str], None] = note,
     with_broker: bool = True,
     with_catalog: bool = True,
     with_spark: bool = False,
@@ -161,23 +158,23 @@ def connections_at_hand(
     cluster: str | None = None,
     starts_broker: bool = False,
 ) -> Iterator[Connections]:
-    """Run the block with what its runs work with, as the definitions configure it; Spark is stopped behind it.
+    """Run the block with connections to the configured systems, and stop Spark after it.
 
-    What is needed is asked once before, so that a command ends within seconds where one of them isn't there. What
-    fails later is tried again as often as in any run. After the block, unless it failed, Dagster knows the partitions
-    of all topics that could be asked.
+    Each system that is needed is called once before the block, so that a command fails within seconds if one of them
+    is down. In the block, requests are retried as in any run. After a block without an error, Dagster knows the
+    partitions of the cluster's topics.
     """
-    resources = _resources_at_hand() if of_project else {}
-    catalog = _of(resources, "catalog", CatalogResource)
-    kafka = _kafka(resources, cluster, any_will_do=not with_broker)
-    registry = _of(resources, of_cluster("registry", kafka.cluster_name), RegistryResource)
+    resources = _project_resources() if of_project else {}
+    catalog = _resource(resources, "catalog", CatalogResource)
+    kafka = _kafka(resources, cluster, is_needed=with_broker)
+    registry = _resource(resources, of_cluster("registry", kafka.cluster_name), RegistryResource)
     spark = resources.get("spark")
     if not isinstance(spark, SparkResource):
         spark = SparkResource(spark_config={}, catalog=catalog)
     servers = kafka.cluster().bootstrap_servers if kafka.names_brokers else None
-    brokers = broker_at_hand(Ports.from_env(), tell_user, servers, starts=starts_broker)
-    with brokers if with_broker else nullcontext():
-        # The stack kills what is left in its block: Spark is to end before that.
+    broker = embedded_broker_if_needed(Ports.from_env(), tell_user, servers, starts=starts_broker)
+    with broker if with_broker else nullcontext():
+        # Spark stops first: at its end, the local stack kills the remaining children.
         try:
             connections = build_connections(kafka, catalog, spark, registry)
             if with_broker:
@@ -188,61 +185,61 @@ def connections_at_hand(
                 spark.check()
             yield connections
             if with_broker and of_project:
-                specs = [each for each in topics_if_any() if each.cluster == kafka.cluster_name]
+                specs = [spec for spec in topics_if_any() if spec.cluster == kafka.cluster_name]
                 register_topics(specs, connections.cluster, tell_user)
         finally:
             spark.stop()
 
 
 def topics_if_any() -> list[TopicTable]:
-    """Return what `topic_tables` does; nothing outside of a project."""
+    """Return what `topic_tables` does; outside of a project, nothing."""
     try:
         return topic_tables()
     except NoProjectError:
         return []
 
 
-def _metadata_of_assets() -> list[dict[str, Any]]:
-    at = target()
-    with loading(at):
-        return [dict(asset.metadata) for asset in definitions(at).resolve_all_asset_specs()]
+def _asset_metadata() -> list[dict[str, Any]]:
+    location = target()
+    with explained_errors(location):
+        return [dict(asset.metadata) for asset in definitions(location).resolve_all_asset_specs()]
 
 
-def _resources_at_hand() -> Mapping[str, Any]:
-    """Return the project's resources by name; none outside of a project, where the environment says all."""
+def _project_resources() -> Mapping[str, Any]:
+    """Return the project's resources by name; outside of a project none, since the environment has the settings."""
     try:
         return _resources(target())
     except NoProjectError:
         return {}
 
 
-def _resources(at: Target) -> Mapping[str, Any]:
-    with loading(at):
-        return definitions(at).resources or {}
+def _resources(location: Target) -> Mapping[str, Any]:
+    with explained_errors(location):
+        return definitions(location).resources or {}
 
 
 def _kafkas(resources: Mapping[str, Any]) -> dict[str | None, KafkaResource]:
-    return {each.cluster_name: each for each in resources.values() if isinstance(each, KafkaResource)}
+    return {kafka.cluster_name: kafka for kafka in resources.values() if isinstance(kafka, KafkaResource)}
 
 
-def _kafka(resources: Mapping[str, Any], cluster: str | None, any_will_do: bool) -> KafkaResource:
-    found = _kafkas(resources) or {None: KafkaResource()}
-    if cluster in found:
-        return found[cluster]
-    known = ", ".join(sorted(name for name in found if name))
+def _kafka(resources: Mapping[str, Any], cluster: str | None, is_needed: bool) -> KafkaResource:
+    kafkas = _kafkas(resources) or {None: KafkaResource()}
+    if cluster in kafkas:
+        return kafkas[cluster]
+    known = ", ".join(sorted(name for name in kafkas if name))
     if cluster is not None:
         raise ConfigurationError(
             f"No Kafka cluster here has the name {cluster}.",
             f"Name one of {known}." if known else "The only one has no name: leave it out.",
         )
-    if len(found) > 1 and not any_will_do:
+    if len(kafkas) > 1 and is_needed:
         raise ConfigurationError(
             f"There are several Kafka clusters here: {known}.",
             f"Name the topic with its cluster, as in {known.partition(',')[0]}/orders.",
         )
-    return next(iter(found.values()))
+    return next(iter(kafkas.values()))
 
 
-def _of(resources: Mapping[str, Any], name: str, kind: type[_Resource]) -> _Resource:
-    found = resources.get(name)
-    return found if isinstance(found, kind) else kind()
+def _resource(resources: Mapping[str, Any], name: str, kind: type[_Resource]) -> _Resource:
+    resource = resources.get(name)
+    return resource if isinstance(resource, kind) else kind()

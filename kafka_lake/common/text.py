@@ -50,3 +50,14 @@ def counted(count: int, what: str, plural: str = "s") -> str:
     ('1 row', '1,200 rows', '2 branches')
     """
     return f"{count:,} {what}{'' if count == 1 else plural}"
+
+
+def offset_span(start: int, end: int | None) -> str:
+    """Return the first and the last of some offsets; ``end`` is exclusive, and None if it is unknown.
+
+    >>> offset_span(3, 9), offset_span(3, 4), offset_span(3, None)
+    ('3 to 8', '3', 'from 3 on')
+    """
+    if end is None:
+        return f"from {start:,} on"
+    return f"{start:,} to {end - 1:,}" if end - start > 1 else f"{start:,}"

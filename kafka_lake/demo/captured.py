@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.cli.status import TopicStatus, collect
+from kafka_lake.cli.commands.status import TopicStatus, collect
 from kafka_lake.common.files import home
 from kafka_lake.common.text import counted
 from kafka_lake.defs.shop.component import DATABASE

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kafka_lake.catalog.positions import head_of
+from kafka_lake.cli.commands.status import collect
 from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
-from kafka_lake.cli.status import collect
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.deliveries import DeliveryProducer
 from kafka_lake.demo.many import NAMESPACES, many

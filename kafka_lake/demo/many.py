@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.cli.topics import known_topics
+from kafka_lake.cli.commands.topics import matching_topics
 from kafka_lake.common.files import home
 from kafka_lake.defs.many.component import MARK
 from kafka_lake.demo import topics
@@ -135,7 +135,7 @@ def many(bootstrap: str, count: int, seed: int, console: Console) -> Many:
         begins = topics.next_id(bootstrap, kitchen, lambda message: int(json.loads(message.value())["id"]))
         _send(bootstrap, kitchen, generate_measurements(_MEASUREMENTS, kitchen, begins))
     (home() / MARK).touch()
-    known_topics(console.print, refresh=True)
+    matching_topics(console.print, refresh=True)
     return Many(expected())
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from kafka_lake.catalog.history import schema_history
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import RUN_ID, summary_of
-from kafka_lake.cli.status import collect
+from kafka_lake.cli.commands.status import collect
 from kafka_lake.common.environment import SCHEMA_REGISTRY_URL
 from kafka_lake.common.text import counted
 from kafka_lake.devstack.dagster_runs import CheckResult, Materialization, RunReport

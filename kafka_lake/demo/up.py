@@ -6,8 +6,8 @@ And which projects they are for.
 from collections.abc import Callable
 from threading import Event
 
+from kafka_lake.cli.commands.up import Task
 from kafka_lake.cli.project import topic_tables
-from kafka_lake.cli.up import Task
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.summary import columns_of
 from kafka_lake.devstack.running import Ports, use_registry
@@ -36,7 +36,7 @@ def check_project() -> None:
         )
 
 
-def demo_trickles(stack: Stack, rate: float, tell_user: Callable[[str], None]) -> list[Task]:
+def start_demo(stack: Stack, rate: float, tell_user: Callable[[str], None]) -> list[Task]:
     """Start broker and registry, make the topics, and return what fills them until told to stop."""
     bootstrap = stack.start_broker()
     topics.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)

@@ -28,14 +28,12 @@ class CodeLocation:
     """A code location that gets a code server.
 
     Args:
-        name: By which Dagster knows its sensors and runs.
-        options: Of `dagster code-server start`, which say where its definitions are.
-        python: The Python to run it with; empty for this one.
+        name: Dagster's name of it, part of the names of its sensors and runs.
+        options: Of `dagster code-server start`; they name the definitions.
     """
 
     name: str
     options: tuple[str, ...]
-    python: str = ""
 
 
 class Program(Server):
@@ -117,9 +115,9 @@ class CodeServer(Program):
 
 def code_server(location: CodeLocation, socket_file: Path, log: Path, env: Mapping[str, str], cwd: Path) -> CodeServer:
     """Return the server of a code location's definitions, not started. Runs go on when it is killed."""
-    command = [location.python or sys.executable, "-m", "dagster", "code-server", "start", *location.options]
+    command = [sys.executable, "-m", "dagster", "code-server", "start", *location.options]
     command += ["--socket", str(socket_file), "--location-name", location.name, "--inject-env-vars-from-instance"]
-    command += ["--log-level", "warning", *(["--use-python-environment-entry-point"] if location.python else [])]
+    command += ["--log-level", "warning"]
     return CodeServer(command, log, lambda: _listens(socket_file), _CODE_SECONDS, env=env, cwd=cwd, keeps_children=True)
 
 

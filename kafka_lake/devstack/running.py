@@ -128,7 +128,7 @@ def use_catalog(name: str, properties: Mapping[str, str], environment: MutableMa
     environment.update({catalog_variable(name, key): value for key, value in properties.items()})
 
 
-def name_servers(bootstrap_servers: str, registry_url: str, environment: MutableMapping[str, str] = os.environ) -> None:
+def use_servers(bootstrap_servers: str, registry_url: str, environment: MutableMapping[str, str] = os.environ) -> None:
     """Make brokers and registry the ones to use, unless they are empty; what is set for their security stays."""
     for variable, value in ((BOOTSTRAP_SERVERS, bootstrap_servers), (SCHEMA_REGISTRY_URL, registry_url)):
         if value:

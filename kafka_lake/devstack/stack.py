@@ -295,14 +295,14 @@ def _answers(url: str) -> bool:
 
 
 def is_embedded(ports: Ports, servers: str | None = None) -> bool:
-    """Return whether the embedded broker is the configured cluster. Arguments as for `broker_at_hand`."""
+    """Return whether the embedded broker is the configured cluster. Arguments as for `embedded_broker_if_needed`."""
     if servers is None and names_broker():
         servers = properties_from_env()["bootstrap.servers"]
     return servers in (None, ports.broker.address)
 
 
 @contextmanager
-def broker_at_hand(
+def embedded_broker_if_needed(
     ports: Ports, tell_user: Callable[[str], None], servers: str | None = None, *, starts: bool
 ) -> Iterator[None]:
     """Run the block with the embedded broker up, if that is the configured cluster."""

@@ -213,13 +213,13 @@ def _explanation(found: Discovered) -> list[str]:
     return lines
 
 
-def times_of(value: Guess) -> list[str]:
+def text_timestamps(value: Guess) -> list[str]:
     """Return the columns of which the setting ``infer_timestamps`` makes columns of times."""
     return [column.name for column in value.columns if column.time] if value.format == "json" else []
 
 
 def _times(value: Guess) -> Iterator[str]:
-    if times := times_of(value):
+    if times := text_timestamps(value):
         why = f"Text that was a time in every record sampled becomes a column of times: {', '.join(times)}."
         yield _comment([why], "  ") + _dumped({"format": {"type": "json", "infer_timestamps": True}}, "  ")
 
@@ -232,7 +232,7 @@ def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
         yield why, {"format": {"type": value.format, "envelope": value.envelope}, "table": {"write": "upsert"}}
         return
     if value.format == "json" and (declaration := _declaration(value.columns)):
-        instead = ", infer_timestamps among them" if times_of(value) else ""
+        instead = ", infer_timestamps among them" if text_timestamps(value) else ""
         yield (
             f"For columns as declared, instead of inferred from the records{instead}:",
             {"table": {"columns": declaration}},

@@ -21,7 +21,7 @@ from kafka_lake.error_classification import sentence
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Place, arrival_times, unread
 from kafka_lake.maintenance.policy import compacts, needs_of
-from kafka_lake.observability.facts import (
+from kafka_lake.observability.samples import (
     Key,
     TableFacts,
     TopicTables,
@@ -32,7 +32,7 @@ from kafka_lake.observability.facts import (
     topic_samples,
     unread_samples,
 )
-from kafka_lake.observability.serve import Board
+from kafka_lake.observability.serve import LatestSamples
 from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -146,7 +146,7 @@ class ClusterCollector:
     specs: Sequence[TopicTable]
     cluster: Callable[[], KafkaCluster]
     catalog: Callable[[], LakeCatalog]
-    board: Board
+    latest: LatestSamples
     tell_user: Callable[[str], None]
     workers: Workers = field(default_factory=lambda: Workers(_WORKERS))
     _client: KafkaCluster | None = None
@@ -154,7 +154,7 @@ class ClusterCollector:
     _known: dict[Place, float | None] = field(default_factory=dict)
 
     def collect(self) -> None:
-        """Ask for all topics once. Never raises: what fails shows on the board."""
+        """Ask for all topics once. Never raises: what fails shows on the latest."""
         tables = self._tables()
         try:
             if self._client is None:
@@ -172,7 +172,7 @@ class ClusterCollector:
                 continue
             behind = lag_samples(key_of(spec), now, found.position) if found else ()
             samples = chain(broker_samples(key_of(spec), now), behind)
-            self.board.succeeded(key_of(spec), "brokers", samples, time.time())
+            self.latest.succeeded(key_of(spec), "brokers", samples, time.time())
             if found is None:
                 self._fail(spec, None, "unread")
             else:
@@ -197,7 +197,7 @@ class ClusterCollector:
                 # A table that several topics fill is reported once, so that sums are right.
                 is_first = spec.topic in (spec.topics[:1] or (spec.topic,))
                 samples = chain((table_samples if is_first else topic_samples)(key_of(spec), tables), *of_routes)
-                self.board.succeeded(key_of(spec), "table", samples, time.time())
+                self.latest.succeeded(key_of(spec), "table", samples, time.time())
 
             return load
 
@@ -224,20 +224,20 @@ class ClusterCollector:
             lags = lag_of(in_topic(found.position, now), now)
             if oldest.keys() == places.keys():
                 samples = unread_samples(key_of(spec), lags, oldest)
-                self.board.succeeded(key_of(spec), "unread", samples, time.time())
+                self.latest.succeeded(key_of(spec), "unread", samples, time.time())
             else:
                 self._fail(spec, failure, "unread")
 
     def _fail(self, spec: TopicTable, error: Exception | None, *parts: str) -> None:
         """Remove the values of parts; without an error if another part has failed, which was reported there."""
         reason = "" if error is None else sentence(error) or type(error).__name__
-        is_new = [self.board.failed(key_of(spec), part, reason) for part in parts]
+        is_new = [self.latest.failed(key_of(spec), part, reason) for part in parts]
         if is_new[0] and reason:
             log.warning("Metrics of topic %s, %s: %s", spec.full_topic, parts[0], reason, exc_info=error)
             self.tell_user(f"{spec.full_topic}, {parts[0]}: {reason}")
 
 
-def keep_collecting(collectors: Mapping[str, ClusterCollector], board: Board, interval: float) -> None:
+def start_collecting(collectors: Mapping[str, ClusterCollector], latest: LatestSamples, interval: float) -> None:
     """Begin to collect, a thread for each cluster, until the process ends."""
 
     def go_on(name: str, collector: ClusterCollector) -> None:
@@ -245,7 +245,7 @@ def keep_collecting(collectors: Mapping[str, ClusterCollector], board: Board, in
             began = time.monotonic()
             try:
                 collector.collect()
-                board.collected(name, time.time(), time.monotonic() - began)
+                latest.collected(name, time.time(), time.monotonic() - began)
             except Exception:
                 # The time of the last success stays, and values grow old.
                 log.exception("Metrics could not be collected")

@@ -10,9 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.observability import declared as m
-from kafka_lake.observability.declared import METRICS
-from kafka_lake.observability.facts import Key, Sample
+from kafka_lake.observability import metrics as m
+from kafka_lake.observability.metrics import METRICS
+from kafka_lake.observability.samples import Key, Sample
 
 PARTS = ("brokers", "unread", "table")
 
@@ -25,7 +25,7 @@ class _Part:
     error: str = ""
 
 
-class Board:
+class LatestSamples:
     """Values by topic and part, written by collecting threads and read by scrapes.
 
     Args:

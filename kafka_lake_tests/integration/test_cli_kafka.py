@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import Result
 
-import kafka_lake.cli.console
-import kafka_lake.cli.topic
+import kafka_lake.cli.commands.topic
+import kafka_lake.cli.output
 from kafka_lake.devstack.servers import EmbeddedBroker
 
 pytestmark = pytest.mark.integration
@@ -29,7 +29,7 @@ def run(command_line: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) ->
     from rich.console import Console
 
     def ran(*arguments: str) -> Result:
-        monkeypatch.setattr(kafka_lake.cli.console, "out", Console(width=200))
+        monkeypatch.setattr(kafka_lake.cli.output, "out", Console(width=200))
         return command_line([], "topic", *arguments)
 
     return ran

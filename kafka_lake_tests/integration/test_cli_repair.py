@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from kafka_lake.cli.repair import DeadLetterOffsets, dead_letters
+from kafka_lake.cli.commands.dead_letters import OffsetSpan, list_dead_letters
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections
@@ -52,10 +52,10 @@ def test_dead_letters_are_listed_by_class(
     mixed: tuple[Topic, TopicTable], connections: NewConnections, cli: Cli
 ) -> None:
     _, spec = mixed
-    found = dead_letters(spec, connections().catalog, samples=2)
+    found = list_dead_letters(spec, connections().catalog, samples=2)
     assert [(c.name, c.count, c.offsets) for c in found.classes] == [
-        ("wrong_type", 3, (DeadLetterOffsets(1, 2, 5),)),
-        ("not_json", 2, (DeadLetterOffsets(0, 2, 2), DeadLetterOffsets(1, 3, 3))),
+        ("wrong_type", 3, (OffsetSpan(1, 2, 5),)),
+        ("not_json", 2, (OffsetSpan(0, 2, 2), OffsetSpan(1, 3, 3))),
     ]
     assert found.count == 5
     assert [(s.partition, s.offset, s.value) for s in found.classes[0].samples] == [
@@ -83,13 +83,13 @@ def test_dead_letters_are_listed_by_class(
         "offset in (2, 3) or error_message is null": 3,
         "timestamp > '2020-01-01T00:00:00+00:00' and failed_at < '2020-01-01T00:00:00+00:00'": 0,
     }.items():
-        found = dead_letters(spec, connections().catalog, where)
+        found = list_dead_letters(spec, connections().catalog, where)
         assert found.count == count, where
         assert sum(len(c.samples) for c in found.classes) == count, where
 
     for where in ("error_class =", "colour = 'red'", "offset = 'a'", "error_class like '%x'"):
         with pytest.raises(ConfigurationError) as caught:
-            dead_letters(spec, connections().catalog, where)
+            list_dead_letters(spec, connections().catalog, where)
         assert repr(where) in str(caught.value)
         assert "error_message" in caught.value.remedy
         print(caught.value)

@@ -16,7 +16,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from kafka_lake.common.processes import free_port
 from kafka_lake.demo import deliveries
 from kafka_lake.demo.deliveries import DeliveryProducer
-from kafka_lake.demo.up import demo_trickles
+from kafka_lake.demo.up import start_demo
 from kafka_lake.devstack.running import Ports
 from kafka_lake.devstack.servers import EmbeddedBroker, EmbeddedRegistry
 from kafka_lake.devstack.stack import Stack
@@ -105,7 +105,7 @@ def test_a_registry_that_cant_be_retrieved_leaves_the_deliveries_out_and_says_so
         monkeypatch.setenv(name, "")
     said: list[str] = []
     with Stack(Ports.from_env(), said.append) as stack:
-        assert len(demo_trickles(stack, 5, said.append)) == 1
+        assert len(start_demo(stack, 5, said.append)) == 1
         assert os.environ["KAFKA_LAKE_SCHEMA_REGISTRY_URL"] == ""
         stack.check()
     assert (

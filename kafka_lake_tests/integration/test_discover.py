@@ -25,7 +25,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import wrappers_pb2
 from typer.testing import Result
 
-import kafka_lake.cli.discover
+import kafka_lake.cli.commands.discover
 import kafka_lake.cli.project
 from kafka_lake.devstack.servers import EmbeddedBroker, EmbeddedRegistry
 from kafka_lake.discovery.discover import Discovered, discover, topics_of
@@ -308,14 +308,10 @@ def test_what_a_registry_knows_is_told_by_its_schemas(
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, command_line: Callable[..., Result]) -> Callable[..., Result]:
+def cli(command_line: Callable[..., Result]) -> Callable[..., Result]:
     """Return the command where no topic has a table."""
 
-    def run(*arguments: str, answers: str | None = None) -> Result:
-        monkeypatch.setattr(kafka_lake.cli.discover, "_interactive", lambda: answers is not None)
-        return command_line([], "discover", *arguments, answer=answers)
-
-    return run
+    return lambda *arguments: command_line([], "discover", *arguments)
 
 
 def test_a_cluster_without_topics_is_said_to_have_none(
@@ -324,7 +320,7 @@ def test_a_cluster_without_topics_is_said_to_have_none(
     mock = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
     server = next(iter(mock.list_topics(timeout=10).brokers.values()))
     empty = replace(connections(), cluster=KafkaCluster({"bootstrap.servers": f"{server.host}:{server.port}"}))
-    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", lambda *_, **__: nullcontext(empty))
+    monkeypatch.setattr(kafka_lake.cli.project, "open_connections", lambda *_, **__: nullcontext(empty))
     assert cli().output.strip() == "There are no topics yet."
     assert cli("--json").stdout.strip() == "[]"
 
@@ -353,11 +349,10 @@ def test_topics_are_listed_and_the_chosen_written(
         (orders.name, "json", None),
         (lines.name, "string", None),
     ]
-    asked = cli("--write", *into, answers=f"nothing-like-it\n{lines.name}\n")
-    assert asked.exit_code == 0
-    assert "nothing-like-it: no topic without a table has that name" in asked.output
+    written = cli(lines.name, "--write", *into)
+    assert written.exit_code == 0
     assert [file.parent.name for file in tmp_path.rglob("defs.yaml")] == [lines.table]
-    assert f"kafka-lake schema {lines.name}" in asked.output
+    assert f"kafka-lake schema {lines.name}" in written.output
 
     for arguments in (("--write",), ("--write", "--json")):
         refused = cli(*arguments, *into)
@@ -370,8 +365,8 @@ def test_topics_are_listed_and_the_chosen_written(
     assert [file.parent.name for file in tmp_path.rglob("defs.yaml")] == [lines.table]
     assert (tmp_path / lines.table / "defs.yaml").read_text() == before
 
-    written = json.loads(cli(orders.name, "--write", "--json", *into).stdout)
-    assert written[0]["written"] == str(tmp_path / orders.table / "defs.yaml")
+    documents = json.loads(cli(orders.name, "--write", "--json", *into).stdout)
+    assert documents[0]["written"] == str(tmp_path / orders.table / "defs.yaml")
     gone = cli(f"{orders.name}-gone", "--write", *into)
     assert gone.exit_code == 1
     assert "no such topic" in " ".join(gone.output.split())

@@ -235,8 +235,8 @@ def test_a_table_that_others_have_created_is_maintained_only_if_told_so(
     before = view(spec).fingerprint()
     (found,) = due(spec, connections())
     assert (found.left_alone, bool(found.needs.reasons)) == (True, True)
-    assert "left alone" in command_line([spec], "maintain").output
-    assert "left alone, as others have created it" in command_line([spec], "maintain", "--yes").output
+    assert "skipped" in command_line([spec], "maintain").output
+    assert "skipped, another program created it" in command_line([spec], "maintain", "--yes").output
     assert view(spec).fingerprint() == before
     told = replace(spec, maintenance=replace(SHARP, enabled=True))
     (done,) = json.loads(command_line([told], "maintain", "--yes", "--json").stdout)

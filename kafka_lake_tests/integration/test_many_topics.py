@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from typer.testing import CliRunner
 
-import kafka_lake.cli.console
+import kafka_lake.cli.output
 from kafka_lake.cli.main import app
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.ingest.run import ingest
@@ -63,7 +63,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", raising=False)
     for console in ("out", "err"):
-        monkeypatch.setattr(kafka_lake.cli.console, console, Console(width=200))
+        monkeypatch.setattr(kafka_lake.cli.output, console, Console(width=200))
     return Project(tmp_path)
 
 

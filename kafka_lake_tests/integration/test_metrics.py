@@ -14,8 +14,8 @@ from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.maintenance.policy import table_health
 from kafka_lake.observability.collect import ClusterCollector, max_age
-from kafka_lake.observability.facts import key_of
-from kafka_lake.observability.serve import Board
+from kafka_lake.observability.samples import key_of
+from kafka_lake.observability.serve import LatestSamples
 from kafka_lake.orchestration.resources.catalog import CatalogResource
 from kafka_lake.orchestration.resources.kafka import KafkaResource
 from kafka_lake.runtime.context import Connections
@@ -37,10 +37,10 @@ class Watched:
     def __init__(self, catalog: CatalogResource, by_cluster: list[tuple[KafkaResource, list[TopicTable]]]) -> None:
         specs = [spec for each in by_cluster for spec in each[1]]
         self.told: list[str] = []
-        self.board = Board(map(key_of, specs), max_age(15))
+        self.latest = LatestSamples(map(key_of, specs), max_age(15))
         self.collectors = [
             ClusterCollector(
-                specs=specs, cluster=kafka.cluster, catalog=catalog.open, board=self.board, tell_user=self.told.append
+                specs=specs, cluster=kafka.cluster, catalog=catalog.open, latest=self.latest, tell_user=self.told.append
             )
             for kafka, specs in by_cluster
         ]
@@ -48,8 +48,8 @@ class Watched:
     def scrape(self) -> Scraped:
         for number, each in enumerate(self.collectors):
             each.collect()
-            self.board.collected(str(number), time.time(), 0.0)
-        with served(lambda now: self.board.samples(now, len(self.collectors))) as address:
+            self.latest.collected(str(number), time.time(), 0.0)
+        with served(lambda now: self.latest.samples(now, len(self.collectors))) as address:
             return scrape(address)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_lake.cli.status import collect
+from kafka_lake.cli.commands.status import collect
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.maintenance.clean import clean

@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from google.protobuf import descriptor_pb2, wrappers_pb2
 
-from kafka_lake.cli import doctor
+from kafka_lake.cli.commands import doctor
 from kafka_lake.common.processes import free_port
 from kafka_lake.devstack.servers import EmbeddedRegistry
 from kafka_lake.errors import (
@@ -195,21 +195,21 @@ def test_another_page_of_the_right_server_is_no_unknown_schema(registry: Embedde
 def test_the_doctor_asks_a_registry_that_is_configured(
     registry: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch, healthy: bool
 ) -> None:
-    for part in ("_java", "_jars", "_brokers", "_catalog", "_warehouse", "_spark"):
+    for part in ("check_java", "check_jars", "check_brokers", "check_catalog", "check_warehouse", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
     monkeypatch.delenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", raising=False)
     monkeypatch.delenv("KAFKA_LAKE_REGISTRY_URL", raising=False)
 
-    def found() -> dict[str, doctor.Diagnosis]:
-        return {each.part: each for each in doctor.examine(nothing_to_start, lambda _: None)}
+    def found() -> dict[str, doctor.CheckResult]:
+        return {each.part: each for each in doctor.check_all(nothing_to_start, lambda _: None)}
 
     assert "Schema registry" not in found()
     url = registry.url if healthy else f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", url)
     monkeypatch.setenv("KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO", f"bob:{SECRET}")
     diagnosis = found()["Schema registry"]
-    assert diagnosis.healthy is healthy
-    assert (" at http" if healthy else "Connection refused") in diagnosis.finding
+    assert diagnosis.passed is healthy
+    assert (" at http" if healthy else "Connection refused") in diagnosis.message
     assert SECRET not in str(diagnosis)
 
 

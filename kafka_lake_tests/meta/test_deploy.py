@@ -17,7 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from kafka_lake.cli.init import Request, project_files
+from kafka_lake.cli.commands.init import project_files
 from kafka_lake.common.environment import VARIABLES
 from kafka_lake.engine.jars import IVY_FILE
 
@@ -174,7 +174,7 @@ def test_nobody_in_the_image_is_root() -> None:
 
 
 def test_the_project_is_one_as_init_makes_it() -> None:
-    made = project_files("lake_project", Request(Path("lake_project")))
+    made = project_files("lake_project")
     for name in ("pyproject.toml", "lake_project/definitions.py"):
         assert (DEPLOY / "lake_project" / name).read_text() == made[Path(name)]
 

@@ -11,7 +11,7 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from kafka_lake.observability.declared import METRICS
+from kafka_lake.observability.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 GROUPS = yaml.safe_load((ROOT / "deploy/monitoring/alerts.yaml").read_text())["groups"]

@@ -1,4 +1,4 @@
-"""The code location: loads what `defs/` says."""
+"""The code location: loads the documents in `defs/`."""
 
 from pathlib import Path
 

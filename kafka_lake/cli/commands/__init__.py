@@ -1,1 +1,1 @@
-"""The commands of ``kafka-lake``. Each imports what it needs inside itself, so that help is instant."""
+"""The commands of ``kafka-lake``, one module each. A module is imported when its command is called."""

@@ -1,4 +1,4 @@
-"""What `kafka-lake doctor` finds out about a REST catalog: whether it refuses commits that are overtaken."""
+"""What `kafka-lake doctor` finds out about a REST catalog: whether it refuses stale commits."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -7,14 +7,14 @@ import pytest
 from pyiceberg.schema import Schema
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.cli import doctor
-from kafka_lake.cli.doctor import Diagnosis
+from kafka_lake.cli.commands import doctor
+from kafka_lake.cli.commands.doctor import CheckResult
 from kafka_lake.devstack.servers import EmbeddedObjectStore
 from kafka_lake_tests.contract.counting import Requests, counted
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
-Examine = Callable[[], Diagnosis]
+Examine = Callable[[], CheckResult]
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +37,15 @@ def catalog(store: EmbeddedObjectStore) -> LakeCatalog:
 @pytest.fixture
 def examine(store: EmbeddedObjectStore, server: Requests, monkeypatch: pytest.MonkeyPatch) -> Examine:
     """Return a function that gives what the doctor says about the catalog behind the proxy."""
-    for part in ("_java", "_jars", "_brokers", "_warehouse", "_spark"):
+    for part in ("check_java", "check_jars", "check_brokers", "check_warehouse", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
     monkeypatch.delenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", raising=False)
     for key, value in {**store.catalog_properties(), "uri": server.uri}.items():
         name = key.replace(".", "__").replace("-", "_").upper()
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
 
-    def examined() -> Diagnosis:
-        found = {each.part: each for each in doctor.examine(nullcontext, lambda _: None)}
+    def examined() -> CheckResult:
+        found = {each.part: each for each in doctor.check_all(nullcontext, lambda _: None)}
         return found["Catalog"]
 
     return examined
@@ -55,8 +55,8 @@ def test_without_a_table_one_is_made_for_it_and_dropped(
     examine: Examine, server: Requests, catalog: LakeCatalog
 ) -> None:
     found = examine()
-    assert found.healthy, found
-    assert "refuses commits that are overtaken (tried on kafka_lake_doctor_" in found.finding
+    assert found.passed, found
+    assert "refuses stale commits (tried on kafka_lake_doctor_" in found.message
     assert server.kinds()["commit"] == 1
     assert catalog.pyiceberg.list_namespaces() == []
 
@@ -64,8 +64,8 @@ def test_without_a_table_one_is_made_for_it_and_dropped(
 def test_a_careless_catalog_without_a_table(examine: Examine, server: Requests, catalog: LakeCatalog) -> None:
     server.careless = True
     found = examine()
-    assert not found.healthy
-    assert "assert-ref-snapshot-id, tried on table kafka_lake_doctor_" in found.finding
+    assert not found.passed
+    assert "assert-ref-snapshot-id, tried on table kafka_lake_doctor_" in found.message
     assert "follows Iceberg's REST specification" in found.remedy
     assert catalog.pyiceberg.list_namespaces() == []
 
@@ -73,17 +73,17 @@ def test_a_careless_catalog_without_a_table(examine: Examine, server: Requests, 
 def test_who_may_make_nothing_is_told_that_nothing_was_tried(examine: Examine, server: Requests) -> None:
     server.forbidden = frozenset({"POST"})
     found = examine()
-    assert found.healthy, found
-    assert "not tried whether it refuses commits that are overtaken: it has no table (" in found.finding
-    assert "not yours" in found.finding
+    assert found.passed, found
+    assert "not tried whether it refuses stale commits: it has no table (" in found.message
+    assert "not yours" in found.message
     assert server.kinds()["commit"] == 0
 
 
 def test_what_cannot_be_dropped_is_named(examine: Examine, server: Requests, catalog: LakeCatalog) -> None:
     server.forbidden = frozenset({"DELETE"})
     found = examine()
-    assert not found.healthy
-    assert "can't be dropped" in found.finding
+    assert not found.passed
+    assert "can't be dropped" in found.message
     ((left,),) = catalog.pyiceberg.list_namespaces()
     assert left in found.remedy
     catalog.pyiceberg.purge_table((left, "probe"))
@@ -99,8 +99,8 @@ def test_a_table_that_is_there_is_used(
     catalog.pyiceberg.create_table((namespace, "orders"), Schema())
     server.careless = careless
     found = examine()
-    assert found.healthy is not careless
-    assert f"ried on {'table ' if careless else ''}{namespace}.orders" in found.finding
+    assert found.passed is not careless
+    assert f"ried on {'table ' if careless else ''}{namespace}.orders" in found.message
     assert server.kinds()["commit"] == 1
     catalog.pyiceberg.purge_table((namespace, "orders"))
     catalog.pyiceberg.drop_namespace(namespace)

@@ -10,7 +10,7 @@ from pyiceberg.utils.config import Config
 
 from kafka_lake.catalog.how_to_read import how_to_read, how_to_read_page
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.cli.env import lines, variables
+from kafka_lake.cli.commands.env import variables
 
 REST = {
     "type": "rest",
@@ -65,7 +65,7 @@ def test_what_a_shell_is_told_pyiceberg_understands(
 ) -> None:
     stack = {"SPARK_REMOTE": "sc://127.0.0.1:7", "KAFKA_LAKE_SCHEMA_REGISTRY_URL": "http://127.0.0.1:8"}
     found = variables(LakeCatalog("lake", properties), {None: "kafka:9092"}, stack)
-    script = "\n".join([*lines(found, secrets=True), "env"])
+    script = "\n".join([*(variable.line(True) for variable in found), "env"])
     done = subprocess.run(["sh", "-c", script], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True)
     told = dict(line.split("=", 1) for line in done.stdout.splitlines())
     for name, value in told.items():
@@ -80,7 +80,7 @@ def test_what_a_shell_is_told_pyiceberg_understands(
 def test_a_shell_is_told_no_secret_that_nobody_asked_for(properties: dict[str, str]) -> None:
     stack = {"SPARK_REMOTE": "sc://host:443/;token=hidden-6", "KAFKA_LAKE_SCHEMA_REGISTRY_URL": "http://u:hidden-7@r"}
     found = variables(LakeCatalog("lake", properties), {None: "kafka:9092"}, stack)
-    told = lines(found, secrets=False)
+    told = [variable.line(False) for variable in found]
     assert "hidden" not in "\n".join(told)
     assert "# SPARK_REMOTE is a secret: kafka-lake env --secrets shows it" in told
     assert f"export PYICEBERG_CATALOG__LAKE__WAREHOUSE={shlex.quote(properties['warehouse'])}" in told

@@ -18,28 +18,29 @@ from dagster.components.definitions import LazyDefinitions
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner, Result
 
-import kafka_lake.cli.doctor
+import kafka_lake.cli.commands.doctor
+import kafka_lake.cli.commands.maintain
+import kafka_lake.cli.commands.status
 import kafka_lake.cli.main
-import kafka_lake.cli.output
 import kafka_lake.cli.project
-import kafka_lake.cli.status
 import kafka_lake.definitions
 import kafka_lake.maintenance.clean
 import kafka_lake.maintenance.maintain
-from kafka_lake.cli import repair
-from kafka_lake.cli.doctor import Diagnosis
-from kafka_lake.cli.main import app
-from kafka_lake.cli.output import cleaned_lines, dead_letter_tables, followed, reset_table
-from kafka_lake.cli.repair import (
+from kafka_lake.cli.arguments import parse_partitions
+from kafka_lake.cli.commands import reset as reset_command
+from kafka_lake.cli.commands.clean import cleaned_lines
+from kafka_lake.cli.commands.dead_letters import (
     DeadLetterClass,
-    DeadLetterOffsets,
     DeadLetters,
     DeadLetterSample,
-    partitions_of,
-    pinned,
-    resets_of,
+    OffsetSpan,
+    dead_letter_tables,
 )
-from kafka_lake.cli.status import PartitionStatus, TopicStatus
+from kafka_lake.cli.commands.doctor import CheckResult
+from kafka_lake.cli.commands.reset import agreed_targets, reset_table, resets_of
+from kafka_lake.cli.commands.status import PartitionStatus, TopicStatus
+from kafka_lake.cli.main import app
+from kafka_lake.cli.progress import run_progress
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.errors import CatalogError, ConfigurationError
@@ -83,7 +84,7 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_hand(*_arguments: object, **_settings: object) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(kafka_lake.cli.project, "broker_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "embedded_broker_if_needed", at_hand)
     monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
 
 
@@ -154,7 +155,7 @@ def test_unknown_topic_names_the_known_ones(command: tuple[str, ...]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_no_broker")
 def test_status_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_lake.cli.status, "collect", lambda *_: [UP_TO_DATE])
+    monkeypatch.setattr(kafka_lake.cli.commands.status, "collect", lambda *_: [UP_TO_DATE])
     result = run("status", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)[0]["partitions"] == [{"partition": 0, "position": 7, "end": 7, "lag": 0}]
@@ -163,7 +164,7 @@ def test_status_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_no_broker")
 def test_status_shows_a_topic_that_failed_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_lake.cli.status, "collect", lambda *_: [UP_TO_DATE, UNREACHABLE])
+    monkeypatch.setattr(kafka_lake.cli.commands.status, "collect", lambda *_: [UP_TO_DATE, UNREACHABLE])
     result = run("status")
     assert result.exit_code == 1
     assert "completed-pizzas" in result.output
@@ -172,8 +173,8 @@ def test_status_shows_a_topic_that_failed_and_exits_with_1(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("healthy", [True, False])
 def test_doctor_shows_remedies_and_exits_by_health(monkeypatch: pytest.MonkeyPatch, healthy: bool) -> None:
-    found = [Diagnosis("Java", True, "/usr/lib/jvm", ""), Diagnosis("Jars", healthy, "none", "Check the network.")]
-    monkeypatch.setattr(kafka_lake.cli.doctor, "examine", lambda *_, **__: found)
+    found = [CheckResult("Java", True, "/usr/lib/jvm", ""), CheckResult("Jars", healthy, "none", "Check the network.")]
+    monkeypatch.setattr(kafka_lake.cli.commands.doctor, "check_all", lambda *_, **__: found)
     result = run("doctor")
     assert result.exit_code == (0 if healthy else 1)
     assert ("Check the network." in result.output) is not healthy
@@ -183,9 +184,9 @@ def test_doctor_tells_where_spark_is_and_not_its_token(monkeypatch: pytest.Monke
     answer = SimpleNamespace(collect=list)
     session = SimpleNamespace(version="4.1.3", sql=lambda _: answer)
     resource = SimpleNamespace(spark_session=session, stop=lambda: None)
-    monkeypatch.setattr(kafka_lake.cli.doctor, "SparkResource", lambda **_: resource)
+    monkeypatch.setattr(kafka_lake.cli.commands.doctor, "SparkResource", lambda **_: resource)
     monkeypatch.setenv("SPARK_REMOTE", "sc://localhost:15002/;token=hush")
-    assert kafka_lake.cli.doctor._spark(CatalogResource()) == "4.1.3 at localhost:15002"
+    assert kafka_lake.cli.commands.doctor.check_spark(CatalogResource()) == "4.1.3 at localhost:15002"
 
 
 SPEC = TopicTable("completed-pizzas", "pizza", "completed_pizzas")
@@ -200,7 +201,7 @@ def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
         yield SimpleNamespace(catalog=SimpleNamespace(table=lambda _: None))
 
     monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: [SPEC])
-    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
 
 
 def forbidden(*_: object, **__: object) -> NoReturn:
@@ -224,9 +225,9 @@ def test_no_duration(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 def test_partitions() -> None:
-    assert partitions_of(None) is None
-    assert partitions_of("3") == {3}
-    assert partitions_of("0, 3,3") == {0, 3}
+    assert parse_partitions(None) is None
+    assert parse_partitions("3") == {3}
+    assert parse_partitions("0, 3,3") == {0, 3}
 
 
 @pytest.mark.parametrize("command", [("replay",), ("reset", "--to", "earliest")])
@@ -274,7 +275,7 @@ def test_replay_asks_only_before_it_reads_everything(
     result = run("replay", SPEC.topic, *arguments)
     assert result.exit_code == 0, result.output
     assert asked == [extent]
-    assert "the table has no rows of that" in result.output
+    assert "the table has no rows of this part" in result.output
 
 
 @pytest.mark.usefixtures("_topic")
@@ -283,7 +284,7 @@ def test_reset_does_what_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     before = Position(HERE, {0: 9, 1: 4, 2: 5})
     todo = Plan((), Position(HERE, {0: 3, 1: 4, 2: 7}), 0, "reset", (OffsetRange(0, 3, 9),), losses=(SKIPPED,))
     monkeypatch.setattr(runs, "plan_reset", lambda *_: todo)
-    monkeypatch.setattr(repair, "position_of", lambda *_: before)
+    monkeypatch.setattr(reset_command, "position_of", lambda *_: before)
 
     def reset(_spec: object, _systems: object, _run_id: str, to: str, partitions: object = None, **_: object) -> None:
         done.append((to, partitions))
@@ -311,8 +312,8 @@ def test_a_reset_to_where_the_position_is_does_nothing(monkeypatch: pytest.Monke
 def test_a_reset_of_a_recreated_topic_names_every_partition() -> None:
     recreated = TopicIdentity("cluster", "another", SPEC.topic)
     todo = Plan((), Position(recreated, {0: 0, 1: 4}), 0, "reset", losses=(Loss(0, 9, None, "topic recreated"),))
-    assert pinned(Position(HERE, {0: 9, 1: 4}), todo) == "0:0,1:4"
-    assert pinned(None, todo) == "0:0,1:4"
+    assert agreed_targets(Position(HERE, {0: 9, 1: 4}), todo) == "0:0,1:4"
+    assert agreed_targets(None, todo) == "0:0,1:4"
     text = shown(reset_table(SPEC, resets_of(Position(HERE, {0: 9, 1: 4, 2: 1}), todo)))
     assert "from 9 on" in text
     assert "topic recreated" in text
@@ -323,7 +324,7 @@ def test_values_of_records_never_reach_the_terminal_as_they_are() -> None:
     sample = DeadLetterSample(
         0, 7, "2026-11-21T12:00:00.000+00:00", "not [red]JSON[/]\x1b[2J", "a\n[b]\x1b]0;x\x07" + 500 * "x"
     )
-    offsets = tuple(DeadLetterOffsets(p, 0, p) for p in range(40))
+    offsets = tuple(OffsetSpan(p, 0, p) for p in range(40))
     found = DeadLetters(
         "t", "n.t__dead_letters", (DeadLetterClass("not_json", "No [JSON].", 1234, "", offsets, (sample,)),)
     )
@@ -340,15 +341,15 @@ def test_values_of_records_never_reach_the_terminal_as_they_are() -> None:
 
 
 def test_what_was_cleaned_is_counted_and_its_beginning_named() -> None:
-    lines = cleaned_lines(SPEC, Cleaned(("n.t.b",), tuple(f"f{n}" for n in range(1234))), True)
+    lines = list(cleaned_lines(SPEC, Cleaned(("n.t.b",), tuple(f"f{n}" for n in range(1234))), True))
     assert lines[:3] == ["pizza.completed_pizzas: 1 branch and 1,234 files removed", "  n.t.b", "  f0"]
     assert lines[-1] == "  … 1,224 files more"
-    assert cleaned_lines(SPEC, Cleaned(), True) == ["pizza.completed_pizzas: 0 branches and 0 files removed"]
-    assert cleaned_lines(SPEC, Cleaned(), False) == ["pizza.completed_pizzas: 0 branches and 0 files to remove"]
+    assert list(cleaned_lines(SPEC, Cleaned(), True)) == ["pizza.completed_pizzas: 0 branches and 0 files removed"]
+    assert list(cleaned_lines(SPEC, Cleaned(), False)) == ["pizza.completed_pizzas: 0 branches and 0 files to remove"]
 
 
 def test_what_a_run_says_and_its_progress_are_not_among_the_results(capsys: pytest.CaptureFixture[str]) -> None:
-    with followed("pizzas", Console(stderr=True, width=80)) as observer:
+    with run_progress("pizzas", Console(stderr=True, width=80)) as observer:
         observer.step_done("planned")
         observer.warn("attempt [1] of 6 failed")
     captured = capsys.readouterr()
@@ -444,7 +445,7 @@ def test_systems_are_as_the_definitions_say_and_spark_is_stopped(monkeypatch: py
     monkeypatch.setattr(kafka_lake.definitions, "defs", dg.Definitions(resources=resources))
 
     def use() -> NoReturn:
-        with kafka_lake.cli.project.connections_at_hand(print, with_broker=False) as connections:
+        with kafka_lake.cli.project.open_connections(print, with_broker=False) as connections:
             assert connections.kafka_options["kafka.isolation.level"] == "read_uncommitted"
             assert connections.retry.attempts == 2
             assert not stopped
@@ -471,11 +472,11 @@ def test_spark_ends_before_the_local_stack_kills_what_was_started_in_its_block(
         finally:
             ended.append("stack")
 
-    monkeypatch.setattr(kafka_lake.cli.project, "broker_at_hand", stack)
+    monkeypatch.setattr(kafka_lake.cli.project, "embedded_broker_if_needed", stack)
     monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
     resources = {"kafka": KafkaResource(), "spark": Spark(spark_config={}, catalog=CatalogResource())}
     monkeypatch.setattr(kafka_lake.definitions, "defs", dg.Definitions(resources=resources))
-    with kafka_lake.cli.project.connections_at_hand(print, with_catalog=False):
+    with kafka_lake.cli.project.open_connections(print, with_catalog=False):
         assert not ended
     assert ended == ["spark", "stack"]
 
@@ -513,14 +514,14 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
             raise ConfigurationError(f"Topic {topic} has no table here.", "Name another.")
         return specs
 
-    monkeypatch.setattr(kafka_lake.cli.project, "_metadata_of_assets", list)
+    monkeypatch.setattr(kafka_lake.cli.project, "_asset_metadata", list)
     monkeypatch.setattr(kafka_lake.cli.project, "_topic_tables", topic_tables)
     monkeypatch.setattr(kafka_lake.cli.project, "_derived_tables", lambda _assets: [made])
-    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
     monkeypatch.setattr(kafka_lake.maintenance.maintain, "due", due)
     seen: list[str] = []
     shown = lambda spec, _found: seen.append(spec.identifier[1]) or ""  # noqa: E731
-    monkeypatch.setattr(kafka_lake.cli.output, "health_table", shown)
+    monkeypatch.setattr(kafka_lake.cli.commands.maintain, "health_table", shown)
     for name in ("made", "lake.made"):
         assert run("maintain", name).exit_code == 0
     assert "Topic other has no table here" in run("maintain", "other").output

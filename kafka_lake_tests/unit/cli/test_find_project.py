@@ -12,7 +12,8 @@ from dagster._cli.workspace.cli_target import WorkspaceOpts, workspace_opts_to_l
 from dagster._core.workspace.load_target import PyProjectFileTarget
 from typer.testing import CliRunner
 
-from kafka_lake.cli import find_project, init, project
+from kafka_lake.cli import find_project, load_definitions, project
+from kafka_lake.cli.commands import init
 from kafka_lake.cli.find_project import (
     FILE,
     MODULE,
@@ -61,8 +62,8 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def loaded(found: list[Target]) -> list[tuple[str, list[str], str]]:
-    return [(each.name, list(each.options), each.python) for each in code_locations(found)]
+def loaded(found: list[Target]) -> list[tuple[str, list[str]]]:
+    return [(each.name, list(each.options)) for each in code_locations(found)]
 
 
 def package(root: str, topic: str) -> dict[str, str]:
@@ -97,14 +98,13 @@ def test_a_pyproject_that_is_no_dagster_project_is_passed_by(tmp_path: Path) -> 
     write(tmp_path, {"pyproject.toml": PROJECT.format(root="a"), "sub/pyproject.toml": '[project]\nname = "x"\n'})
     found = targets(tmp_path / "sub", {})
     assert found == [Target("a.definitions", tmp_path)]
-    assert loaded(found) == [("a.definitions", ["-m", "a.definitions", "-d", str(tmp_path)], "")]
+    assert loaded(found) == [("a.definitions", ["-m", "a.definitions", "-d", str(tmp_path)])]
 
 
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
         ("python_module: a.b", Target("a.b", Path())),
-        ("python_package: a", Target("a", Path())),
         (
             "python_module: {module_name: a, attribute: mine, working_directory: sub}",
             Target("a", Path("sub"), attribute="mine"),
@@ -140,27 +140,22 @@ def test_what_is_named_comes_first(tmp_path: Path) -> None:
     ],
 )
 def test_dagster_is_told_the_same(target: Target, options: list[str]) -> None:
-    assert [options for _, options, _ in loaded([target])] == [options]
+    assert [options for _, options in loaded([target])] == [options]
 
 
 @pytest.mark.parametrize(
-    ("files", "name", "python"),
+    ("files", "name"),
     [
-        ({"pyproject.toml": '[tool.dagster]\nmodule_name = "a.b"\ncode_location_name = "shop"'}, "shop", ""),
-        ({"pyproject.toml": PROJECT.format(root="a") + 'code_location_name = "shop"\n'}, "shop", ""),
-        ({"pyproject.toml": PROJECT.format(root="a")}, "a.definitions", ""),
-        (
-            {"workspace.yaml": "load_from: [python_module: {module_name: a, location_name: b, executable_path: /c}]"},
-            "b",
-            "/c",
-        ),
-        ({"workspace.yaml": "load_from: [python_file: {relative_path: x.py, attribute: y}]", "x.py": ""}, "x.py:y", ""),
-        ({"workspace.yaml": "load_from: [python_package: {package_name: a}]"}, "a", ""),
+        ({"pyproject.toml": '[tool.dagster]\nmodule_name = "a.b"\ncode_location_name = "shop"'}, "shop"),
+        ({"pyproject.toml": PROJECT.format(root="a") + 'code_location_name = "shop"\n'}, "shop"),
+        ({"pyproject.toml": PROJECT.format(root="a")}, "a.definitions"),
+        ({"workspace.yaml": "load_from: [python_module: {module_name: a, location_name: b}]"}, "b"),
+        ({"workspace.yaml": "load_from: [python_file: {relative_path: x.py, attribute: y}]", "x.py": ""}, "x.py:y"),
     ],
 )
-def test_code_location_has_dagsters_own_name(tmp_path: Path, files: dict[str, str], name: str, python: str) -> None:
+def test_code_location_has_dagsters_own_name(tmp_path: Path, files: dict[str, str], name: str) -> None:
     write(tmp_path, files)
-    assert [(told, where) for told, _, where in loaded(targets(tmp_path, {}))] == [(name, python)]
+    assert [location for location, _ in loaded(targets(tmp_path, {}))] == [name]
     file = next(each for each in files if "." in each and not each.endswith(".py"))
     options = WorkspaceOpts(workspace=[str(tmp_path / file)]) if file == "workspace.yaml" else None
     target = workspace_opts_to_load_target(options) if options else PyProjectFileTarget(path=str(tmp_path / file))
@@ -287,6 +282,7 @@ def test_init_makes_a_project_that_loads(tmp_path: Path, monkeypatch: pytest.Mon
     assert (folder / "dagster.yaml").read_text() == (Path(__file__).parents[3] / "dagster.yaml").read_text()
     monkeypatch.chdir(folder)
     assert project.topic_tables() == []
+    load_definitions.evaluated.cache_clear()
     assert project.defs_of_project() == folder / "shop_of_init" / "defs"
     write(folder / "shop_of_init" / "defs", {"orders/defs.yaml": TOPIC.format(topic="orders")})
     assert [spec.identifier for spec in project.topic_tables()] == [("lake", "orders")]
@@ -354,7 +350,7 @@ def test_init_takes_no_cluster_of_a_project_around_it(tmp_path: Path, monkeypatc
     assert (tmp_path / "shop_of_in" / "shop_of_in" / "defs" / "orders" / "defs.yaml").is_file()
     done = CliRunner().invoke(app, ["init", "shop_of_both", "-t", "cluster", *options])
     assert done.exit_code == 1
-    assert "would be a topic's document and the cluster's" in done.output.replace("\n", " ")
+    assert "would be both a topic's document and the cluster's" in done.output.replace("\n", " ")
     assert not (tmp_path / "shop_of_both").exists()
 
 
@@ -424,18 +420,16 @@ def test_dg_toml_and_both_files(tmp_path: Path) -> None:
     write(tmp_path, {"dg.toml": 'directory_type = "project"\n[project]\nroot_module = "a"\n'})
     found = targets(tmp_path, {})
     assert found == [Target("a.definitions", tmp_path)]
-    assert loaded(found) == [("a.definitions", ["-m", "a.definitions", "-d", str(tmp_path)], "")]
+    assert loaded(found) == [("a.definitions", ["-m", "a.definitions", "-d", str(tmp_path)])]
     write(tmp_path, {"workspace.yml": "load_from:\n  - python_module: b\n"})
     assert [each.module for each in targets(tmp_path, {})] == ["a.definitions"]
     (tmp_path / "dg.toml").unlink()
     assert [each.module for each in targets(tmp_path, {})] == ["b"]
 
 
-def test_dagsters_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = targets(tmp_path, {MODULE: "a b", "DAGSTER_ATTRIBUTE": "mine", "DAGSTER_WORKING_DIRECTORY": "sub"})
-    assert found == [Target(name, tmp_path / "sub", attribute="mine") for name in ("a", "b")]
-    where = ["-d", str(tmp_path / "sub"), "-a", "mine"]
-    assert loaded(found) == [("a:mine", ["-m", "a", *where], ""), ("b:mine", ["-m", "b", *where], "")]
-    monkeypatch.setenv("WHICH", "a.b")
-    write(tmp_path, {"workspace.yaml": "load_from:\n  - python_module: {module_name: {env: WHICH}, attribute: null}\n"})
-    assert [(each.module, each.attribute) for each in targets(tmp_path, {})] == [("a.b", None)]
+def test_entry_of_another_python_is_left_to_dagster(tmp_path: Path) -> None:
+    entry = {"python_module": {"module_name": "a", "executable_path": "/c"}}
+    write(tmp_path, {"workspace.yaml": yaml.safe_dump({"load_from": [entry, {"python_module": "b"}]})})
+    found = targets(tmp_path, {})
+    assert [location.module for location in found] == ["b"]
+    assert other_locations(found) == [entry]

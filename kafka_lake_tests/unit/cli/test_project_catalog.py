@@ -13,9 +13,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from kafka_lake.cli import console, doctor, up
+from kafka_lake.cli import output
+from kafka_lake.cli.commands import doctor, up
 from kafka_lake.cli.main import app
-from kafka_lake.cli.project import configured_catalog, configured_clusters, connections_at_hand, topics_if_any
+from kafka_lake.cli.project import configured_catalog, configured_clusters, open_connections, topics_if_any
 from kafka_lake.common.processes import free_port
 from kafka_lake.devstack.running import Ports
 from kafka_lake.devstack.stack import Stack
@@ -142,7 +143,7 @@ def test_a_projects_catalog_that_spark_cannot_have_starts_nothing(
 
 @pytest.mark.usefixtures("document")
 def test_the_doctor_examines_the_projects_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for part in ("_java", "_jars", "_spark"):
+    for part in ("check_java", "check_jars", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
 
     def no_brokers() -> SimpleNamespace:
@@ -150,11 +151,11 @@ def test_the_doctor_examines_the_projects_catalog(tmp_path: Path, monkeypatch: p
 
     found = {
         each.part: each
-        for each in doctor.examine(
+        for each in doctor.check_all(
             no_brokers, lambda _: None, clusters=configured_clusters, catalog=configured_catalog, tables=topics_if_any
         )
     }
-    assert found["Warehouse"].finding == f"file://{tmp_path}/warehouse is writable"
+    assert found["Warehouse"].message == f"file://{tmp_path}/warehouse is writable"
     assert "Readers" not in found
     assert (tmp_path / "mine.db").is_file()
     assert not (tmp_path / "home" / "catalog.db").exists()
@@ -169,18 +170,18 @@ def test_brokers_that_a_document_names_are_asked_and_none_is_started(
         document.read_text() + f"  kafka_properties: {{bootstrap.servers: '{nowhere}'}}\n"
         f"  registry_properties: {{url: 'http://{nowhere}'}}\n"
     )
-    for part in ("_java", "_jars", "_spark"):
+    for part in ("check_java", "check_jars", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
     monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
-    monkeypatch.setattr(doctor, "_brokers", lambda kafka: f"asked {kafka.properties['bootstrap.servers']}")
-    monkeypatch.setattr(doctor, "_registry", lambda registry: f"asked {registry.properties['url']}")
+    monkeypatch.setattr(doctor, "check_brokers", lambda kafka: f"asked {kafka.properties['bootstrap.servers']}")
+    monkeypatch.setattr(doctor, "check_registry", lambda registry: f"asked {registry.properties['url']}")
 
     def started() -> None:
         pytest.fail("a broker is started")
 
-    found = {each.part: each for each in doctor.examine(started, lambda _: None, clusters=configured_clusters)}
-    assert found["Brokers"].finding == f"asked {nowhere}"
-    assert found["Schema registry"].finding == f"asked http://{nowhere}"
+    found = {each.part: each for each in doctor.check_all(started, lambda _: None, clusters=configured_clusters)}
+    assert found["Brokers"].message == f"asked {nowhere}"
+    assert found["Schema registry"].message == f"asked http://{nowhere}"
 
 
 def test_a_command_starts_no_broker_beside_the_one_that_a_document_names(
@@ -191,7 +192,7 @@ def test_a_command_starts_no_broker_beside_the_one_that_a_document_names(
     monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
     asked: list[str] = []
     monkeypatch.setattr(KafkaCluster, "check", lambda cluster: asked.append(cluster.bootstrap_servers))
-    with connections_at_hand(lambda _: None, with_catalog=False):
+    with open_connections(lambda _: None, with_catalog=False):
         pass
     assert asked == ["elsewhere:9"]
 
@@ -225,10 +226,10 @@ def test_command_that_asks_starts_no_broker(
     ):
         (document.parent.parent / name).mkdir()
         (document.parent.parent / name / "defs.yaml").write_text(text)
-    for part in ("_java", "_jars", "_spark"):
+    for part in ("check_java", "check_jars", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
     monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
-    monkeypatch.setattr(console, "out", Console(width=400))
+    monkeypatch.setattr(output, "out", Console(width=400))
     done = CliRunner(env={"COLUMNS": "400"}).invoke(app, command)
     assert done.exit_code == (0 if command == ("doctor",) else 1), done.output
     assert f"The embedded broker at 127.0.0.1:{port} isn't running. `kafka-lake up` starts it." in done.output
@@ -257,18 +258,18 @@ def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, mon
         "type: kafka_lake.KafkaTopic\nattributes:\n  topic: customers\n"
         "  table: {name: shop.customers, columns: id bigint, write: {mode: history, key: [id]}}\n"
     )
-    for part in ("_java", "_jars", "_brokers", "_spark", "_warehouse"):
+    for part in ("check_java", "check_jars", "check_brokers", "check_spark", "check_warehouse"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
 
-    def readers() -> doctor.Diagnosis:
-        found = doctor.examine(nullcontext, lambda _: None, catalog=configured_catalog, tables=topics_if_any)
+    def readers() -> doctor.CheckResult:
+        found = doctor.check_all(nullcontext, lambda _: None, catalog=configured_catalog, tables=topics_if_any)
         return next(each for each in found if each.part == "Readers")
 
     catalog = configured_catalog().open()
     catalog.ensure_namespace("shop")
     columns = pa.schema([("id", pa.int64())])
-    assert readers().finding == "no keyed table has deletion vectors"
+    assert readers().message == "no upsert table has deletion vectors"
     catalog.pyiceberg.create_table(("shop", "customers"), columns, properties={"format-version": "3"})
-    assert readers().healthy
-    assert "(format version 3) in shop.customers: Spark, PyIceberg" in readers().finding
-    assert "Daft and chDB didn't" in readers().finding
+    assert readers().passed
+    assert "(format version 3) in shop.customers: Spark, PyIceberg" in readers().message
+    assert "Daft and chDB didn't" in readers().message

@@ -15,13 +15,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import kafka_lake.cli.commands.status
 import kafka_lake.cli.project
-import kafka_lake.cli.status
 import kafka_lake.orchestration.runs
+from kafka_lake.cli.commands.status import PartitionStatus, TopicStatus, overview, status_table
+from kafka_lake.cli.commands.topic import record_lines
 from kafka_lake.cli.main import app
-from kafka_lake.cli.output import overview, status_table
-from kafka_lake.cli.status import PartitionStatus, TopicStatus
-from kafka_lake.cli.topic import record_lines
 from kafka_lake.orchestration.runs import FailedRun
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -89,7 +88,7 @@ def test_records_value_has_a_line_of_its_own() -> None:
 
 
 def test_a_pipe_gets_unbroken_lines() -> None:
-    code = "from kafka_lake.cli.console import out; out.print('word ' * 60)"
+    code = "from kafka_lake.cli.output import out; out.print('word ' * 60)"
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert len(done.stdout.splitlines()) == 1
@@ -100,16 +99,16 @@ def unconnected(*_: object, **__: object) -> Iterator[SimpleNamespace]:
     yield SimpleNamespace(cluster=None, catalog=None)
 
 
-def test_last_failure_is_in_json_and_told_of_a_topic_that_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_failure_is_shown_for_a_topic_that_lags(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = FailedRun("0f2a1b2c-d", "2026-11-27T09:00:00+00:00", "Topic a: 1001 new columns.")
     monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda _=None: [TopicTable("a"), TopicTable("b")])
-    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", unconnected)
-    monkeypatch.setattr(kafka_lake.cli.status, "collect", lambda *_: [status("a", lag=3), status("b")])
+    monkeypatch.setattr(kafka_lake.cli.project, "open_connections", unconnected)
+    monkeypatch.setattr(kafka_lake.cli.commands.status, "collect", lambda *_: [status("a", lag=3), status("b")])
     monkeypatch.setattr(kafka_lake.orchestration.runs, "failed_runs", lambda _: {"a": failed})
     done = CliRunner().invoke(app, ["status", "--json"])
     assert done.exit_code == 0
-    told = {each["topic"]: each["last_failure"] for each in json.loads(done.stdout)}
-    assert told == {
+    failures = {each["topic"]: each["last_failure"] for each in json.loads(done.stdout)}
+    assert failures == {
         "a": {"run_id": failed.run_id, "failed_at": failed.failed_at, "error": failed.error},
         "b": None,
     }

@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from kafka_lake.cli.up import repeated
+from kafka_lake.cli.commands.up import repeated
 from kafka_lake.errors import KafkaError
 
 

@@ -17,10 +17,10 @@ from typing import ClassVar
 import pytest
 from typer.testing import CliRunner
 
+import kafka_lake.cli.commands.status
 import kafka_lake.cli.main
 import kafka_lake.cli.project
-import kafka_lake.cli.status
-from kafka_lake.cli.status import TopicStatus
+from kafka_lake.cli.commands.status import TopicStatus
 from kafka_lake.devstack.running import Ports, Running, RunningFile, check_alone, running
 from kafka_lake.devstack.stack import needs_connect
 from kafka_lake.errors import KafkaLakeError
@@ -236,9 +236,9 @@ def test_status_waits_until_no_table_lags_or_the_time_is_over(
         return [TopicStatus("orders", "shop.orders", (), next(left), 1, None, 0, 0)]
 
     monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: [])
-    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
-    monkeypatch.setattr(kafka_lake.cli.status, "collect", collect)
-    monkeypatch.setattr(kafka_lake.cli.status, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.commands.status, "collect", collect)
+    monkeypatch.setattr(kafka_lake.cli.commands.status, "_POLL_SECONDS", 0.01)
     result = CliRunner().invoke(kafka_lake.cli.main.app, ["status", "orders", "--wait", "300ms", "--json"])
     assert result.exit_code == code, result.output
     assert json.loads(result.stdout)[0]["lag"] == lags[-1]

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from kafka_lake.cli.adopt import source_of, spec_of
+from kafka_lake.cli.commands.adopt import source_of, spec_of
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
 from kafka_lake.ingest.adopt import (

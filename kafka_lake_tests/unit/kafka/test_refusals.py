@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError as ClientError
 
-from kafka_lake.cli import doctor
+from kafka_lake.cli.commands import doctor
 from kafka_lake.error_classification import files_out_of_reach, refused_by_kafka
 from kafka_lake.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -150,13 +150,13 @@ def test_other_errors_are_not_the_brokers(error: Exception) -> None:
 def test_doctor_finds_what_spark_s_client_can_t_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL", "SSL")
     monkeypatch.setenv("KAFKA_LAKE_KAFKA_SSL_CRL_LOCATION", "/crl.pem")
-    monkeypatch.setattr(doctor, "_java", lambda: "17")
-    monkeypatch.setattr(doctor, "_jars", lambda tell_user: "7")
-    for part in ("_catalog", "_warehouse", "_spark"):
+    monkeypatch.setattr(doctor, "check_java", lambda: "17")
+    monkeypatch.setattr(doctor, "check_jars", lambda tell_user: "7")
+    for part in ("check_catalog", "check_warehouse", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda catalog: "there")
-    (told,) = [each for each in doctor.examine(nullcontext, lambda _: None) if not each.healthy]
+    (told,) = [each for each in doctor.check_all(nullcontext, lambda _: None) if not each.passed]
     assert told.part == "Brokers"
-    assert "no equivalent of Kafka property ssl.crl.location" in told.finding
+    assert "no equivalent of Kafka property ssl.crl.location" in told.message
     assert "librdkafka.ssl.crl.location" in told.remedy
 
 

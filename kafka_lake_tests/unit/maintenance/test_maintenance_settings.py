@@ -11,7 +11,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 from rich.console import Console
 from typer.testing import CliRunner
 
-import kafka_lake.cli.console
+import kafka_lake.cli.output
 import kafka_lake.cli.project
 import kafka_lake.maintenance.maintain
 from kafka_lake.cli.load_definitions import explanation
@@ -150,9 +150,9 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
         yield SimpleNamespace()
 
     monkeypatch.setattr(kafka_lake.cli.project, "maintained_tables", lambda _name: [TopicTable("orders")])
-    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
     monkeypatch.setattr(kafka_lake.maintenance.maintain, "preview", lambda *_: found)
-    monkeypatch.setattr(kafka_lake.cli.console, "out", Console(width=200))
+    monkeypatch.setattr(kafka_lake.cli.output, "out", Console(width=200))
     result = CliRunner().invoke(app, ["maintain", "--dry-run"])
     assert result.exit_code == 0
     assert "rows older than 90d" in result.output

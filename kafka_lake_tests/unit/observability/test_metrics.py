@@ -27,10 +27,10 @@ from kafka_lake.errors import CatalogError, ConfigurationError, KafkaError
 from kafka_lake.kafka.records import Place
 from kafka_lake.maintenance.policy import TableHealth
 from kafka_lake.observability import collect
-from kafka_lake.observability import declared as m
+from kafka_lake.observability import metrics as m
 from kafka_lake.observability.collect import ClusterCollector, Workers
-from kafka_lake.observability.declared import MAX_PARTITIONS, METRICS, Metric
-from kafka_lake.observability.facts import (
+from kafka_lake.observability.metrics import MAX_PARTITIONS, METRICS, Metric
+from kafka_lake.observability.samples import (
     Sample,
     TableFacts,
     TopicTables,
@@ -40,7 +40,7 @@ from kafka_lake.observability.facts import (
     table_samples,
     unread_samples,
 )
-from kafka_lake.observability.serve import PARTS, Board, Exposed, start_server
+from kafka_lake.observability.serve import PARTS, Exposed, LatestSamples, start_server
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.scraped import Scraped, scrape, served
@@ -176,43 +176,43 @@ def test_losses_are_counted_and_added_up_where_it_is_known_how_many_records() ->
     }
 
 
-def of(board: Board, now: float, clusters: int = 1) -> dict[tuple[str, tuple[str, ...]], float]:
-    return {(each.metric.name, each.labels): each.at(now) for each in board.samples(now, clusters)}
+def of(latest: LatestSamples, now: float, clusters: int = 1) -> dict[tuple[str, tuple[str, ...]], float]:
+    return {(each.metric.name, each.labels): each.at(now) for each in latest.samples(now, clusters)}
 
 
 def test_values_vanish_when_their_part_fails_or_grows_old_and_come_back() -> None:
-    board, other = Board([KEY, ("clicks", "web.clicks")], max_age=60), ("clicks", "web.clicks")
+    latest, other = LatestSamples([KEY, ("clicks", "web.clicks")], max_age=60), ("clicks", "web.clicks")
     success = m.SCRAPE_SUCCESS.name
-    shown = of(board, 0)
+    shown = of(latest, 0)
     assert {value for (name, _), value in shown.items() if name == success} == {0}
     assert len([1 for name, _ in shown if name == success]) == 2 * len(PARTS)
     sample = Sample(m.WAITING, KEY, 7)
-    board.succeeded(KEY, "table", [sample], now=100)
-    board.succeeded(other, "table", [Sample(m.WAITING, other, 8)], now=100)
-    assert of(board, 160)[m.WAITING.name, KEY] == 7
-    assert of(board, 160)[success, (*KEY, "table")] == 1
-    assert (m.WAITING.name, KEY) not in of(board, 161), "old values are none"
-    assert of(board, 161)[success, (*KEY, "table")] == 0
-    assert board.failed(KEY, "table", "no answer"), "the first time it is new"
-    assert not board.failed(KEY, "table", "no answer")
-    assert board.failed(KEY, "table", "another reason")
-    after = of(board, 110)
+    latest.succeeded(KEY, "table", [sample], now=100)
+    latest.succeeded(other, "table", [Sample(m.WAITING, other, 8)], now=100)
+    assert of(latest, 160)[m.WAITING.name, KEY] == 7
+    assert of(latest, 160)[success, (*KEY, "table")] == 1
+    assert (m.WAITING.name, KEY) not in of(latest, 161), "an old value is dropped"
+    assert of(latest, 161)[success, (*KEY, "table")] == 0
+    assert latest.failed(KEY, "table", "no answer"), "the first time it is new"
+    assert not latest.failed(KEY, "table", "no answer")
+    assert latest.failed(KEY, "table", "another reason")
+    after = of(latest, 110)
     assert (m.WAITING.name, KEY) not in after
     assert after[success, (*KEY, "table")] == 0
     assert after[m.SCRAPE_TIME.name, (*KEY, "table")] == 100
     assert after[m.WAITING.name, other] == 8, "no other topic is concerned"
-    board.succeeded(KEY, "table", [sample], now=120)
-    assert of(board, 121)[m.WAITING.name, KEY] == 7
-    assert board.failed(KEY, "table", "another reason"), "it had passed meanwhile"
+    latest.succeeded(KEY, "table", [sample], now=120)
+    assert of(latest, 121)[m.WAITING.name, KEY] == 7
+    assert latest.failed(KEY, "table", "another reason"), "it had passed meanwhile"
 
 
 def test_the_time_of_the_collection_is_that_of_the_slowest_cluster() -> None:
-    board = Board([], max_age=60)
-    board.collected("eu", 100, 5)
-    assert (m.COLLECTION_TIME.name, ()) not in of(board, 100, clusters=2)
-    board.collected("us", 90, 7)
-    assert of(board, 100, clusters=2)[m.COLLECTION_TIME.name, ()] == 90
-    assert of(board, 100, clusters=2)[m.COLLECTION_SECONDS.name, ()] == 7
+    latest = LatestSamples([], max_age=60)
+    latest.collected("eu", 100, 5)
+    assert (m.COLLECTION_TIME.name, ()) not in of(latest, 100, clusters=2)
+    latest.collected("us", 90, 7)
+    assert of(latest, 100, clusters=2)[m.COLLECTION_TIME.name, ()] == 90
+    assert of(latest, 100, clusters=2)[m.COLLECTION_SECONDS.name, ()] == 7
 
 
 def test_nobody_waits_for_a_job_that_hangs_nor_begins_it_twice() -> None:
@@ -271,12 +271,12 @@ class Asked:
         self.came: dict[str, float | None] = dict.fromkeys(topics, 100.0)
         self.asked: list[str] = []
         self.told: list[str] = []
-        self.board = Board(map(key_of, self.specs), max_age=60)
+        self.latest = LatestSamples(map(key_of, self.specs), max_age=60)
         self.collector = ClusterCollector(
             specs=self.specs,
             cluster=lambda: self.cluster,  # type: ignore[arg-type, return-value]
             catalog=lambda: None,  # type: ignore[arg-type, return-value]
-            board=self.board,
+            latest=self.latest,
             tell_user=self.told.append,
         )
         monkeypatch.setattr(collect, "topic_tables", self._tables)
@@ -301,10 +301,10 @@ class Asked:
 
     def collected(self) -> dict[tuple[str, tuple[str, ...]], float]:
         self.collector.collect()
-        return of(self.board, time.time())
+        return of(self.latest, time.time())
 
     def parts(self, topic: str) -> list[float]:
-        found = of(self.board, time.time())
+        found = of(self.latest, time.time())
         return [found[m.SCRAPE_SUCCESS.name, (topic, f"shop.{topic}", part)] for part in PARTS]
 
 

@@ -13,14 +13,13 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 from typer.testing import CliRunner
 
-import kafka_lake.cli.discover
 import kafka_lake.cli.load_definitions
 import kafka_lake.cli.project
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.cli import doctor
+from kafka_lake.cli.commands import doctor
+from kafka_lake.cli.commands.status import TopicStatus
 from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.cli.main import app
-from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.environment import own_variables
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.discovery.discover import Discovered, document, documents
@@ -331,7 +330,7 @@ def test_a_command_takes_a_topic_with_its_clusters_name() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_a_command_asks_the_cluster_that_is_named() -> None:
-    at_hand = kafka_lake.cli.project.connections_at_hand
+    at_hand = kafka_lake.cli.project.open_connections
     with at_hand(print, with_broker=False, with_catalog=False, cluster="us") as connections:
         assert connections.cluster.bootstrap_servers == "us:9092"
         assert connections.kafka_options["kafka.bootstrap.servers"] == "us:9092"
@@ -360,18 +359,12 @@ def test_status_shows_the_clusters_that_answer(monkeypatch: pytest.MonkeyPatch) 
     def collected(specs: list[TopicTable], cluster: str, _: object) -> list[TopicStatus]:
         return [TopicStatus(s.topic, ".".join(s.identifier), (), 0, None, None, 0, 0, cluster=cluster) for s in specs]
 
-    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
-    monkeypatch.setattr("kafka_lake.cli.status.collect", collected)
+    monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
+    monkeypatch.setattr("kafka_lake.cli.commands.status.collect", collected)
     done = CliRunner().invoke(app, ["status", "--json"])
     assert done.exit_code == 1
     assert "Kafka cluster eu: The cluster at eu:9092 gave no answer" in done.stderr
     assert [(each["cluster"], each["table"]) for each in json.loads(done.stdout)] == [("us", "us.orders")]
-
-
-@pytest.mark.usefixtures("project")
-def test_discover_looks_at_all_clusters_or_those_named() -> None:
-    assert kafka_lake.cli.discover._asked([]) == [("eu", []), ("us", [])]
-    assert kafka_lake.cli.discover._asked(["us/a", "eu/a", "us/b", "us/a"]) == [("us", ["a", "b"]), ("eu", ["a"])]
 
 
 def test_a_document_by_discover_names_the_cluster(tmp_path: Path) -> None:
@@ -387,26 +380,26 @@ def test_a_document_by_discover_names_the_cluster(tmp_path: Path) -> None:
 def test_the_doctor_examines_each_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_LAKE_REGISTRY__US__URL", "nonsense")
     monkeypatch.delenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", raising=False)
-    for part in ("_java", "_jars", "_catalog", "_warehouse", "_spark"):
+    for part in ("check_java", "check_jars", "check_catalog", "check_warehouse", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
-    monkeypatch.setattr(doctor, "_brokers", lambda resource: resource.cluster().bootstrap_servers)
+    monkeypatch.setattr(doctor, "check_brokers", lambda resource: resource.cluster().bootstrap_servers)
 
     @contextmanager
     def untouched() -> Iterator[None]:
         raise AssertionError("no cluster here is the environment's")
         yield
 
-    found = {each.part: each for each in doctor.examine(untouched, print, kafka_lake.cli.project.configured_clusters)}
-    assert (found["Brokers eu"].finding, found["Brokers us"].finding) == ("eu:9092", "us:9092")
-    assert found["Schema registry eu"].healthy
+    found = {each.part: each for each in doctor.check_all(untouched, print, kafka_lake.cli.project.configured_clusters)}
+    assert (found["Brokers eu"].message, found["Brokers us"].message) == ("eu:9092", "us:9092")
+    assert found["Schema registry eu"].passed
     assert "KAFKA_LAKE_REGISTRY__US__URL" in found["Schema registry us"].remedy
     assert "Brokers" not in found
 
     def broken() -> dict[str | None, doctor.Cluster]:
         raise ConfigurationError("Topic orders names no Kafka cluster.", "Add one.")
 
-    ill = doctor.examine(lambda: untouched(), print, broken)[0]
-    assert (ill.part, ill.finding, ill.remedy) == ("Project", "Topic orders names no Kafka cluster.", "Add one.")
+    ill = doctor.check_all(lambda: untouched(), print, broken)[0]
+    assert (ill.part, ill.message, ill.remedy) == ("Project", "Topic orders names no Kafka cluster.", "Add one.")
 
 
 def test_a_cluster_without_an_address_is_told_by_its_name():

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kafka_lake.cli.output import followed
+from kafka_lake.cli.progress import run_progress
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.ingest.report import Progress
 from kafka_lake.orchestration.materialize import observer_of
@@ -81,7 +81,7 @@ def test_a_run_that_continues_logs_a_line_for_each_commit_of_a_long_backlog_and_
 
 def test_the_bar_of_a_command_says_about_how_long_the_rest_takes() -> None:
     shown = io.StringIO()
-    with followed("pizzas", Console(file=shown, force_terminal=True, width=150)) as observer:
+    with run_progress("pizzas", Console(file=shown, force_terminal=True, width=150)) as observer:
         for todo in (plan(100, 200), plan(100, 100)):
             observer.on_commit(commit(todo), todo)
     assert "200/300" in shown.getvalue()

@@ -9,8 +9,8 @@ from kafka_lake.catalog.totals import STEPS, Totals
 from kafka_lake.common.offsets import Loss, LossReason, Position, Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.maintenance.policy import TableHealth
-from kafka_lake.observability import declared as m
-from kafka_lake.observability.declared import MAX_PARTITIONS, Metric
+from kafka_lake.observability import metrics as m
+from kafka_lake.observability.metrics import MAX_PARTITIONS, Metric
 from kafka_lake.spec.topic_table import TopicTable
 
 Key = tuple[str, str]

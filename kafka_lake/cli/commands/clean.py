@@ -1,0 +1,48 @@
+"""``kafka-lake clean``."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from kafka_lake.cli import project
+from kafka_lake.cli.arguments import AnyTopic
+from kafka_lake.cli.output import Output, working
+from kafka_lake.common.text import counted, seconds_of
+from kafka_lake.maintenance import clean as cleaning
+from kafka_lake.maintenance.clean import Cleaned
+from kafka_lake.spec.topic_table import TopicTable, once_each
+
+_FILES = 10
+
+
+def clean(
+    topic: AnyTopic = None,
+    older_than: Annotated[str, typer.Option(help="Keep what is younger than this: 30m, 24h, 7d.")] = "24h",
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them. Without this option they are only shown.")] = False,
+) -> None:
+    """Show the branches and files that dead runs left behind, and remove them with --yes.
+
+    The files are in no snapshot of any table. Younger files and branches are kept, since a run or a compaction may
+    still be writing them. 0s keeps nothing, and is safe only while nothing else writes to the tables.
+    """
+    seconds = seconds_of(older_than)
+    specs, is_clean = project.topic_tables(topic), True
+    with project.open_connections(with_broker=False) as connections:
+        for spec in once_each(specs):
+            with working(f"Cleaning {'.'.join(spec.identifier)}"):
+                cleaned = cleaning.clean(spec, connections, seconds, dry_run=not yes)
+            Output().lines(*cleaned_lines(spec, cleaned, yes))
+            is_clean &= not (cleaned.branches or cleaned.files)
+    if not (is_clean or yes):
+        Output().lines("Nothing was removed. The same command with --yes removes these branches and files.")
+
+
+def cleaned_lines(spec: TopicTable, cleaned: Cleaned, removed: bool) -> Iterator[str]:
+    """Yield a line for the table, and one for each branch and the first files."""
+    counts = f"{counted(len(cleaned.branches), 'branch', 'es')} and {counted(len(cleaned.files), 'file')}"
+    yield f"{'.'.join(spec.identifier)}: {counts} {'removed' if removed else 'to remove'}"
+    for name in (*cleaned.branches, *cleaned.files[:_FILES]):
+        yield f"  {name}"
+    if len(cleaned.files) > _FILES:
+        yield f"  … {len(cleaned.files) - _FILES:,} files more"

@@ -1,0 +1,309 @@
+"""``kafka-lake dead-letters``."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Annotated, Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import typer
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, Or, Reference
+from pyiceberg.expressions.literals import literal
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.table import Table
+from pyparsing import ParseException
+from rich import box
+from rich.console import RenderableType
+from rich.markup import escape
+
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.cli import project
+from kafka_lake.cli.arguments import AsJson, Topic
+from kafka_lake.cli.output import Output, WideTable, add_columns
+from kafka_lake.cli.progress import run_progress
+from kafka_lake.common.text import counted, offset_span, printable
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.formats import meaning_of
+from kafka_lake.ingest import run
+from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
+from kafka_lake.spec.topic_table import TopicTable
+
+_VALUE_LENGTH = 500
+_PARTITIONS = 6
+
+
+def dead_letters(
+    topic: Topic,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Decode them again, and move those that fit now into the table.")
+    ] = False,
+    where: Annotated[
+        str | None,
+        typer.Option(help="Only dead letters that meet this SQL condition, as in \"error_class = 'not_json'\"."),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Records to show of each class.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """List a topic's dead letters by class, or decode them again.
+
+    A condition may name the columns of the dead-letter table: error_class, error_message, partition, offset,
+    timestamp, failed_at, run_id. A list understands comparisons, in, between, is null, like 'text%', and, or, not.
+    --replay understands all of Spark SQL that is about one row.
+    """
+    specs = project.topic_tables(topic)
+    output, documents = Output(as_json), list[dict[str, Any]]()
+    with project.open_connections(
+        with_broker=replay, with_spark=replay, cluster=specs[0].cluster, starts_broker=replay
+    ) as connections:
+        for spec in chain.from_iterable(topic_spec.tables for topic_spec in specs):
+            if replay:
+                with run_progress(topic) as observer:
+                    done = run.replay_dead_letters(
+                        spec, connections, run_id=str(uuid4()), where=where, observer=observer
+                    )
+                documents.append(_replayed_document(spec, done))
+                output.show(*replayed_tables(spec, done))
+            else:
+                listed = list_dead_letters(spec, connections.catalog, where, samples)
+                documents.append(asdict(listed))
+                output.show(*dead_letter_tables(listed))
+    output.json(documents)
+
+
+@dataclass(frozen=True)
+class OffsetSpan:
+    """The first and the last offset, both inclusive, of the dead letters of a class in a Kafka partition."""
+
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class DeadLetterSample:
+    """One dead letter.
+
+    Args:
+        timestamp: Of the record, ISO 8601 in UTC.
+        reason: Why it can't be a row.
+        value: The beginning of its value as text, undecodable bytes replaced.
+    """
+
+    partition: int
+    offset: int
+    timestamp: str
+    reason: str
+    value: str
+
+
+@dataclass(frozen=True)
+class DeadLetterClass:
+    """The dead letters of one class.
+
+    Args:
+        meaning: Of the class, in one line.
+        failed_at: When the newest failed, ISO 8601 in UTC.
+        samples: The first ones by partition and offset.
+    """
+
+    name: str
+    meaning: str
+    count: int
+    failed_at: str
+    offsets: tuple[OffsetSpan, ...]
+    samples: tuple[DeadLetterSample, ...]
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """A topic's dead letters by class, the most frequent first."""
+
+    topic: str
+    table: str
+    classes: tuple[DeadLetterClass, ...]
+
+    @property
+    def count(self) -> int:
+        """Return how many dead letters there are in all."""
+        return sum(group.count for group in self.classes)
+
+
+def list_dead_letters(
+    spec: TopicTable, catalog: LakeCatalog, where: str | None = None, samples: int = 3
+) -> DeadLetters:
+    """Count a topic's dead letters by class. Values are read for the samples only."""
+    name = ".".join(spec.dead_letter_table)
+    table = catalog.table(spec.dead_letter_table)
+    if table is None:
+        return DeadLetters(spec.topic, name, ())
+    condition = _condition(table, where)
+    if spec.topics:
+        condition = And(condition, EqualTo(term=Reference("topic"), value=literal(spec.topic)))
+    counts, first = [], []
+    for batch in _scan(table, condition, "error_class", "partition", "offset", "failed_at"):
+        groups = batch.group_by(["error_class", "partition"])
+        counts.append(
+            groups.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max"), ("failed_at", "max")])
+        )
+        if samples:
+            first.append(_first_of_each_class(batch, samples))
+    if not counts:
+        return DeadLetters(spec.topic, name, ())
+    groups = pa.concat_tables(counts).group_by(["error_class", "partition"])
+    totals = groups.aggregate(
+        [("offset_count", "sum"), ("offset_min", "min"), ("offset_max", "max"), ("failed_at_max", "max")]
+    )
+    examples: dict[str, list[DeadLetterSample]] = {}
+    if samples:
+        examples = _samples(table, condition, _first_of_each_class(pa.concat_tables(first), samples), samples)
+    by_class: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(totals.to_pylist(), key=lambda row: row["partition"]):
+        by_class.setdefault(row["error_class"], []).append(row)
+    classes = [
+        DeadLetterClass(
+            name=error_class,
+            meaning=meaning_of(error_class),
+            count=sum(row["offset_count_sum"] for row in rows),
+            failed_at=_iso(max(row["failed_at_max_max"] for row in rows)),
+            offsets=tuple(OffsetSpan(row["partition"], row["offset_min_min"], row["offset_max_max"]) for row in rows),
+            samples=tuple(examples.get(error_class, ())),
+        )
+        for error_class, rows in by_class.items()
+    ]
+    return DeadLetters(spec.topic, name, tuple(sorted(classes, key=lambda group: (-group.count, group.name))))
+
+
+def _condition(table: Table, where: str | None) -> BooleanExpression:
+    if not where:
+        return AlwaysTrue()
+    try:
+        condition = parse(where)
+        bind(table.schema(), condition, case_sensitive=False)
+    except (ParseException, TypeError, ValueError) as error:
+        reason = str(error).rstrip(".")
+        if isinstance(error, ParseException):
+            # The parser lists every token that it expected; the place of the error is enough.
+            reason = f"not understood from {where[error.loc :]!r} on" if error.loc else "not understood"
+        raise ConfigurationError(
+            f"where: {where!r} is not a condition on table {'.'.join(table.name())}: {reason}.",
+            f"Its columns are {', '.join(field.name for field in table.schema().fields)}.",
+        ) from error
+    return condition
+
+
+def _scan(table: Table, condition: BooleanExpression, *columns: str) -> Iterator[pa.Table]:
+    scan = table.scan(row_filter=condition, selected_fields=columns, case_sensitive=False)
+    for batch in scan.to_arrow_batch_reader():
+        if batch.num_rows:
+            yield pa.Table.from_batches([batch])
+
+
+def _first_of_each_class(dead_letters: pa.Table, count: int) -> pa.Table:
+    keys = dead_letters.select(["error_class", "partition", "offset"])
+    order = [("partition", "ascending"), ("offset", "ascending")]
+    names = pc.unique(keys["error_class"]).to_pylist()
+    return pa.concat_tables(
+        [keys.filter(pc.equal(keys["error_class"], name)).sort_by(order).slice(0, count) for name in names]
+    )
+
+
+def _samples(
+    table: Table, condition: BooleanExpression, chosen: pa.Table, count: int
+) -> dict[str, list[DeadLetterSample]]:
+    offsets: dict[tuple[str, int], set[int]] = {}
+    for row in chosen.to_pylist():
+        offsets.setdefault((row["error_class"], row["partition"]), set()).add(row["offset"])
+    records = [
+        And(
+            EqualTo(term=Reference("error_class"), value=literal(name)),
+            EqualTo(term=Reference("partition"), value=literal(partition)),
+            In(term=Reference("offset"), values={literal(number) for number in numbers}),
+        )
+        for (name, partition), numbers in offsets.items()
+    ]
+    condition = And(condition, Or(*records) if len(records) > 1 else records[0])
+    columns = ("error_class", "partition", "offset", "timestamp", "error_message", "value")
+    rows = [row for batch in _scan(table, condition, *columns) for row in batch.to_pylist()]
+    samples: dict[str, list[DeadLetterSample]] = {}
+    for row in sorted(rows, key=lambda row: (row["partition"], row["offset"])):
+        of_class = samples.setdefault(row["error_class"], [])
+        # Two records of a table of several topics may have the same partition and offset.
+        if len(of_class) < count:
+            value = (row["value"] or b"")[: 4 * _VALUE_LENGTH].decode(errors="replace")[:_VALUE_LENGTH]
+            of_class.append(
+                DeadLetterSample(
+                    row["partition"],
+                    row["offset"],
+                    timestamp=_iso(row["timestamp"]),
+                    reason=row["error_message"] or "",
+                    value=value,
+                )
+            )
+    return samples
+
+
+def _iso(moment: Any) -> str:
+    return moment.isoformat(timespec="milliseconds") if moment else ""
+
+
+def dead_letter_tables(listed: DeadLetters) -> list[RenderableType]:
+    """Return a table of the classes, and one of their samples if there are any."""
+    if not listed.classes:
+        return [f"{escape(listed.table)}: no dead letters"]
+    classes = WideTable("class", title=escape(f"{listed.topic} → {listed.table}"), box=box.SIMPLE_HEAD)
+    classes.add_column("count", justify="right")
+    add_columns(classes, "offsets", "newest (UTC)", no_wrap=True)
+    samples = WideTable("class", box=box.SIMPLE_HEAD)
+    samples.add_column("record", justify="right", no_wrap=True)
+    samples.add_column("time (UTC)", no_wrap=True)
+    samples.add_column("reason", ratio=3)
+    samples.add_column("value", ratio=2, no_wrap=True, overflow="ellipsis")
+    for group in listed.classes:
+        name = f"[bold]{escape(group.name)}[/]\n[dim]{escape(group.meaning)}[/]"
+        classes.add_row(name, f"{group.count:,}", _offsets(group.offsets), _short_time(group.failed_at))
+        for number, sample in enumerate(group.samples):
+            samples.add_row(
+                "" if number else f"[bold]{escape(group.name)}[/]",
+                f"{sample.partition}:{sample.offset}",
+                _short_time(sample.timestamp),
+                escape(printable(sample.reason)),
+                escape(printable(sample.value)),
+                end_section=number == len(group.samples) - 1,
+            )
+    return [classes, samples] if samples.row_count else [classes]
+
+
+def replayed_tables(spec: TopicTable, done: Replayed) -> list[RenderableType]:
+    """Return a line about moved dead letters, and a table of the remaining ones, a row per class."""
+    moved, name = counted(done.moved, "dead letter"), ".".join(spec.identifier)
+    line = f"{escape(name)}: {moved} moved into the table, {done.remaining:,} of those examined remain"
+    if not done.remaining:
+        return [line]
+    table = WideTable("class", box=box.SIMPLE_HEAD)
+    table.add_column("count", justify="right")
+    table.add_column("first", justify="right", no_wrap=True)
+    table.add_column("its reason", ratio=1)
+    for group in done.report.classes():
+        first = f"{group.partition}:{group.offset}"
+        table.add_row(f"[bold]{escape(group.name)}[/]", f"{group.count:,}", first, escape(printable(group.message)))
+    return [line, table]
+
+
+def _replayed_document(spec: TopicTable, done: Replayed) -> dict[str, Any]:
+    classes = [{"name": c.name, "count": c.count, "reason": c.message} for c in done.report.classes()]
+    table = ".".join(spec.identifier)
+    return {"topic": spec.topic, "table": table, "moved": done.moved, "remaining": done.remaining, "classes": classes}
+
+
+def _short_time(text: str) -> str:
+    return text[:19].replace("T", " ")
+
+
+def _offsets(spans: Sequence[OffsetSpan]) -> str:
+    lines = [f"{span.partition}: {offset_span(span.first, span.last + 1)}" for span in spans[:_PARTITIONS]]
+    if len(spans) > _PARTITIONS:
+        lines.append(f"… {len(spans) - _PARTITIONS} partitions more")
+    return "\n".join(lines)

@@ -1,0 +1,57 @@
+"""``kafka-lake env``."""
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from kafka_lake.catalog.how_to_read import is_secret
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.cli import project
+from kafka_lake.common.catalog import catalog_variable
+from kafka_lake.common.environment import SCHEMA_REGISTRY_URL, SPARK_REMOTE
+
+
+def env(
+    secrets: Annotated[bool, typer.Option("--secrets", help="Print passwords, keys and tokens too.")] = False,
+) -> None:
+    """Print the variables that tell other tools where brokers, catalog and Spark are.
+
+    In a shell: eval "$(kafka-lake env --secrets)"
+    """
+    brokers = {name: kafka.cluster().bootstrap_servers for name, (kafka, _) in project.configured_clusters().items()}
+    with project.open_connections(with_broker=False) as connections:
+        for variable in variables(connections.catalog, brokers):
+            typer.echo(variable.line(secrets))
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An environment variable, and whether its value is a secret."""
+
+    name: str
+    value: str
+    secret: bool = False
+
+    def line(self, with_secrets: bool) -> str:
+        """Return an export for a shell; a comment instead of a secret."""
+        if self.secret and not with_secrets:
+            return f"# {self.name} is a secret: kafka-lake env --secrets shows it"
+        return f"export {self.name}={shlex.quote(self.value)}"
+
+
+def variables(
+    catalog: LakeCatalog, bootstrap_servers: Mapping[str | None, str], environment: Mapping[str, str] = os.environ
+) -> Iterator[Variable]:
+    """Yield PyIceberg's variables of the catalog, and the addresses of Kafka, the registry and Spark."""
+    for name, value in {"type": catalog.type, **catalog.properties}.items():
+        yield Variable(catalog_variable(catalog.name, name), value, is_secret(name, value))
+    for cluster, servers in bootstrap_servers.items():
+        yield Variable("KAFKA_BOOTSTRAP_SERVERS" + (f"_{cluster.upper()}" if cluster else ""), servers)
+    if registry := SCHEMA_REGISTRY_URL.value(environment):
+        yield Variable("SCHEMA_REGISTRY_URL", registry, is_secret("url", registry))
+    if remote := SPARK_REMOTE.value(environment):
+        yield Variable("SPARK_REMOTE", remote, "token=" in remote)

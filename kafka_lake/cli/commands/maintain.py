@@ -1,0 +1,135 @@
+"""``kafka-lake maintain``."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich import filesize
+from rich.markup import escape
+from rich.table import Table
+
+from kafka_lake.cli import project
+from kafka_lake.cli.arguments import AsJson
+from kafka_lake.cli.output import Output, add_columns, working
+from kafka_lake.common.text import counted, printable
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.maintenance import maintain as maintenance
+from kafka_lake.maintenance.maintain import Due, HasTables, Maintained, Preview, sentence
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
+
+
+def maintain(
+    topic: Annotated[
+        str | None, typer.Argument(help="The Kafka topic, or a derived table; all of them by default.")
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do what is needed. Without this option the tables are only examined.")
+    ] = False,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="With --yes: compact and expire as much as possible, needed or not; other tables too.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Also count the rows that would expire. Reads one column of files that have both old and new rows.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the health of the tables; with --yes, compact them and expire old rows and snapshots.
+
+    The sensor kafka_maintenance asks Dagster for the same of topics' tables; runs of derived tables do it themselves.
+    Settings: `maintenance:` in the table's YAML.
+    """
+    if dry_run and yes:
+        raise ConfigurationError("--dry-run does nothing, and --yes does what is needed.", "Leave one of them out.")
+    if everything and not yes:
+        raise ConfigurationError("--all does nothing without --yes.", "Add --yes, or leave --all out.")
+    output, documents = Output(as_json), list[dict[str, Any]]()
+    failed: list[Exception] = []
+    specs = project.maintained_tables(topic)
+    with project.open_connections(with_broker=False) as connections:
+        for spec in specs:
+            name = ".".join(spec.identifier)
+            try:
+                if yes:
+                    documents += _maintain(spec, connections, everything, output)
+                else:
+                    documents += _examine(spec, connections, dry_run, output)
+            except Exception as error:
+                # The other tables are maintained all the same.
+                failed.append(error)
+                output.lines(f"{name}: failed, see below.")
+    output.json(documents)
+    if failed:
+        raise failed[0]
+
+
+def _examine(spec: HasTables, connections: Connections, dry_run: bool, output: Output) -> list[dict[str, Any]]:
+    previews = maintenance.preview(spec, connections) if dry_run else []
+    tables = [preview.due for preview in previews] if dry_run else maintenance.due(spec, connections)
+    output.show(health_table(spec, tables))
+    output.lines(*_retained_files(tables), *_expiring_rows(previews))
+    documents = [{**asdict(table), "reasons": table.needs.reasons} for table in tables]
+    for document, preview in zip(documents, previews, strict=False):
+        document["would_expire"] = preview.rows and asdict(preview.rows)
+    return documents
+
+
+def _maintain(spec: HasTables, connections: Connections, everything: bool, output: Output) -> list[dict[str, Any]]:
+    name = ".".join(spec.identifier)
+    done: list[Maintained] = []
+    due = maintenance.due(spec, connections)
+    try:
+        with working(f"Maintaining {name}"):
+            maintenance.maintain(spec, connections, everything, done.append)
+    finally:
+        output.lines(*map(sentence, done))
+    if not done:
+        foreign = any(table.left_alone and table.needs.reasons for table in due)
+        output.lines(f"{name}: {'skipped, another program created it; see --all' if foreign else 'nothing is needed'}.")
+    return [asdict(step) for step in done]
+
+
+def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
+    """Return the health of the tables of a topic, or of a derived table, a row each."""
+    table = Table(title=spec.full_topic if isinstance(spec, TopicTable) else ".".join(spec.identifier), min_width=60)
+    table.add_column("table")
+    add_columns(table, "rows", "deleted", "data files", "average", "delete files", "snapshots", justify="right")
+    table.add_column("needs")
+    for each in tables:
+        health = each.needs.health
+        needs = "; ".join(each.needs.reasons) or "nothing"
+        table.add_row(
+            each.name,
+            f"{health.rows:,}",
+            f"{health.deleted_rows:,}",
+            f"{health.data_files:,}",
+            filesize.decimal(health.average_size),
+            f"{health.delete_files:,}",
+            f"{health.snapshots:,}",
+            escape(f"skipped: {needs}" if each.left_alone else needs),
+        )
+    return table
+
+
+def _retained_files(tables: Sequence[Due]) -> Iterator[str]:
+    for table in tables:
+        if text := table.needs.health.held_by:
+            yield f"{table.name}: old files are held by {printable(text)}"
+
+
+def _expiring_rows(previews: Sequence[Preview]) -> Iterator[str]:
+    for preview in previews:
+        if preview.rows is not None:
+            whole = counted(preview.rows.dropped, "whole file")
+            files = f"{whole}, and {preview.rows.partly:,} that would be written again without them"
+            rows = counted(preview.rows.rows, "row")
+            yield f"{preview.due.name}: {rows} would expire: {files if preview.rows.rows else 'none is old'}"

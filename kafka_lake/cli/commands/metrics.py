@@ -1,0 +1,113 @@
+"""``kafka-lake metrics serve``."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.cli import project
+from kafka_lake.cli.output import note
+from kafka_lake.common.text import counted, seconds_of
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.observability import metrics as m
+from kafka_lake.observability.collect import ClusterCollector, max_age, start_collecting
+from kafka_lake.observability.samples import Sample, key_of
+from kafka_lake.observability.serve import LatestSamples, start_server
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Metrics for Prometheus: lag, rows, dead letters, the health of tables.",
+)
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@app.callback()
+def _group() -> None:
+    """Make `serve` a subcommand, although it is the only one."""
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 9464,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at. 0.0.0.0 lets other machines ask; there is no password.")
+    ] = "127.0.0.1",
+    interval: Annotated[str, typer.Option(help="Pause between two collections: 15s, 1m.")] = "15s",
+) -> None:
+    """Serve metrics of all topics and their tables at /metrics until Ctrl-C.
+
+    They come from the brokers and the tables: neither Dagster nor a run needs to be there. Values that the brokers or
+    the catalog no longer give vanish, and kafka_lake_scrape_success is 0.
+    """
+    seconds = seconds_of(interval)
+    if seconds < 1:
+        raise ConfigurationError(f"--interval {interval} is too short.", "Give a second at least, as 15s.")
+    latest: list[LatestSamples] = []
+    collectors: dict[str | None, ClusterCollector] = {}
+
+    def samples(now: float) -> Iterator[Sample]:
+        yield Sample(m.COLLECTION_INTERVAL, (), seconds)
+        for each in latest:
+            yield from each.samples(now, len(collectors))
+
+    with _exit_at_signals():
+        # Prometheus gets an answer while the definitions are loaded.
+        shut_down = start_server(samples, host, port)
+        try:
+            specs = project.topic_tables()
+            latest.append(LatestSamples((key_of(spec) for spec in specs), max_age(seconds)))
+            catalog = _per_thread(project.configured_catalog().open)
+            for name, (kafka, _) in project.configured_clusters().items():
+                collectors[name] = ClusterCollector(
+                    specs=[spec for spec in specs if spec.cluster == name],
+                    cluster=kafka.cluster,
+                    catalog=catalog,
+                    latest=latest[0],
+                    tell_user=note,
+                )
+            start_collecting({name or "": each for name, each in collectors.items()}, latest[0], seconds)
+            note(f"Metrics of {counted(len(specs), 'topic')}: http://{host}:{port}/metrics (Ctrl-C ends it)")
+            while True:
+                time.sleep(3600)
+        finally:
+            shut_down()
+
+
+def _per_thread(make: Callable[[], LakeCatalog]) -> Callable[[], LakeCatalog]:
+    """Return a function that gives each thread its own catalog, since some clients can't be shared."""
+    local = threading.local()
+
+    def catalog() -> LakeCatalog:
+        if not hasattr(local, "catalog"):
+            local.catalog = make()
+        own: LakeCatalog = local.catalog
+        return own
+
+    return catalog
+
+
+@contextmanager
+def _exit_at_signals() -> Iterator[None]:
+    """Make SIGINT and SIGTERM end the block, and the process with exit code 0."""
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        # A second signal doesn't interrupt the shutdown.
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        note("Stopping…")
+        raise SystemExit(0)
+
+    before = {number: signal.signal(number, leave) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,135 @@
+"""``kafka-lake query``: SQL over a topic's table, by the deployment's own Spark."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from rich.table import Table
+from rich.text import Text
+
+from kafka_lake.catalog.lake_catalog import quoted
+from kafka_lake.cli import project
+from kafka_lake.cli.arguments import AsJson, Topic
+from kafka_lake.cli.output import Output, working
+from kafka_lake.common.text import counted, printable
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.topic_table import TopicTable
+
+_NESTED = (T.StructType, T.ArrayType, T.MapType, T.VariantType)
+# The microseconds that a table keeps; Spark's default format of JSON cuts them to milliseconds.
+_JSON_FORMATS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
+
+
+def query(
+    topic: Topic,
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help='A query in Spark\'s SQL, as in "SELECT count(*) FROM this".')
+    ],
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Query a topic's table with Spark SQL; the query can only read.
+
+    The table has its own name, and also the name this. Other tables are namespace.table.
+    """
+    spec = project.topic_tables(topic)[0]
+    with (
+        project.open_connections(with_broker=False, cluster=spec.cluster) as connections,
+        working("Running the query"),
+    ):
+        result = run_query(spec, connections, sql=sql, limit=limit, as_json=as_json)
+    if as_json:
+        typer.echo("[" + ",\n ".join(str(row[0]) for row in result.rows) + "]")
+    Output(as_json).show(_table(result))
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """The rows of a query.
+
+    Args:
+        columns: Their names, made unique by a number.
+        rows: A text for each column, None for null; times are UTC. In JSON, one JSON object in each row.
+        more: Whether there are rows beyond the limit.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    more: bool
+
+
+def run_query(spec: TopicTable, connections: Connections, sql: str, limit: int, as_json: bool = False) -> QueryResult:
+    """Run a query in which the topic's table has its own name and the name ``this``."""
+    name = ".".join(spec.identifier)
+    if connections.catalog.table(spec.identifier) is None:
+        raise KafkaLakeError(
+            f"Topic {spec.topic} has no table {name} yet: no run has published any of its records.",
+            f"`kafka-lake ingest {spec.full_topic}` starts one.",
+        )
+    spark = connections.spark()
+    try:
+        spark.sql(f"USE {quoted(connections.catalog.name)}.{quoted(spec.namespace)}")
+        spark.table(connections.catalog.spark_name(spec.identifier)).createOrReplaceTempView("this")
+        # Inside a subquery, only a query is valid SQL.
+        result = spark.sql(f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)")
+        columns = unique_names(result.columns)
+        named = result.toDF(*columns)
+        in_json = [F.to_json(F.struct("*"), _JSON_FORMATS)]
+        selected = in_json if as_json else [_as_text(f) for f in named.schema.fields]
+        rows = named.limit(limit + 1).select(*selected).collect()
+    except PySparkException as error:
+        raise KafkaLakeError(
+            f"Spark can't run this query on {name}: {_first_line(error)}",
+            f"The table is {spec.identifier[1]} or this; its columns are shown by `kafka-lake schema {spec.full_topic} "
+            "--sample 0`.",
+        ) from error
+    return QueryResult(columns, tuple(tuple(row) for row in rows[:limit]), len(rows) > limit)
+
+
+def unique_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names of columns with a number added to those that occurred before.
+
+    >>> unique_names(["id", "ID", "id"])
+    ('id', 'ID__2', 'id__3')
+    """
+    taken: set[str] = set()
+    unique = []
+    for name in names:
+        number, free = 1, name
+        while free.lower() in taken:
+            number += 1
+            free = f"{name}__{number}"
+        taken.add(free.lower())
+        unique.append(free)
+    return tuple(unique)
+
+
+def _table(result: QueryResult) -> Table:
+    rows = counted(len(result.rows), "row")
+    table = Table(caption=f"the first {rows}; --limit shows more" if result.more else rows, min_width=40)
+    for name in result.columns:
+        table.add_column(Text(printable(name)), overflow="fold")
+    for row in result.rows:
+        table.add_row(*(Text("null", "dim") if text is None else Text(printable(text)) for text in row))
+    return table
+
+
+def _as_text(field: T.StructField) -> F.Column:
+    column = F.col(quoted(field.name))
+    text = F.to_json(column, _JSON_FORMATS) if isinstance(field.dataType, _NESTED) else column.cast("string")
+    return text.alias(field.name)
+
+
+def _first_line(error: PySparkException) -> str:
+    # The following lines quote the statement, which isn't the user's own, and the plan.
+    text = (error.getMessage() or str(error)).strip().splitlines()[0].partition(" SQLSTATE:")[0]
+    return text if text.endswith(".") else f"{text}."

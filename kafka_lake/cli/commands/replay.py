@@ -1,0 +1,46 @@
+"""``kafka-lake replay``."""
+
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from kafka_lake.cli import project
+from kafka_lake.cli.arguments import OFFSETS, Partitions, Topic, Yes, parse_partitions
+from kafka_lake.cli.output import Output, confirm
+from kafka_lake.cli.progress import run_progress, run_summary
+from kafka_lake.ingest import run
+from kafka_lake.ingest.jobs.replay import Extent
+
+
+def replay(
+    topic: Topic,
+    start: Annotated[str | None, typer.Option("--from", help=f"Where to begin: {OFFSETS}.")] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", help="Where to end, exclusive, in the same forms. By default the table's position."),
+    ] = None,
+    partitions: Partitions = None,
+    keep_missing: Annotated[
+        bool, typer.Option("--keep-missing", help="Keep rows whose records expired from Kafka, instead of failing.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Read a part of the topic again, and replace its rows.
+
+    The new rows are what today's schema and transform make of the records.
+    """
+    chosen = parse_partitions(partitions)
+    extent = Extent(start or "earliest", end or "latest", chosen, keep_missing)
+    specs = project.topic_tables(topic)
+    if not (start or end or chosen or yes):
+        confirm(f"Read all of topic {topic} again?")
+    with project.open_connections(with_spark=True, cluster=specs[0].cluster, starts_broker=True) as connections:
+        for spec in specs:
+            with run_progress(topic) as observer:
+                report = run.replay(spec, connections, run_id=str(uuid4()), extent=extent, observer=observer)
+            for table in spec.tables:
+                done = report.of(table.identifier)
+                Output().lines(
+                    run_summary(done) if done.commits else f"{done.table}: the table has no rows of this part."
+                )
