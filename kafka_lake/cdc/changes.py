@@ -31,7 +31,7 @@ _KEYS_IN = {
 _TEXT = T.StringType()
 _CHANGE = T.StructType(
     [
-        T.StructField("does", _TEXT),
+        T.StructField("operation", _TEXT),
         T.StructField("order", T.ArrayType(T.LongType())),
         T.StructField("at", T.LongType()),
         T.StructField("snapshot", _TEXT),
@@ -106,9 +106,9 @@ class Changes:
         fields = list(_CHANGE)
         keys = self._keys_target(target).columns
         if (self.envelope in _OF_MYSQL or (self.envelope != "none" and not self.of_record)) and keys.fields:
-            fields.append(T.StructField("old", keys))
+            fields.append(T.StructField("old_key", keys))
         if self.envelope == "debezium" and any(may_be_unavailable(field.dataType) for field in target.columns):
-            fields.append(T.StructField("kept", T.ArrayType(_TEXT)))
+            fields.append(T.StructField("unavailable", T.ArrayType(_TEXT)))
         return T.StructType(fields)
 
     def key_in(self, target: Target) -> tuple[str, ...]:

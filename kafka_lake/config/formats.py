@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from kafka_lake.cdc.task.unavailable import placeholder_bytes
 from kafka_lake.config.settings import OptionalText, Problem, Settings, Text, either, one_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.ddl import check_ddl
@@ -17,7 +18,31 @@ REGISTRY = "registry"
 _ENVELOPE = "What values are wrapped in, when they are changes of a database's rows."
 
 
-class Json(Settings):
+class OfDebezium(Settings):
+    """A format that Debezium writes. Abstract."""
+
+    unavailable_value_placeholder: OptionalText = Field(
+        default=None,
+        description="With envelope debezium: the connector's property of this name, if it was changed. It stands for a "
+        "value that PostgreSQL didn't send (TOAST).",
+        examples=["__missing", "hex:5f5f6d697373696e67"],
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give what is wrong with the placeholder."""
+        yield from super().problems()
+        if self.unavailable_value_placeholder is None:
+            return
+        name = ("unavailable_value_placeholder",)
+        if getattr(self, "envelope", None) != "debezium":
+            yield name, "needs envelope: debezium. Leave it out"
+        try:
+            placeholder_bytes(self.unavailable_value_placeholder).decode()
+        except ValueError:
+            yield name, "has no UTF-8 behind hex:. Copy the connector's property"
+
+
+class Json(OfDebezium):
     """JSON. Columns are inferred from the records, unless a table declares its `columns`."""
 
     type: Literal["json"]
@@ -61,7 +86,7 @@ class BySchema(Settings):
         return None if self.schema_ == REGISTRY else self.schema_
 
 
-class Avro(BySchema):
+class Avro(OfDebezium, BySchema):
     """Avro."""
 
     type: Literal["avro"]
@@ -183,7 +208,14 @@ KeyFormat = Annotated[_KEY, one_of("format", KEYS)]
 def format_spec(given: Any) -> dict[str, Any]:
     """Return a ``format:`` as fields of `TopicTable`."""
     found: dict[str, Any] = {"format": given.type}
-    for name in ("infer_timestamps", "timestamp_unit", "envelope", "subject", "message"):
+    for name in (
+        "infer_timestamps",
+        "timestamp_unit",
+        "envelope",
+        "unavailable_value_placeholder",
+        "subject",
+        "message",
+    ):
         found[name] = getattr(given, name, None)
     found["schema_file"] = getattr(given, "file", None)
     return {name: value for name, value in found.items() if value is not None}

@@ -49,6 +49,7 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
         order_by=spec.order_by,
         of_record=of_record,
         looks=looks,
+        placeholder=spec.unavailable_value_placeholder,
         left_out=None if spec.evolution == "ignore_new" else spec.except_columns,
     )
 

@@ -174,6 +174,7 @@ class TopicTable:
     key: tuple[str, ...] = ()
     order_by: tuple[str, ...] = ()
     envelope: Envelope = "none"
+    unavailable_value_placeholder: str = "__debezium_unavailable_value"
     deletes: DeleteMode = "apply"
     delete_when: str | None = None
     keep_deletes: str = "7d"

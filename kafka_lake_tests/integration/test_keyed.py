@@ -277,8 +277,10 @@ def test_a_change_that_finds_what_it_lacked_once_a_run_has_died_is_no_dead_lette
     view: NewView,
     killed_at: Callable[..., None],  # noqa: F811
 ) -> None:
-    topic, text = new_topic(2), "__debezium_unavailable_value"
-    spec = topic.spec("id int, n int, big string", write="upsert", envelope="debezium")
+    topic, text = new_topic(2), "__missing"
+    spec = topic.spec(
+        "id int, n int, big string", write="upsert", envelope="debezium", unavailable_value_placeholder=text
+    )
     topic.send(debezium("c", 5, {"id": 9, "n": 0, "big": "a"}, 1), key=b'{"id": 9}')
     ingest(spec, connections(), "run-0")
     topic.send(debezium("u", 20, {"id": 1, "n": 2, "big": text}, 2), key=b'{"id": 1}')

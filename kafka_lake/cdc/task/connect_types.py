@@ -1,6 +1,6 @@
-"""Values that Kafka Connect writes as numbers or base64, while its schema tells what they are: as JSON has them.
+"""Converts values that Kafka Connect writes as numbers or base64, by the schema in its JSON.
 
-Decimals become numbers, days and times text by ISO 8601. What can't be told stays as it stands.
+Decimals become numbers; dates and times become ISO 8601 text. Other values stay.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-data-types
 """
 
@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_lake.cdc.task.change import joined, mask_of, only
-from kafka_lake.cdc.task.json_members import each_distinct, is_few, replaced
+from kafka_lake.cdc.task.json_members import is_few, map_distinct, replaced
 from kafka_lake.formats.json.task.json_texts import JsonTexts
 from kafka_lake.formats.json.task.text import dumps, parse_object
 
 Convert = Callable[[Any], Any]
-"""Makes a value of another, both as Python's JSON has them; raises ValueError or a relative if it can't."""
+"""Converts a JSON value; raises ValueError, TypeError or the like if it can't."""
 
 _EPOCH = datetime(1970, 1, 1)
 _SECOND, _DAY = 10**9, 86_400 * 10**9
@@ -31,65 +31,61 @@ _DIGITS = {1_000_000: 3, 1_000: 6, 1: 9}
 
 
 class Number(Decimal):
-    """A decimal that JSON shall have digit by digit."""
+    """A decimal that is written with all its digits."""
 
 
 @dataclass(frozen=True)
 class Struct:
-    """What a schema says of a struct.
-
-    Args:
-        names: Its fields.
-        converts: What makes JSON of the values of some fields.
-    """
+    """A struct's fields, and the conversions of those that have one."""
 
     names: tuple[str, ...] = ()
     converts: Mapping[str, Convert] = field(default_factory=dict)
 
 
 def struct_of(schema: Any) -> Struct:
-    """Return what a struct's schema says, as Connect's JSON converter writes it; nothing if it isn't one."""
+    """Return the struct of a schema that Connect's JSON converter wrote; an empty one if it isn't valid."""
     try:
-        fields = {each["field"]: _of(each) for each in schema.get("fields") or ()}
+        fields = {field["field"]: _of(field) for field in schema.get("fields") or ()}
         return Struct(tuple(fields), {name: convert for name, convert in fields.items() if convert is not None})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Struct()
 
 
 def structs_in(schema: Any) -> Mapping[str, Struct]:
-    """Return the structs among the fields of a schema, by their names."""
+    """Return the fields of a schema that are structs, by name."""
     try:
-        return {each["field"]: struct_of(each) for each in schema.get("fields") or () if each["type"] == "struct"}
+        fields = schema.get("fields") or ()
+        return {field["field"]: struct_of(field) for field in fields if field["type"] == "struct"}
     except (TypeError, KeyError, AttributeError):
         return {}
 
 
 class Converter:
-    """Makes rows, as JSON text, of rows whose values Connect's JSON converter has written."""
+    """Converts rows, as JSON text, that Connect's JSON converter wrote."""
 
     def __init__(self, texts: JsonTexts) -> None:
         self._texts = texts
 
     def in_groups(
-        self, texts: pa.Array, groups: Iterable[tuple[np.ndarray, Struct | None]], singly: np.ndarray
+        self, texts: pa.Array, groups: Iterable[tuple[np.ndarray, Struct | None]], one_by_one: np.ndarray
     ) -> pa.Array:
-        """Return rows as `rows` does, those of groups by the structs of the groups."""
+        """Convert the rows of each group by the group's struct, see `rows`."""
         for places, struct in groups:
             if struct is not None and struct.converts:
-                made = self.rows(texts.take(pa.array(places)), struct, singly[places])
+                made = self.rows(texts.take(pa.array(places)), struct, one_by_one[places])
                 texts = replaced(texts, places, made)
         return texts
 
-    def rows(self, texts: pa.Array, struct: Struct, singly: np.ndarray) -> pa.Array:
-        """Return rows, each value that the schema tells of as the JSON that it means."""
+    def rows(self, texts: pa.Array, struct: Struct, one_by_one: np.ndarray) -> pa.Array:
+        """Convert rows by a struct; those of ``one_by_one`` in Python, since DuckDB would change their numbers."""
         if not struct.converts or texts.null_count == len(texts):
             return texts
-        many = only(texts, ~singly)
-        found = None if is_few(many, self._texts) else self._texts.fields(many, struct.names)
-        if found is None or not set(pc.unique(found[1].flatten()).to_pylist()) <= set(struct.names):
+        many = only(texts, ~one_by_one)
+        fields = None if is_few(many, self._texts) else self._texts.fields(many, struct.names)
+        if fields is None or not set(pc.unique(fields[1].flatten()).to_pylist()) <= set(struct.names):
             made = pa.nulls(len(texts), pa.string())
         else:
-            made = pc.if_else(many.is_valid(), _objects(found[0], struct), pa.scalar(None, pa.string()))
+            made = pc.if_else(many.is_valid(), _objects(fields[0], struct), pa.scalar(None, pa.string()))
         rest = np.flatnonzero(mask_of(texts) & ~mask_of(made))
         if not len(rest):
             return made
@@ -98,12 +94,12 @@ class Converter:
 
 
 def _objects(fields: Mapping[str, pa.Array], struct: Struct) -> pa.Array:
-    """Return JSON objects of their fields' texts; null is left out."""
+    """Return JSON objects of fields' texts; nulls are left out."""
     members = []
     for name in struct.names:
         values = fields[name]
         if (convert := struct.converts.get(name)) is not None:
-            values = each_distinct(values, partial(_converted, convert=convert))
+            values = map_distinct(values, partial(_converted, convert=convert))
         members.append(pc.binary_join_element_wise(f",{json.dumps(name)}:", values, ""))
     return pc.binary_join_element_wise("{", joined(members), "}", "")
 
@@ -133,7 +129,7 @@ def _converted(text: str, convert: Convert) -> str:
     try:
         return _written(convert(json.loads(text)))
     except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError, RecursionError):
-        # Whether it fits its column is asked as of any other value.
+        # The decoder of rows checks whether it fits its column.
         return text
 
 
@@ -146,7 +142,7 @@ def _written(value: Any) -> str:
 
 
 def _decimal(value: Any, scale: int) -> Number:
-    # One that the converter wrote as text or number (decimal.format) is a number as it stands.
+    # Numbers are written as such with the converter's decimal.format=NUMERIC.
     if not isinstance(value, str):
         raise TypeError(value)
     unscaled = int.from_bytes(b64decode(value, validate=True), "big", signed=True)
@@ -158,24 +154,24 @@ def _of_variable_scale(value: Any) -> Number:
 
 
 def _day(value: Any) -> str:
-    return (date(1970, 1, 1) + timedelta(days=_whole(value))).isoformat()
+    return (date(1970, 1, 1) + timedelta(days=_integer(value))).isoformat()
 
 
 def _timestamp(nanos: int) -> Convert:
-    """Return what makes a time of a count since 1970 in UTC, in units of so many nanoseconds."""
+    """Return the conversion of a count since 1970 in UTC; a unit has so many nanoseconds."""
 
     def convert(value: Any) -> str:
-        seconds, rest = divmod(_whole(value) * nanos, _SECOND)
+        seconds, rest = divmod(_integer(value) * nanos, _SECOND)
         return (_EPOCH + timedelta(seconds=seconds)).isoformat() + _fraction(rest, nanos)
 
     return convert
 
 
 def _time(nanos: int) -> Convert:
-    """Return what makes a time of day of a count since midnight, in units of so many nanoseconds."""
+    """Return the conversion of a count since midnight; a unit has so many nanoseconds."""
 
     def convert(value: Any) -> str:
-        if not 0 <= _whole(value) * nanos < _DAY:
+        if not 0 <= _integer(value) * nanos < _DAY:
             raise ValueError(value)
         seconds, rest = divmod(value * nanos, _SECOND)
         return (_EPOCH + timedelta(seconds=seconds)).time().isoformat() + _fraction(rest, nanos)
@@ -187,14 +183,14 @@ def _fraction(rest: int, nanos: int) -> str:
     return f".{rest // nanos:0{_DIGITS[nanos]}d}" if rest else ""
 
 
-def _whole(value: Any) -> int:
+def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(value)
     return value
 
 
 def _without_zone(value: Any) -> str:
-    """Return a time of a type that has no zone without the Z that Debezium writes all the same."""
+    """Return a time without the Z that Debezium writes for types without a time zone, too."""
     if not isinstance(value, str):
         raise TypeError(value)
     return value.removesuffix("Z")

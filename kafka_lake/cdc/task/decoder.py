@@ -1,4 +1,4 @@
-"""Records as changes of keyed rows: the row in a table's columns, what is done to it, why a record is no change."""
+"""The decoder of change events: the row in the table's columns, the operation, and why a record is no change."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from kafka_lake.cdc.task.change import (
     DELETE,
     READ,
     UPSERT,
-    Changes,
+    ChangeEvents,
     Columns,
     Envelope,
     Errors,
-    columns_of,
+    fields_of,
     mask_of,
     only,
     where,
@@ -41,19 +41,17 @@ _CHANGE = {"order": pa.list_(pa.int64()), "at": pa.int64(), "snapshot": pa.strin
 
 
 class ChangesDecoder:
-    """Decodes records that are changes.
-
-    A delete is decoded as far as it tells the row's key.
+    """Decodes change events. Of a delete, only the row's key is needed.
 
     Args:
-        rows: Decodes rows, or for Debezium in Avro whole envelopes; an object with ``decode(batch)``.
-        keys: Decodes the columns of the row's key; None if only the record's bytes tell the key, or ``rows`` decode it.
-        envelope: What records are wrapped in: its name, and other settings of the class that opens it.
-        columns: Those of the table.
-        key: The names of those that are the row's key; empty if the record's bytes are the key.
-        order_by: Columns that tell the order of changes.
-        comparable: Whether a change of an old key and one of a new key can be compared with others.
-        ignored: Fields that get no column; None if no field without a column gets one.
+        rows: Decodes rows; with Debezium in Avro, whole envelopes.
+        keys: Decodes the columns of the row's key; None if ``rows`` does, or if the record's bytes are the key.
+        envelope: ``name`` and the arguments of the envelope's class.
+        columns: The table's columns.
+        key: Names of the row's key; empty if the record's bytes are the key.
+        order_by: Columns that order changes.
+        comparable: Whether a change of the old key and one of the new key are ordered, even in two partitions.
+        ignored: Fields that get no column; None if no new field gets one.
     """
 
     def __init__(
@@ -71,134 +69,131 @@ class ChangesDecoder:
         self._envelope = _envelope(rows, keys, envelope, columns)
         self._columns, self._key, self._order_by = tuple(columns), key, order_by
         self._comparable, self._ignored = comparable, ignored
+        self._fields = [pa.field(name, arrow_type(kind)) for name, kind, *_ in columns]
         self._required = [name for name, _, _, required, _ in columns if required and name not in key]
         debezium = envelope["name"].startswith("debezium")
-        self._unsent = {
-            name: feeds
-            for name, kind, feeds, _, _ in columns
-            if debezium and name not in key and may_be_unavailable(arrow_type(kind))
-        }
-        self._keeps = any(debezium and may_be_unavailable(arrow_type(each[1])) for each in columns)
-        may_move = envelope["name"] in ("maxwell", "canal") or (debezium and not envelope["of_record"])
-        moving = [pa.field(name, arrow_type(kind)) for name, kind, *_ in columns if may_move and name in key]
-        self._old_type = pa.struct(moving) if moving else None
+        long = {field.name for field in self._fields if debezium and may_be_unavailable(field.type)}
+        self._has_unavailable = bool(long)
+        self._unavailable = {name: feeds for name, _, feeds, *_ in columns if name in long and name not in key}
+        key_may_change = envelope["name"] in ("maxwell", "canal") or (debezium and not envelope["of_record"])
+        old_key = [field for field in self._fields if key_may_change and field.name in key]
+        self._old_key_type = pa.struct(old_key) if old_key else None
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         """Decode records, by their columns ``key`` and ``value``."""
-        changes = self._envelope.open(batch)
-        kept = self._keep(changes)
-        self._refuse_old(changes)
-        self._refuse(changes, batch, kept)
-        there = where(pc.is_in(changes.does, pa.array([UPSERT, READ, DELETE])))
-        places = np.flatnonzero(there & ~changes.errors.failed)
-        names = [column[0] for column in self._columns]
-        fields = [pa.field(name, arrow_type(kind)) for name, kind, *_ in self._columns]
-        if names:
-            whole = pa.StructArray.from_arrays([changes.columns[name] for name in names], fields=fields)
+        events = self._envelope.open(batch)
+        unavailable = self._unavailable_columns(events)
+        self._check_old_keys(events)
+        self._check(events, batch, unavailable)
+        has_row = where(pc.is_in(events.operations, pa.array([UPSERT, READ, DELETE])))
+        places = np.flatnonzero(has_row & ~events.errors.failed)
+        if self._fields:
+            arrays = [events.columns[field.name] for field in self._fields]
+            rows = pa.StructArray.from_arrays(arrays, fields=self._fields)
         else:
-            whole = pa.array([{}] * len(batch), pa.struct([]))
-        made = whole if len(places) == len(batch) else whole.take(pa.array(places))
-        return Decoded(made, places, *changes.errors.arrays(), changes.seen, self._change(changes, kept))
+            rows = pa.array([{}] * len(batch), pa.struct([]))
+        made = rows if len(places) == len(batch) else rows.take(pa.array(places))
+        return Decoded(made, places, *events.errors.arrays(), events.observed, self._change(events, unavailable))
 
-    def _keep(self, changes: Changes) -> dict[int, list[str]]:
-        """Null the columns whose values weren't sent, and return which these are, by the numbers of records."""
-        kept: dict[int, list[str]] = {}
-        fed = {feed for column in self._columns for feed in column[2]}
+    def _unavailable_columns(self, events: ChangeEvents) -> dict[int, list[str]]:
+        """Return the columns whose values weren't sent, by record number, and set them to null."""
+        unavailable: dict[int, list[str]] = {}
+        exact = {feed for column in self._columns for feed in column[2]}
         masks: dict[str, np.ndarray] = {}
-        for number, names in changes.unavailable.items():
-            own, strange = set(names), {name.lower() for name in names if name not in fed}
-            for column, feeds in self._unsent.items():
-                if own.intersection(feeds) or strange.intersection(map(str.lower, feeds)):
-                    kept.setdefault(number, []).append(column)
-                    masks.setdefault(column, np.zeros(len(changes.does), dtype=bool))[number] = True
+        for number, names in events.unavailable.items():
+            own, in_any_case = set(names), {name.lower() for name in names if name not in exact}
+            for column, feeds in self._unavailable.items():
+                if own.intersection(feeds) or in_any_case.intersection(map(str.lower, feeds)):
+                    unavailable.setdefault(number, []).append(column)
+                    masks.setdefault(column, np.zeros(len(events.operations), dtype=bool))[number] = True
         for column, mask in masks.items():
-            values = changes.columns[column]
-            changes.columns[column] = pc.if_else(pa.array(mask), pa.scalar(None, values.type), values)
-        return kept
+            events.columns[column] = only(events.columns[column], ~mask)
+        return unavailable
 
-    def _refuse_old(self, changes: Changes) -> None:
-        """Refuse updates whose row before doesn't tell its key, or can't go."""
-        has_old, old, errors = changes.has_old, changes.old, changes.errors
-        if old is None or has_old is None or not has_old.any() or self._old_type is None:
+    def _check_old_keys(self, events: ChangeEvents) -> None:
+        """Reject updates without their old key, and those whose old and new rows aren't ordered."""
+        has_old, old, errors = events.has_old_key, events.old_key, events.errors
+        if old is None or has_old is None or not has_old.any() or self._old_key_type is None:
             return
         reasons = pc.coalesce(old.error_message, old.error_class)
-        errors.refuse(has_old & mask_of(old.error_class), NO_OLD_KEY, lambda n: f"The row before: {reasons[n].as_py()}")
-        before, names = columns_of(old), self._old_type.names
+        errors.reject(has_old & mask_of(old.error_class), NO_OLD_KEY, lambda n: f"The row before: {reasons[n].as_py()}")
+        before, names = fields_of(old.rows), self._old_key_type.names
         missing, which = _nulls(before, names, len(has_old))
-        errors.refuse(
+        errors.reject(
             has_old & missing,
             NO_OLD_KEY,
             lambda n: f"Null or missing in the key before the update: {', '.join(which(n))}.",
         )
         if self._comparable:
             return
-        differ = {name: ~_same(before[name], changes.columns[name]) for name in names}
+        differ = {name: ~_same(before[name], events.columns[name]) for name in names}
         moved = np.logical_or.reduce(list(differ.values()))
 
-        def changed(n: int) -> str:
+        def message(n: int) -> str:
             return f"The update changes {', '.join(name for name in names if differ[name][n])}{_LATER}"
 
-        errors.refuse(has_old & moved, KEY_CHANGED, changed)
+        errors.reject(has_old & moved, KEY_CHANGED, message)
 
-    def _refuse(self, changes: Changes, batch: pa.RecordBatch, kept: Mapping[int, Sequence[str]]) -> None:
-        """Refuse changes that lack what they must have, in the order of importance."""
-        count, errors, columns = len(batch), changes.errors, changes.columns
-        brings = where(pc.is_in(changes.does, pa.array([UPSERT, READ])))
-        acts = brings | where(pc.equal(changes.does, DELETE))
+    def _check(self, events: ChangeEvents, batch: pa.RecordBatch, unavailable: Mapping[int, Sequence[str]]) -> None:
+        """Reject changes without key, required value or order, the most important error first."""
+        count, errors, columns = len(batch), events.errors, events.columns
+        upserts = where(pc.is_in(events.operations, pa.array([UPSERT, READ])))
+        needs_key = upserts | where(pc.equal(events.operations, DELETE))
         if self._key:
             missing, which = _nulls(columns, self._key, count)
         else:
             missing, which = ~mask_of(batch.column("key")), lambda _: ["the record's key"]
-        errors.refuse(acts & missing, NO_KEY, lambda n: f"Null or missing in the key: {', '.join(which(n))}")
-        missing, lacks = _nulls(columns, self._required, count)
+        errors.reject(needs_key & missing, NO_KEY, lambda n: f"Null or missing in the key: {', '.join(which(n))}")
+        missing, nulls = _nulls(columns, self._required, count)
 
         def lacking(n: int) -> list[str]:
-            return [name for name in lacks(n) if name not in kept.get(n, ())]
+            return [name for name in nulls(n) if name not in unavailable.get(n, ())]
 
-        for number in kept:
+        for number in unavailable:
             missing[number] = bool(lacking(number))
-        errors.refuse(
-            brings & missing,
+        errors.reject(
+            upserts & missing,
             NULL_IN_REQUIRED_COLUMN,
             lambda n: f"Required, but null or missing: {', '.join(lacking(n))}.",
         )
         missing, unordered = _nulls(columns, self._order_by, count)
-        errors.refuse(
-            brings & missing,
+        errors.reject(
+            upserts & missing,
             NO_ORDER,
             lambda n: f"Null or missing, and changes are ordered by it: {', '.join(unordered(n))}.",
         )
-        self._refuse_unsent(changes)
+        self._check_unavailable(events)
 
-    def _refuse_unsent(self, changes: Changes) -> None:
-        """Refuse changes that lack values of fields which have no column yet."""
+    def _check_unavailable(self, events: ChangeEvents) -> None:
+        """Reject changes whose unavailable values have no column yet."""
         if self._ignored is None:
             return
-        feeds = [*self._unsent.values(), *(column[2] for column in self._columns if column[0] in self._key)]
-        taken = {name.lower() for names in feeds for name in names} | set(map(str.lower, self._ignored))
-        for number, names in changes.unavailable.items():
-            if untaken := [name for name in names if name.lower() not in taken]:
-                said = f"Not sent, since unchanged, and the table has no such values: {', '.join(untaken)}."
-                changes.errors.add({number: (VALUE_NOT_SENT, said)})
+        feeds = [*self._unavailable.values(), *(column[2] for column in self._columns if column[0] in self._key)]
+        known = {name.lower() for names in feeds for name in names} | set(map(str.lower, self._ignored))
+        for number, names in events.unavailable.items():
+            if unknown := [name for name in names if name.lower() not in known]:
+                message = f"Not sent, since unchanged, and the table has no such values: {', '.join(unknown)}."
+                events.errors.add({number: (VALUE_NOT_SENT, message)})
 
-    def _change(self, changes: Changes, kept: Mapping[int, Sequence[str]]) -> pa.StructArray:
-        """Return the column that says what is done to each row."""
-        parts: dict[str, pa.Array] = {"does": changes.does}
+    def _change(self, events: ChangeEvents, unavailable: Mapping[int, Sequence[str]]) -> pa.StructArray:
+        """Return the column with the operations and what belongs to them, see `kafka_lake.cdc.changes`."""
+        count = len(events.operations)
+        parts: dict[str, pa.Array] = {"operation": events.operations}
         for name, kind in _CHANGE.items():
-            known = getattr(changes, name)
-            parts[name] = pa.nulls(len(changes.does), kind) if known is None else known
-        if self._old_type is not None:
-            old, has_old = changes.old, changes.has_old
-            none = pa.nulls(len(changes.does), self._old_type)
-            parts["old"] = none if old is None else pc.if_else(pa.array(has_old), old.rows.cast(self._old_type), none)
-        if self._keeps:
-            counts = np.zeros(len(changes.does) + 1, dtype=np.int32)
-            for number, names in kept.items():
+            values = getattr(events, name)
+            parts[name] = pa.nulls(count, kind) if values is None else values
+        if self._old_key_type is not None:
+            old, mask = events.old_key, events.has_old_key
+            if old is None or mask is None:
+                parts["old_key"] = pa.nulls(count, self._old_key_type)
+            else:
+                parts["old_key"] = only(old.rows.cast(self._old_key_type), mask)
+        if self._has_unavailable:
+            counts = np.zeros(count + 1, dtype=np.int32)
+            for number, names in unavailable.items():
                 counts[number + 1] = len(names)
-            every = [name for number in sorted(kept) for name in kept[number]]
-            parts["kept"] = pa.ListArray.from_arrays(
-                pa.array(np.cumsum(counts), pa.int32()), pa.array(every, pa.string())
-            )
+            names = pa.array([name for number in sorted(unavailable) for name in unavailable[number]], pa.string())
+            parts["unavailable"] = pa.ListArray.from_arrays(pa.array(np.cumsum(counts), pa.int32()), names)
         return pa.StructArray.from_arrays(list(parts.values()), names=list(parts))
 
 
@@ -206,54 +201,60 @@ class NoEnvelope:
     """Records whose value is the row; one without a value deletes the row of its key.
 
     Args:
-        keys: Decodes keys in JSON; None if the record's bytes are the key, or ``rows`` decode it.
-        fields: Those of the row's key.
+        keys: Decodes keys in JSON; None if ``rows`` does, or if the record's bytes are the key.
+        fields: The fields of the row's key.
     """
 
     def __init__(self, rows: Any, keys: Any | None, fields: Sequence[str]) -> None:
         self._rows, self._keys, self._fields = rows, keys, fields
 
-    def open(self, batch: pa.RecordBatch) -> Changes:
-        """Return what records say."""
-        errors, values = Errors(len(batch)), batch.column("value")
+    def open(self, batch: pa.RecordBatch) -> ChangeEvents:
+        """Return an upsert or a delete for each record."""
+        errors, deletes = Errors(len(batch)), ~mask_of(batch.column("value"))
         rows = self._rows.decode(batch)
         errors.add_decoded(rows)
-        columns = columns_of(rows)
-        gone = ~mask_of(values)
-        if self._keys is not None and gone.any():
-            keys = only(batch.column("key"), gone).to_pylist()
-            texts = pa.array([key_row(each, self._fields) for each in keys], pa.string())
+        columns = fields_of(rows.rows)
+        if self._keys is not None and deletes.any():
+            keys = only(batch.column("key"), deletes).to_pylist()
+            texts = pa.array([key_row(key, self._fields) for key in keys], pa.string())
             decoded = self._keys.decode(with_value(batch, texts))
             errors.add_decoded(decoded)
-            columns |= {name: pc.coalesce(columns[name], key) for name, key in columns_of(decoded).items()}
-        return Changes(pc.if_else(pa.array(gone), DELETE, UPSERT), columns, errors, seen=rows.seen)
+            columns |= {name: pc.coalesce(columns[name], key) for name, key in fields_of(decoded.rows).items()}
+        operations = pc.if_else(pa.array(deletes), DELETE, UPSERT)
+        return ChangeEvents(operations, columns, errors, observed=rows.seen)
 
 
 def _envelope(rows: Any, keys: Any, settings: Mapping[str, Any], columns: Sequence[Column]) -> Envelope:
-    more = {name: value for name, value in settings.items() if name != "name"}
+    arguments = {name: value for name, value in settings.items() if name != "name"}
     if settings["name"] == "debezium_avro":
-        return DebeziumAvro(rows, keys, **more, columns={column[0]: column[2] for column in columns})
-    kinds: Mapping[str, Callable[..., Envelope]] = {"debezium": DebeziumJson, "maxwell": Maxwell, "canal": Canal}
-    return kinds.get(settings["name"], NoEnvelope)(rows, keys, **more)
+        arguments["columns"] = {column[0]: column[2] for column in columns}
+    kinds: Mapping[str, Callable[..., Envelope]] = {
+        "none": NoEnvelope,
+        "debezium": DebeziumJson,
+        "debezium_avro": DebeziumAvro,
+        "maxwell": Maxwell,
+        "canal": Canal,
+    }
+    return kinds[settings["name"]](rows, keys, **arguments)
 
 
 def _nulls(columns: Columns, names: Sequence[str], count: int) -> tuple[np.ndarray, Callable[[int], list[str]]]:
-    """Return in which rows one of some columns is null or not there, and what tells which of them are."""
+    """Return in which rows any of some columns is null or missing, and a function that names these columns."""
     masks = {n: ~mask_of(columns[n]) if n in columns else np.ones(count, dtype=bool) for n in names}
     some = np.logical_or.reduce(list(masks.values())) if masks else np.zeros(count, dtype=bool)
     return some.copy(), lambda number: [name for name, mask in masks.items() if mask[number]]
 
 
 def _same(one: pa.Array, other: pa.Array) -> np.ndarray:
-    """Return where two columns have the same value, or both none."""
+    """Return where two columns have the same value, or both null."""
     both_null = pc.and_(pc.is_null(one), pc.is_null(other))
     return where(pc.or_(pc.fill_null(pc.equal(one, other), False), both_null))
 
 
 def key_row(key: bytes | None, columns: Sequence[str]) -> str | None:
-    """Return as JSON the columns that a record's key tells; None if it doesn't.
+    """Return the key's columns of a record's key as JSON; None if it has none.
 
-    Where the row's key has one column, a key that is no JSON object is its value.
+    If the row's key has one column, a record's key that isn't a JSON object is its value.
 
     >>> key_row(b'{"id": 1}', ["id"]), key_row(b"17", ["id"]), key_row(b"a b", ["name"])
     ('{"id":1}', '{"id":17}', '{"name":"a b"}')
@@ -271,9 +272,9 @@ def key_row(key: bytes | None, columns: Sequence[str]) -> str | None:
     except (NotJsonError, TooDeepError):
         value = text
     if isinstance(value, dict):
-        # What else the key tells is no column of the row.
+        # Other fields of the key are no columns of the row.
         names = {name.lower() for name in columns}
-        return dumps({name: each for name, each in value.items() if name.lower() in names})
+        return dumps({name: item for name, item in value.items() if name.lower() in names})
     if len(columns) != 1:
         return None
     is_scalar = text == text.strip() and value is not None and not isinstance(value, list)

@@ -1,6 +1,6 @@
-"""Members of many JSON objects at once, as JSON text; and objects without the schema that Kafka Connect wraps them in.
+"""Reads members of JSON objects as columns, and removes the schema that Kafka Connect writes around objects.
 
-DuckDB reads them. It writes some numbers anew, so the few records with such numbers are read one by one.
+DuckDB reads the members. Records whose numbers it would change are read one by one.
 """
 
 import re
@@ -19,8 +19,8 @@ from kafka_lake.formats.json.task.text import NotJsonError, TooDeepError, dumps,
 from kafka_lake.formats.json.task.types import as_text
 from kafka_lake.formats.task.error_classes import NOT_JSON, TOO_DEEP
 
-_WRITTEN_ANEW = r"[0-9][eE][-+]?[0-9]|\.[0-9]*[0-9]0[\s,\]}]|[0-9]{8}\.[0-9]|\.[0-9]{9}|-?0\.000|-0[\s,\]}]"
-"""Numbers that DuckDB writes otherwise than they were, 1.50 or 1e3, or may round."""
+_MAY_CHANGE = r"[0-9][eE][-+]?[0-9]|\.[0-9]*[0-9]0[\s,\]}]|[0-9]{8}\.[0-9]|\.[0-9]{9}|-?0\.000|-0[\s,\]}]"
+"""Numbers that DuckDB rewrites, 1.50 or 1e3, or may round."""
 _WRAPPED = r'^\s*\{\s*"schema"\s*:'
 _BEFORE_SCHEMA = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _BEFORE_PAYLOAD = re.compile(r'\s*,\s*"payload"\s*:\s*')
@@ -28,7 +28,7 @@ _FEW = 200
 _ARROW = {"VARCHAR": pa.string(), "JSON": pa.string(), "BIGINT": pa.int64()}
 
 Shape = Mapping[str, Any]
-"""Names of members → a type of DuckDB, ``JSON`` for JSON text; or a shape; or a list with the type of elements."""
+"""Member → a type of DuckDB (``JSON`` for JSON text), a shape, or a list with the type of its elements."""
 
 
 class JsonMembers:
@@ -38,27 +38,38 @@ class JsonMembers:
         self._shape, self._kind, self._texts = shape, _kind(shape), texts
 
     def read(self, texts: pa.Array, errors: Errors) -> tuple[Columns, np.ndarray]:
-        """Return members by their names, null for records without them; and which records were read one by one."""
+        """Return members by name, null for records without them; and which records were read one by one."""
         if is_few(texts, self._texts):
             nothing = pa.nulls(len(texts), self._kind)
-            singly = mask_of(texts)
-            made = self._with_single(nothing, texts, singly, errors)
-            return dict(zip(self._shape, made.flatten(), strict=True)), singly
-        singly = where(pc.match_substring_regex(texts, _WRITTEN_ANEW)) | where(pc.invert(pc.starts_with(texts, "{")))
-        many = _but(texts, singly)
-        made = self._texts.transformed(many, self._shape)
+            one_by_one = mask_of(texts)
+            made = self._with_single(nothing, texts, one_by_one, errors)
+            return dict(zip(self._shape, made.flatten(), strict=True)), one_by_one
+        one_by_one = where(pc.invert(pc.starts_with(texts, "{")))
+        made = self._texts.transformed(only(texts, ~one_by_one), self._shape)
         if made is None:
-            singly |= mask_of(many) & ~self._texts.valid(many)
-            made = self._texts.transformed(_but(texts, singly), self._shape)
+            one_by_one |= mask_of(texts) & ~self._texts.valid(texts)
+            made = self._texts.transformed(only(texts, ~one_by_one), self._shape)
             assert made is not None, "it is JSON"
-        if singly.any():
-            made = self._with_single(made, texts, singly, errors)
-        return dict(zip(self._shape, made.flatten(), strict=True)), singly
+        suspects = np.flatnonzero(where(pc.match_substring_regex(texts, _MAY_CHANGE)) & ~one_by_one)
+        one_by_one[suspects] = self._are_changed(made.take(pa.array(suspects)), texts.take(pa.array(suspects)))
+        if one_by_one.any():
+            made = self._with_single(made, texts, one_by_one, errors)
+        return dict(zip(self._shape, made.flatten(), strict=True)), one_by_one
 
-    def _with_single(self, made: pa.Array, texts: pa.Array, singly: np.ndarray, errors: Errors) -> pa.Array:
+    def _are_changed(self, made: pa.StructArray, texts: pa.Array) -> np.ndarray:
+        """Return which objects don't contain their members word for word: DuckDB may have changed a number."""
+        changed = np.zeros(len(texts), dtype=bool)
+        whole = texts.to_pylist()
+        for (name, kind), values in zip(self._shape.items(), made.flatten(), strict=True):
+            if kind in ("JSON", ["JSON"]):
+                for number, value in enumerate(values.to_pylist()):
+                    changed[number] |= value is not None and f'"{name}":{value}' not in whole[number]
+        return changed
+
+    def _with_single(self, made: pa.Array, texts: pa.Array, one_by_one: np.ndarray, errors: Errors) -> pa.Array:
         rows: list[Any] = []
         places = np.arange(len(texts))
-        for number in np.flatnonzero(singly).tolist():
+        for number in np.flatnonzero(one_by_one).tolist():
             places[number] = len(texts) + len(rows)
             try:
                 rows.append(_picked(parse_object(texts[number].as_py().encode()), self._shape))
@@ -70,16 +81,16 @@ class JsonMembers:
 
 @dataclass(frozen=True)
 class Wrapped:
-    """The numbers of records whose values have the same schema of Kafka Connect, and that, as JSON has it."""
+    """A schema of Kafka Connect, and the numbers of the records that have it."""
 
     schema: Any
     places: np.ndarray
 
 
 def unwrapped(texts: pa.Array) -> tuple[pa.Array, list[Wrapped]]:
-    """Return objects without the schemas that Connect's JSON converter writes before them, and those schemas.
+    """Return objects without the schemas that Connect's JSON converter writes before them, and these schemas.
 
-    A schema is parsed once: records that begin with the same text have the same schema.
+    A schema is parsed once for all records that begin with the same text.
     """
     rest = np.flatnonzero(where(pc.match_substring_regex(texts, _WRAPPED)) & where(pc.ends_with(texts, "}")))
     groups: list[Wrapped] = []
@@ -89,36 +100,36 @@ def unwrapped(texts: pa.Array) -> tuple[pa.Array, list[Wrapped]]:
             rest = rest[1:]
             continue
         same = where(pc.starts_with(texts.take(pa.array(rest)), prefix))
-        mine = rest[same]
-        whole = texts.take(pa.array(mine)).cast(pa.binary())
+        places = rest[same]
+        whole = texts.take(pa.array(places)).cast(pa.binary())
         inner = pc.binary_slice(whole, len(prefix.encode()), -1).cast(pa.string())
-        texts = replaced(texts, mine, inner)
-        groups.append(Wrapped(schema, mine))
+        texts = replaced(texts, places, inner)
+        groups.append(Wrapped(schema, places))
         rest = rest[~same]
     return texts, groups
 
 
-def replaced(texts: pa.Array, places: np.ndarray, others: pa.Array) -> pa.Array:
-    """Return texts with others at some ascending places."""
+def replaced(texts: pa.Array, places: np.ndarray, new: pa.Array) -> pa.Array:
+    """Return texts with new ones at some ascending places."""
     mask = np.zeros(len(texts), dtype=bool)
     mask[places] = True
-    return pc.replace_with_mask(texts, pa.array(mask), others)
+    return pc.replace_with_mask(texts, pa.array(mask), new)
 
 
 def is_few(texts: pa.Array, duck: JsonTexts) -> bool:
-    """Return whether texts are read one by one in less time than DuckDB needs to start."""
+    """Return whether reading texts one by one is faster than starting DuckDB."""
     return len(texts) - texts.null_count < _FEW and not duck.begun
 
 
 def field_names(texts: pa.Array, duck: JsonTexts) -> tuple[np.ndarray, list[list[str]]]:
-    """Return the fields of JSON objects: which of several lists of names each has, -1 for what is no object."""
+    """Return the lists of names that JSON objects have, and the index of each object's list; -1 for other texts."""
     texts = only(texts, where(pc.starts_with(texts, "{")))
     if is_few(texts, duck):
         found = pa.array([_names(text) for text in texts.to_pylist()], pa.list_(pa.string()))
     elif (found := duck.names(texts)) is None:
         found = duck.names(only(texts, duck.valid(texts)))
     encoded = pc.binary_join(found, "\n").dictionary_encode()
-    names = [each.split("\n") if each else [] for each in encoded.dictionary.to_pylist()]
+    names = [names.split("\n") if names else [] for names in encoded.dictionary.to_pylist()]
     return pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False), names
 
 
@@ -134,23 +145,23 @@ def utf8(values: pa.Array, errors: Errors | None = None) -> pa.Array:
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        texts = [None if each is None else each.decode("utf-8", "replace") for each in values.to_pylist()]
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in values.to_pylist()]
         same = [None if t is None else t.encode() == v for t, v in zip(texts, values.to_pylist(), strict=True)]
         if errors is not None:
-            said = NOT_JSON, "The value is not UTF-8."
-            errors.add({number: said for number, is_same in enumerate(same) if is_same is False})
+            error = NOT_JSON, "The value is not UTF-8."
+            errors.add({number: error for number, is_same in enumerate(same) if is_same is False})
         return pa.array([text if ok else None for text, ok in zip(texts, same, strict=True)], pa.string())
 
 
-def each_distinct(texts: pa.Array, change: Callable[[str], str | None]) -> pa.Array:
-    """Return what a function makes of texts; called once for each that is different."""
+def map_distinct(texts: pa.Array, change: Callable[[str], str | None]) -> pa.Array:
+    """Apply a function to texts, once for each distinct text."""
     encoded = texts.dictionary_encode()
     made = pa.array([change(text) for text in encoded.dictionary.to_pylist()], pa.string())
     return made.take(encoded.indices)
 
 
 def _prefix(text: str) -> tuple[str | None, Any]:
-    """Return what stands before the payload, and the schema in it; None if there is no payload."""
+    """Return the text before the payload, and the schema in it; None if there is no payload."""
     start = _BEFORE_SCHEMA.match(text)
     assert start is not None, "it begins so"
     try:
@@ -161,23 +172,19 @@ def _prefix(text: str) -> tuple[str | None, Any]:
     return (text[: payload.end()], schema) if payload is not None else (None, None)
 
 
-def _but(texts: pa.Array, mask: np.ndarray) -> pa.Array:
-    return pc.if_else(pa.array(~mask), texts, pa.scalar(None, texts.type)) if mask.any() else texts
-
-
 def _kind(shape: Any) -> Any:
     if isinstance(shape, Mapping):
-        return pa.struct([pa.field(name, _kind(each)) for name, each in shape.items()])
+        return pa.struct([pa.field(name, _kind(part)) for name, part in shape.items()])
     return pa.list_(_kind(shape[0])) if isinstance(shape, list) else _ARROW[shape]
 
 
 def _picked(value: Any, shape: Any) -> Any:
     if isinstance(shape, Mapping):
         return (
-            {name: _picked(value.get(name), each) for name, each in shape.items()} if isinstance(value, dict) else None
+            {name: _picked(value.get(name), kind) for name, kind in shape.items()} if isinstance(value, dict) else None
         )
     if isinstance(shape, list):
-        return [_picked(each, shape[0]) for each in value] if isinstance(value, list) else None
+        return [_picked(item, shape[0]) for item in value] if isinstance(value, list) else None
     if value is None or shape == "JSON":
         return None if value is None else dumps(value)
     text = as_text(value)

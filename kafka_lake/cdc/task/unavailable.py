@@ -1,7 +1,7 @@
-"""Placeholders: what Debezium writes for a value that PostgreSQL hasn't sent, in each type that it has one for.
+"""Placeholders: what Debezium writes for a value that PostgreSQL didn't send.
 
-A long value is stored beside its row (TOAST), and an update of other columns doesn't send it. A column of a type that
-isn't here (``numeric``, arrays of times, fractions or booleans) is null then, which nothing tells from a real null.
+PostgreSQL stores long values outside of their rows (TOAST) and doesn't send them with an update of other columns. Some
+types have no placeholder (``numeric``, arrays of times, fractions or booleans): Debezium writes null for them.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-toasted-values
 """
 
@@ -20,44 +20,49 @@ from kafka_lake.cdc.task.change import where
 
 DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
 _HEX = "hex:"
-_SHAPES = ("AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==", "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA==")
-"""The points that stand for a geometry and a geography, in well-known binary, whatever the setting is."""
+_POINTS = ("AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==", "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA==")
+"""The placeholders of geometry and geography, in well-known binary; they don't depend on the setting."""
+
+
+def placeholder_bytes(setting: str) -> bytes:
+    """Return the bytes that Debezium's ``unavailable.value.placeholder`` stands for: text, or digits after ``hex:``.
+
+    Raises:
+        ValueError: If the digits aren't hexadecimal.
+    """
+    return bytes.fromhex(setting.removeprefix(_HEX)) if setting.startswith(_HEX) else setting.encode()
 
 
 class Placeholders:
-    """Knows values that weren't sent.
-
-    Raises:
-        ValueError: If the setting begins with ``hex:`` and no bytes of UTF-8 follow.
-    """
+    """Finds placeholders in rows and columns."""
 
     def __init__(self, setting: str = DEFAULT_PLACEHOLDER) -> None:
-        raw = bytes.fromhex(setting.removeprefix(_HEX)) if setting.startswith(_HEX) else setting.encode()
+        raw = placeholder_bytes(setting)
         text, encoded = raw.decode(), b64encode(raw).decode()
-        id_ = str(UUID(bytes=md5(raw, usedforsecurity=False).digest(), version=3))
-        # Java's bytes have a sign.
+        uuid = str(UUID(bytes=md5(raw, usedforsecurity=False).digest(), version=3))
+        # Java's bytes are signed.
         numbers = [byte - 256 if byte > 127 else byte for byte in raw]
-        as_text = json.dumps({text: text}, ensure_ascii=False, separators=(",", ":"))
-        self._texts = [text, encoded, raw.hex(), as_text]
+        hstore = json.dumps({text: text}, ensure_ascii=False, separators=(",", ":"))
+        self._texts = [text, encoded, raw.hex(), hstore]
         days = [date(1970, 1, 1) + timedelta(days=number) for number in numbers]
-        lists: list[Any] = [[text], [encoded], [id_], [raw], numbers, days, [(text, text)]]
+        lists: list[Any] = [[text], [encoded], [uuid], [raw], numbers, days, [(text, text)]]
         self._values: list[Any] = [*self._texts, raw, *lists, {text: text}]
-        self._shapes = [*_SHAPES, *map(b64decode, _SHAPES)]
+        self._points = [*_POINTS, *map(b64decode, _POINTS)]
         self._bytes, self._sizes = pa.array([raw]), (1, len(numbers))
-        marks = [text, json.dumps(text)[1:-1], encoded, raw.hex(), id_, ",".join(map(str, numbers)), *_SHAPES]
-        self._marks = tuple(dict.fromkeys(marks))
+        parts = [text, json.dumps(text)[1:-1], encoded, raw.hex(), uuid, ",".join(map(str, numbers)), *_POINTS]
+        self._parts = tuple(dict.fromkeys(parts))
 
-    def is_one(self, value: Any) -> bool:
-        """Return whether a value of a column, as JSON or Arrow has it in Python, is a placeholder."""
+    def matches(self, value: Any) -> bool:
+        """Return whether a value of a column, converted from JSON or Arrow, is a placeholder."""
         if isinstance(value, dict) and "wkb" in value:
-            return value["wkb"] in self._shapes
+            return value["wkb"] in self._points
         return value in self._values
 
     def may_be_in(self, texts: pa.Array) -> np.ndarray:
-        """Return which compact JSON texts may have a placeholder; few records have any."""
+        """Return which compact JSON texts may contain a placeholder; few do."""
         found = np.zeros(len(texts), dtype=bool)
-        for mark in self._marks:
-            found |= where(pc.match_substring(texts, mark))
+        for part in self._parts:
+            found |= where(pc.match_substring(texts, part))
         return found
 
     def in_column(self, values: pa.Array) -> np.ndarray:
@@ -67,18 +72,18 @@ class Placeholders:
             return where(pc.is_in(values, pa.array(self._texts)))
         if pa.types.is_binary(kind):
             return where(pc.is_in(values, self._bytes))
+        valid: np.ndarray = values.is_valid().to_numpy(zero_copy_only=False)
         if pa.types.is_list(kind) or pa.types.is_map(kind):
-            some = np.isin(np.diff(values.offsets), self._sizes) & values.is_valid().to_numpy(zero_copy_only=False)
+            candidates: np.ndarray = np.isin(np.diff(values.offsets), self._sizes) & valid
         elif pa.types.is_struct(kind) and kind.get_field_index("wkb") >= 0:
-            some = values.is_valid().to_numpy(zero_copy_only=False)
+            candidates = valid.copy()
         else:
             return np.zeros(len(values), dtype=bool)
-        for number in np.flatnonzero(some).tolist():
-            some[number] = self.is_one(values[number].as_py())
-        found: np.ndarray = some
-        return found
+        for number in np.flatnonzero(candidates).tolist():
+            candidates[number] = self.matches(values[number].as_py())
+        return candidates
 
 
 def may_be_unavailable(kind: pa.DataType) -> bool:
-    """Return whether a column's values may be stored beside their row in PostgreSQL, so that some aren't sent."""
+    """Return whether PostgreSQL may store a column's values outside of their rows, so that some aren't sent."""
     return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))

@@ -31,7 +31,7 @@ from kafka_lake.writers.upsert.keys import (
 BEGINS = ("first", "first_in_data_collection")
 ENDS = ("last", "last_in_data_collection")
 """Debezium's names for the first and the last row of a source snapshot."""
-_TOLD_TYPE = "struct<does: string, order: array<bigint>, at: bigint, snapshot: string, source: string>"
+_TOLD_TYPE = "struct<operation: string, order: array<bigint>, at: bigint, snapshot: string, source: string>"
 
 
 def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame:
@@ -40,10 +40,10 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
         # The decoder looked at none of them.
         decoded = decoded.withColumn(TOLD, F.lit(None).cast(_TOLD_TYPE))
     told = F.col(TOLD)
-    good = decoded.filter(F.col("error_class").isNull() & told["does"].isNotNull())
+    good = decoded.filter(F.col("error_class").isNull() & told["operation"].isNotNull())
     columns = [F.col("decoded.*"), origin_of(good, topic_id).alias(spec.metadata_column or "")]
     rows = good.select(*columns, told.alias(TOLD))
-    does = F.col(TOLD)["does"]
+    does = F.col(TOLD)["operation"]
     if spec.delete_when is not None:
         gone = _condition(rows, spec, spec.delete_when)
         does = F.when(does.isin(UPSERT, READ) & gone, F.lit(DELETE)).otherwise(does)
@@ -52,16 +52,16 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
     values = without_excepted(kind, spec)
     is_soft = spec.deletes == "soft"
     # A soft delete changes the row as any other change does.
-    acts = F.col(TOLD)["does"] if is_soft else does
+    acts = F.col(TOLD)["operation"] if is_soft else does
     told_of = rows.schema[TOLD].dataType
     assert isinstance(told_of, T.StructType)
     kept = F.array().cast("array<string>")
     if spec.is_partial:
         kept = _untold(spec, values, acts)
-    elif "kept" in told_of.names:
-        kept = told["kept"]
+    elif "unavailable" in told_of.names:
+        kept = told["unavailable"]
     if is_soft:
-        kept = F.when(F.col(TOLD)["does"] == DELETE, _all_but_key(values, spec)).otherwise(kept)
+        kept = F.when(F.col(TOLD)["operation"] == DELETE, _all_but_key(values, spec)).otherwise(kept)
     added = {
         OPERATION: does,
         UNCHANGED: kept,
@@ -76,16 +76,16 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
         if field.name == DELETED:
             added[DELETED] = does == DELETE
     made = {name: F.col(quoted(name)) for name in rows.columns if name != TOLD} | added
-    if "old" not in told_of.names:
+    if "old_key" not in told_of.names:
         return rows.select(*_named(made))
-    return _with_moved(rows, made, told_of["old"].dataType.fieldNames(), spec, values=values)
+    return _with_moved(rows, made, told_of["old_key"].dataType.fieldNames(), spec, values=values)
 
 
 def _with_moved(
     rows: DataFrame, made: dict[str, Column], key: Sequence[str], spec: TopicTable, values: T.StructType
 ) -> DataFrame:
     """Add to each change of a row's key the delete of the old key's row, with the same place and order."""
-    old = F.col(TOLD)["old"]
+    old = F.col(TOLD)["old_key"]
     kinds = rows.select(*_named(made)).schema
     gone = {field.name: F.lit(None).cast(field.dataType) for field in kinds}
     shared = (*spec.order_by, spec.metadata_column, EVENT_TIME, SOURCE_TABLE)

@@ -60,7 +60,7 @@ def decoded(
 def change(found: Any, number: int = 0) -> Any:
     """Return what was decoded of one record."""
     said = found.change[number].as_py()
-    none = {"kept": [], "old": None}
+    none = {"unavailable": [], "old_key": None}
     row = found.rows[number].as_py()
     return SimpleNamespace(
         **{**none, **said},

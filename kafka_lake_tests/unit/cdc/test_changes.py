@@ -36,15 +36,17 @@ def told(
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize(("op", "does"), [("c", UPSERT), ("u", UPSERT), ("r", READ), ("d", DELETE), ("t", TRUNCATE)])
-def test_an_operation_with_and_without_the_converters_schema(op: str, does: str, wrapped: bool) -> None:
+@pytest.mark.parametrize(
+    ("op", "operation"), [("c", UPSERT), ("u", UPSERT), ("r", READ), ("d", DELETE), ("t", TRUNCATE)]
+)
+def test_an_operation_with_and_without_the_converters_schema(op: str, operation: str, wrapped: bool) -> None:
     def sent(value: Any) -> Any:
         return {"schema": {"type": "struct"}, "payload": value} if wrapped else value
 
     row = {"id": 1, "price": 1.5} if op in "cur" else None
     kinds = columns(id=T.LongType(), price=T.DoubleType())
     found = told(sent(envelope(op, row)), sent({"id": 1}), kinds=kinds)
-    assert (found.does, found.error) == (does, None)
+    assert (found.operation, found.error) == (operation, None)
     assert found.order == ([10, 0] if op == "r" else [10, 20])
     assert found.row == {"c": row, "u": row, "r": row, "d": {"id": 1, "price": None}, "t": None}[op]
 
@@ -100,23 +102,23 @@ def test_a_key_of_other_columns_is_told_with_both() -> None:
 
 def test_a_key_that_is_not_the_records_is_told_by_the_row_before() -> None:
     found = told({**envelope("d"), "before": {"mail": "a@b"}}, {"id": 1}, ("mail",), of_record=False)
-    assert (found.does, found.row["mail"]) == (DELETE, "a@b")
+    assert (found.operation, found.row["mail"]) == (DELETE, "a@b")
 
 
-@pytest.mark.parametrize("key", [{"id": 1}, None, b"no object"])
+@pytest.mark.parametrize("key", [{"id": 1}, None, b"not a JSON object"])
 def test_update_tells_the_row_before_if_its_record_has_another_key(key: Any) -> None:
     update = {**envelope("u", {"id": 1, "mail": "new"}), "before": {"id": 1, "mail": "old"}}
     found = told(update, key, ("mail",), of_record=False)
-    assert (found.does, found.row, found.old) == (UPSERT, {"id": 1, "mail": "new"}, {"mail": "old"})
+    assert (found.operation, found.row, found.old_key) == (UPSERT, {"id": 1, "mail": "new"}, {"mail": "old"})
     for op in ("c", "r"):
-        assert told({**update, "op": op}, key, ("mail",), of_record=False).old is None
+        assert told({**update, "op": op}, key, ("mail",), of_record=False).old_key is None
 
 
 def test_update_whose_record_has_the_key_tells_no_row_before() -> None:
     update = {**envelope("u", {"id": 1, "mail": "new"}), "before": {"id": 1, "mail": "old"}}
-    assert told(update).old is None
+    assert told(update).old_key is None
     found = told({**update, "before": None}, {"id": 1, "mail": "new"}, ("mail",), of_record=False)
-    assert (found.error, found.old) == (None, None)
+    assert (found.error, found.old_key) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +218,9 @@ def test_a_row_of_a_snapshot_is_older_than_the_next_transaction() -> None:
 
 def test_a_tombstone_whose_key_does_not_tell_the_row_says_nothing() -> None:
     other = told(None, {"other": 1}, of_record=False)
-    assert (other.does, other.error) == (NOTHING, None)
+    assert (other.operation, other.error) == (NOTHING, None)
     found = told(None, {"id": 1, "other": 2}, of_record=False)
-    assert (found.does, found.row["id"]) == (DELETE, 1)
+    assert (found.operation, found.row["id"]) == (DELETE, 1)
 
 
 @pytest.mark.parametrize(
@@ -270,13 +272,13 @@ def test_values_that_were_not_sent_are_kept() -> None:
     kinds = columns(
         id=T.LongType(), big=T.StringType(), days=texts, store=T.MapType(T.StringType(), T.StringType()), told=numbers
     )  # fmt: skip
-    assert told(envelope("u", row), kinds=kinds).kept == ["big", "days", "store"]
+    assert told(envelope("u", row), kinds=kinds).unavailable == ["big", "days", "store"]
     # The schema makes text of days; the placeholder is none.
     day = {"field": "days", "type": "array", "items": {"type": "int32", "name": "io.debezium.time.Date"}}
     schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [day]}]}
     found = told({"schema": schema, "payload": envelope("u", row)}, kinds=kinds)
-    assert (found.kept, found.row["told"]) == (["big", "days", "store"], [1])
-    assert told(envelope("u", {"id": 1, "big": "x"}), kinds=kinds).kept == []
+    assert (found.unavailable, found.row["told"]) == (["big", "days", "store"], [1])
+    assert told(envelope("u", {"id": 1, "big": "x"}), kinds=kinds).unavailable == []
 
 
 def test_key_columns_that_the_row_lacks_are_those_of_the_records_key() -> None:
@@ -289,10 +291,10 @@ def test_key_columns_that_the_row_lacks_are_those_of_the_records_key() -> None:
         found = told(envelope(op, {"id": 1, "name": "ada"}), key, fields)
         assert found.row == {"name": "ada", **key}
     gone = told({**envelope("d"), "before": {"id": 1, "name": "ada"}}, key, fields)
-    assert (gone.does, gone.row) == (DELETE, {"name": None, **key})
+    assert (gone.operation, gone.row) == (DELETE, {"name": None, **key})
     # So is a column of the key that wasn't sent.
     big = told(envelope("u", {"id": "__debezium_unavailable_value", "n": 1}), {"id": "long"})
-    assert (big.row, big.kept) == ({"n": 1, "id": "long"}, [])
+    assert (big.row, big.unavailable) == ({"n": 1, "id": "long"}, [])
     whole = told(envelope("u", {"id": 2}), {"id": 1})
     assert whole.row == {"id": 2}
 

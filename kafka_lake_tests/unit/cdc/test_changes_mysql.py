@@ -92,22 +92,22 @@ def of_canal(value: Any, fields: tuple[str, ...] = ("id",), of_record: bool = Tr
 
 
 @pytest.mark.parametrize(
-    ("kind", "does"), [("insert", UPSERT), ("bootstrap-insert", UPSERT), ("update", UPSERT), ("delete", DELETE)]
+    ("kind", "operation"), [("insert", UPSERT), ("bootstrap-insert", UPSERT), ("update", UPSERT), ("delete", DELETE)]
 )
-def test_maxwell_tells_the_row(kind: str, does: str) -> None:
+def test_maxwell_tells_the_row(kind: str, operation: str) -> None:
     found = of_maxwell({**(UPDATED if kind == "update" else INSERTED), "type": kind})
-    assert (found.does, found.order, found.error) == (does, None, None)
+    assert (found.operation, found.order, found.error) == (operation, None, None)
     assert found.row == (UPDATED if kind == "update" else INSERTED)["data"]
 
 
 def test_canal_tells_the_row_and_its_numbers() -> None:
     found = of_canal(CHANGED)
-    assert (found.does, found.order, found.error) == (UPSERT, None, None)
+    assert (found.operation, found.order, found.error) == (UPSERT, None, None)
     row = {"id": 111, "name": "scooter", "description": "Big 2-wheel scooter", "weight": 5.18}
     assert found.row == row
     assert of_canal({**CHANGED, "type": "INSERT", "old": None}).row == row
     gone = of_canal({**CHANGED, "type": "DELETE", "old": None})
-    assert (gone.does, gone.row) == (DELETE, row)
+    assert (gone.operation, gone.row) == (DELETE, row)
     texts = columns(**dict.fromkeys(row, STRING))
     assert of_canal({**CHANGED, "sqlType": None}, kinds=texts).row == CHANGED["data"][0]  # type: ignore[index]
 
@@ -165,11 +165,11 @@ def test_canals_text_of_a_number_is_one(text: str | None, kind: int | None, made
     [
         (b"no json", NOT_JSON, "broken JSON"),
         (b"\xff", NOT_JSON, "not UTF-8"),
-        ({"id": 1}, NOT_A_CHANGE, "no message of Maxwell's"),
+        ({"id": 1}, NOT_A_CHANGE, "not a message of Maxwell"),
         (ALTERED, NOT_A_CHANGE, "ddl_kafka_topic"),
         ({**ALTERED, "type": "database-create"}, NOT_A_CHANGE, "change of the schema"),
         ({**INSERTED, "type": "bootstrap-start", "data": {}}, NOT_A_CHANGE, "begins or ends a bootstrap"),
-        ({**INSERTED, "type": "heartbeat"}, NOT_A_CHANGE, "no change of a row"),
+        ({**INSERTED, "type": "heartbeat"}, NOT_A_CHANGE, "not a change of a row"),
         ({**INSERTED, "data": None}, NOT_A_CHANGE, "`data`"),
         ({**INSERTED, "primary_key_columns": ["id"]}, OTHER_KEY, "has the columns id, the table's key has c, id."),
     ],
@@ -188,7 +188,7 @@ def test_what_is_no_change_of_maxwells_says_why(value: Any, error: str, says: st
         (CREATED, NOT_A_CHANGE, "The type is CREATE: it is a change of the schema"),
         ({**CREATED, "type": "QUERY"}, NOT_A_CHANGE, "change of the schema"),
         ({**CREATED, "type": "TIDB_WATERMARK", "isDdl": False}, NOT_A_CHANGE, "watermark"),
-        ({**CHANGED, "type": "OTHER"}, NOT_A_CHANGE, "no change of a row"),
+        ({**CHANGED, "type": "OTHER"}, NOT_A_CHANGE, "not a change of a row"),
         ({**CHANGED, "data": []}, NOT_A_CHANGE, "no row"),
         ({**CHANGED, "data": [1]}, NOT_A_CHANGE, "no row"),
         ({**CHANGED, "data": CHANGED["data"] * 2}, SEVERAL_ROWS, "2 rows"),  # type: ignore[operator]
@@ -203,11 +203,11 @@ def test_what_is_no_change_of_canals_says_why(value: Any, error: str, says: str)
 
 def test_a_truncate_and_a_record_without_a_value() -> None:
     truncate = {**CREATED, "type": "TRUNCATE", "sql": "truncate table products"}
-    assert of_canal(truncate).does == TRUNCATE
+    assert of_canal(truncate).operation == TRUNCATE
     assert of_canal(truncate).source == "test.demo10"
     assert of_canal(CHANGED).source == "inventory.products"
     for found in (of_canal(None), of_maxwell(None)):
-        assert (found.does, found.error) == (NOTHING, None)
+        assert (found.operation, found.error) == (NOTHING, None)
 
 
 def test_a_key_of_the_settings_is_not_the_sources() -> None:
@@ -217,16 +217,16 @@ def test_a_key_of_the_settings_is_not_the_sources() -> None:
 
 def test_update_that_may_change_the_key_tells_the_key_before() -> None:
     maxwells = of_maxwell({**UPDATED, "old": {"id": 7}})
-    assert maxwells.old == {"id": 7, "c": "2016-10-21 05:33:37.523000"}
+    assert maxwells.old_key == {"id": 7, "c": "2016-10-21 05:33:37.523000"}
     canals = of_canal({**CHANGED, "old": [{"id": "7"}]})
-    assert (canals.old, canals.row["id"]) == ({"id": 7}, 111)
-    assert of_canal({**CHANGED, "old": [{"name": "car"}]}, ("name",), of_record=False).old == {"name": "car"}
+    assert (canals.old_key, canals.row["id"]) == ({"id": 7}, 111)
+    assert of_canal({**CHANGED, "old": [{"name": "car"}]}, ("name",), of_record=False).old_key == {"name": "car"}
 
 
 def test_update_of_other_columns_than_the_key_tells_no_key_before() -> None:
-    assert of_maxwell({**UPDATED, "old": {"comment": "x"}}).old is None
-    assert of_canal({**CHANGED, "old": [{"name": "car"}]}).old is None
-    assert of_canal({**CHANGED, "old": None}, ("name",), of_record=False).old is None
+    assert of_maxwell({**UPDATED, "old": {"comment": "x"}}).old_key is None
+    assert of_canal({**CHANGED, "old": [{"name": "car"}]}).old_key is None
+    assert of_canal({**CHANGED, "old": None}, ("name",), of_record=False).old_key is None
 
 
 @pytest.mark.parametrize(

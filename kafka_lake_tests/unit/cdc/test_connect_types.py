@@ -32,8 +32,11 @@ def made(value: Any, kind: str, meaning: str | None = None, **more: Any) -> str:
     row = json.dumps({"x": value}, separators=(",", ":"))
     # DuckDB's way leaves out nulls.
     texts = {
-        (CONVERTER.rows(pa.array([row] * 200), struct, singly=np.array([singly] * 200))[0].as_py()[5:-1] or "null")
-        for singly in (False, True)
+        (
+            CONVERTER.rows(pa.array([row] * 200), struct, one_by_one=np.array([one_by_one] * 200))[0].as_py()[5:-1]
+            or "null"
+        )
+        for one_by_one in (False, True)
     }
     assert len(texts) == 1
     return texts.pop()
@@ -109,7 +112,7 @@ def test_what_is_no_schema_tells_nothing(schema: Any) -> None:
 
 def test_rows_with_fields_beyond_their_schema_keep_them() -> None:
     struct = struct_of({"fields": [field("day", "int32", f"{DEBEZIUM}.time.Date")]})
-    rows = Converter(JsonTexts()).rows(pa.array(['{"day":1,"n":1}', None]), struct, singly=np.array([False, False]))
+    rows = Converter(JsonTexts()).rows(pa.array(['{"day":1,"n":1}', None]), struct, one_by_one=np.array([False, False]))
     assert rows.to_pylist() == ['{"day":"1970-01-02","n":1}', None]
 
 

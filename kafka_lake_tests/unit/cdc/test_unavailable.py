@@ -42,13 +42,13 @@ def values(setting: str) -> dict[str, Any]:
 @pytest.mark.parametrize("is_ascii", [False, True])
 def test_placeholder_in_json_is_known_in_each_type(kind: str, setting: str, is_ascii: bool) -> None:
     value, placeholders = values(setting)[kind], Placeholders(setting)
-    assert placeholders.is_one(value)
+    assert placeholders.matches(value)
     text = json.dumps({"id": 1, "x": value}, separators=(",", ":"), ensure_ascii=is_ascii)
     assert placeholders.may_be_in(pa.array([text, None, "{}"])).tolist() == [True, False, False]
 
 
 def test_placeholder_of_uuids_is_the_one_that_java_makes() -> None:
-    assert Placeholders().is_one(["b68a35a7-17ad-35b3-af2a-ae46edb4545a"])
+    assert Placeholders().matches(["b68a35a7-17ad-35b3-af2a-ae46edb4545a"])
 
 
 @given(
@@ -57,7 +57,7 @@ def test_placeholder_of_uuids_is_the_one_that_java_makes() -> None:
     )
 )
 def test_other_json_is_no_placeholder(value: Any) -> None:
-    assert not Placeholders().is_one(value)
+    assert not Placeholders().matches(value)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_other_json_is_no_placeholder(value: Any) -> None:
      [*DEFAULT_PLACEHOLDER.encode(), 1], [*DEFAULT_PLACEHOLDER.encode()][:-1], {"wkb": "AQEA", "srid": 4326}],
 )  # fmt: skip
 def test_json_with_more_than_a_placeholder_is_a_value(value: Any) -> None:
-    assert not Placeholders().is_one(value)
+    assert not Placeholders().matches(value)
 
 
 def signed(data: bytes) -> list[int]:

@@ -41,6 +41,13 @@ def test_an_envelope_is_that_of_tables_with_keys(name: str) -> None:
     assert [table.envelope for table in spec(f"{text}\n{tables}").tables] == [name, "none"]
 
 
+@pytest.mark.parametrize("type_", ["json", "avro"])
+def test_debezium_placeholder_is_a_setting(type_: str) -> None:
+    settings = f"type: {type_}, envelope: debezium, unavailable_value_placeholder: 'hex:5f5f676f6e65'"
+    table = spec(f"topic: a\nformat: {{{settings}}}\ntable: {{write: upsert}}")
+    assert table.unavailable_value_placeholder == "hex:5f5f676f6e65"
+
+
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
@@ -66,6 +73,14 @@ def test_settings_of_a_key_arrive(text: str, fields: dict[str, str]) -> None:
         ("format: {type: avro, envelope: maxwell}", "format: envelope: Input should be 'debezium'"),
         ("format: {type: avro, compatibility: full}", "format: compatibility: there is no such setting"),
         ("format: {type: avro, schema: a.avsc, subject: s}", "format: subject: is for schema: registry"),
+        (
+            "format: {type: json, envelope: debezium, unavailable_value_placeholder: 'hex:zz'}",
+            "format: unavailable_value_placeholder: has no UTF-8 behind hex:. Copy the connector's property",
+        ),
+        (
+            "format: {type: json, unavailable_value_placeholder: a}",
+            "format: unavailable_value_placeholder: needs envelope: debezium. Leave it out",
+        ),
         ("format: {type: avro, schema: a.avsc, envelope: debezium}", "format: envelope: needs schema: registry"),
         ("format: {type: json, timestamp_unit: m}", "format: timestamp_unit: Input should be 's'"),
         ("format: 3", "format: type: is missing"),

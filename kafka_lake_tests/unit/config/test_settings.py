@@ -47,9 +47,9 @@ def test_a_document_has_these_keys_at_its_top() -> None:
     assert Topic.names() == TOP
 
 
-def test_a_document_has_under_fifty_settings() -> None:
+def test_a_document_has_at_most_fifty_settings() -> None:
     found = {each for each in leaves(Topic) if each.rpartition(": ")[2] not in OF_DAGSTER}
-    assert len(found) < 50, sorted(found)
+    assert len(found) <= 50, sorted(found)
 
 
 def test_each_setting_is_documented() -> None:

@@ -74,10 +74,12 @@ def test_a_row_that_a_snapshot_has_read_tells_which_of_them_it_is(marker: str) -
     assert told(envelope("c", 7, ROW, snapshot="false")).snapshot is None
 
 
-@pytest.mark.parametrize(("op", "does"), [("c", UPSERT), ("u", UPSERT), ("r", READ), ("d", DELETE), ("t", TRUNCATE)])
-def test_an_operation(op: str, does: str) -> None:
+@pytest.mark.parametrize(
+    ("op", "operation"), [("c", UPSERT), ("u", UPSERT), ("r", READ), ("d", DELETE), ("t", TRUNCATE)]
+)
+def test_an_operation(op: str, operation: str) -> None:
     found = told(envelope(op, 20, ROW if op in "cur" else None, commit=10))
-    assert (found.does, found.error, found.at) == (does, None, 1)
+    assert (found.operation, found.error, found.at) == (operation, None, 1)
     assert found.order == ([10, 0] if op == "r" else [10, 20])
     if op == "d":
         assert found.row == {"id": 1, "name": None}
@@ -87,9 +89,9 @@ def test_an_operation(op: str, does: str) -> None:
 
 def test_a_tombstone_deletes_the_row_of_its_key() -> None:
     found = told(None)
-    assert (found.does, found.order) == (DELETE, None)
+    assert (found.operation, found.order) == (DELETE, None)
     assert found.row == {"id": 1, "name": None}
-    assert told(None, {"other": 1}, of_record=False).does == NOTHING
+    assert told(None, {"other": 1}, of_record=False).operation == NOTHING
 
 
 def test_a_key_that_is_not_the_records_is_told_by_the_row_before() -> None:
@@ -99,8 +101,8 @@ def test_a_key_that_is_not_the_records_is_told_by_the_row_before() -> None:
 
 def test_update_of_a_key_that_is_not_the_records_tells_the_row_before() -> None:
     found = told(envelope("u", 20, ROW, {**ROW, "id": 7}), fields=("name",), of_record=False)
-    assert found.old == {"name": "ada"}
-    assert told(envelope("u", 20, ROW, {**ROW, "id": 7})).old is None
+    assert found.old_key == {"name": "ada"}
+    assert told(envelope("u", 20, ROW, {**ROW, "id": 7})).old_key is None
     assert told(envelope("u", 20, ROW), fields=("name",), of_record=False).error == NO_OLD_KEY
 
 
@@ -110,9 +112,9 @@ def test_values_that_were_not_sent_are_kept() -> None:
     text = "__debezium_unavailable_value"
     row = {"id": 1, "big": text, "days": [*text.encode()], "n": 1}
     found = told(envelope("u", 20, row), of=envelope_schema(of), kinds=kinds)
-    assert (found.kept, found.row) == (["big", "days"], {"id": 1, "big": None, "days": None, "n": 1})
-    assert told(envelope("u", 20, {**row, "big": "x"}), of=envelope_schema(of), kinds=kinds).kept == ["days"]
-    assert told(envelope("u", 20, ROW)).kept == []
+    assert (found.unavailable, found.row) == (["big", "days"], {"id": 1, "big": None, "days": None, "n": 1})
+    assert told(envelope("u", 20, {**row, "big": "x"}), of=envelope_schema(of), kinds=kinds).unavailable == ["days"]
+    assert told(envelope("u", 20, ROW)).unavailable == []
 
 
 def test_key_columns_that_the_row_lacks_are_in_the_records_key() -> None:
@@ -134,15 +136,15 @@ def test_a_key_of_other_columns_is_told_with_both() -> None:
         (TRANSACTION, {"status": "BEGIN", "id": "1", "event_count": None, "ts_ms": 1}, "transaction"),
         (SCHEMA_CHANGE, {"ts_ms": 1, "databaseName": None, "ddl": "create"}, "schema"),
         (key_schema({"id": "long"}), {"id": 1}, "leave out envelope:"),
-        ("string", "x", "no envelope"),
-        (["null", "string"], None, "no envelope"),
+        ("string", "x", "not an envelope"),
+        (["null", "string"], None, "not an envelope"),
     ],
 )
 def test_what_is_no_envelope_says_what_it_is(of: Any, value: Any, says: str) -> None:
     found = told(written(of, value), of=of)
     assert found.error == NOT_A_CHANGE
     assert says in found.message
-    with pytest.raises(SchemaNotSupportedError, match="schema id 7 is no envelope of Debezium's"):
+    with pytest.raises(SchemaNotSupportedError, match="schema id 7 is not an envelope of Debezium"):
         envelopes_of(schema(of))
 
 

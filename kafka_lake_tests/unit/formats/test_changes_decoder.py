@@ -36,14 +36,14 @@ def test_a_row_is_brought_and_a_record_without_a_value_deletes() -> None:
     found = decoder()(records((1, row(1)), (2, row(None)), (3, row("x"))))
     assert found.rows.to_pylist() == [row(1), None, None]
     assert told(found) == [None, "no_key", "wrong_type"]
-    assert found.change.field("does").to_pylist() == ["upsert"] * 3
+    assert found.change.field("operation").to_pylist() == ["upsert"] * 3
     assert found.error_message[1].as_py() == "Null or missing in the key: id"
 
 
 def test_the_bytes_of_a_record_may_be_the_key() -> None:
     found = decoder(key=())(records((1, row(1)), (None, row(2)), (None, None), (4, None)))
     assert told(found) == [None, "no_key", "no_key", None]
-    assert found.change.field("does").to_pylist() == ["upsert", "upsert", "delete", "delete"]
+    assert found.change.field("operation").to_pylist() == ["upsert", "upsert", "delete", "delete"]
     assert found.error_message[1].as_py() == "Null or missing in the key: the record's key"
 
 
@@ -69,9 +69,9 @@ def test_an_update_tells_the_key_before_and_a_delete_the_row_before() -> None:
     ]
     found = decoder("debezium")(records(*((None, each) for each in changes)))
     assert told(found) == [None, None, "no_old_key", "no_old_key"]
-    assert found.change.field("old").to_pylist()[:2] == [{"id": 1}, None]
+    assert found.change.field("old_key").to_pylist()[:2] == [{"id": 1}, None]
     assert [each and each["id"] for each in found.rows.to_pylist()] == [2, 3, None, None]
-    assert found.change.field("does").to_pylist()[:2] == ["upsert", "delete"]
+    assert found.change.field("operation").to_pylist()[:2] == ["upsert", "delete"]
     assert found.change.field("at").to_pylist()[0] == 3
 
 
@@ -87,7 +87,7 @@ def test_values_that_were_not_sent_are_kept_and_have_a_column() -> None:
     strange = envelope("u", before=row(2), after={"id": 2, "blob": "__gone"})
     found = decoder("debezium", required=("name",))(records((None, sent), (None, strange)))
     assert found.rows.to_pylist()[0] == row(1, name=None)
-    assert found.change.field("kept").to_pylist()[0] == ["name"]
+    assert found.change.field("unavailable").to_pylist()[0] == ["name"]
     # What is required and isn't there counts before a value that no column takes.
     assert told(found) == [None, "null_in_required_column"]
     assert told(decoder("debezium")(records((None, strange)))) == ["value_not_sent"]
@@ -96,4 +96,4 @@ def test_values_that_were_not_sent_are_kept_and_have_a_column() -> None:
 def test_what_is_no_envelope_is_no_change() -> None:
     found = decoder("debezium")(records((None, row(1)), (None, [1])))
     assert told(found) == ["not_a_change", "not_json"]
-    assert found.change.field("does").to_pylist() == [None, None]
+    assert found.change.field("operation").to_pylist() == [None, None]
