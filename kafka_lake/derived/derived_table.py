@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -36,23 +36,22 @@ class TimePartitions:
     @classmethod
     def of(cls, text: str) -> "TimePartitions":
         """Parse the setting."""
-        found = _TEXT.fullmatch(text.strip())
+        match = _TEXT.fullmatch(text.strip())
         try:
-            if found is None:
+            if match is None:
                 raise ValueError("no partitions")
-            first = datetime.fromisoformat(found[3])
-            if found[1] == "monthly" and first.day != 1:
+            first = datetime.fromisoformat(match[3])
+            if match[1] == "monthly" and first.day != 1:
                 raise ValueError("Dagster would begin with the next month")
         except ValueError as error:
             raise ConfigurationError(
                 f"partitions: {text!r} doesn't name a period, a time column and the first date.",
                 f"Write {EXAMPLE}; hourly, and monthly from the first of a month, are possible too.",
             ) from error
-        unit: Unit = next(each for each in get_args(Unit) if each == found[1])
-        return cls(unit, found[2], found[3])
+        return cls(cast(Unit, match[1]), match[2], match[3])
 
     def key(self, hours: int) -> str:
-        """Return Dagster's key of the partition with an hour, which is counted since 1970.
+        """Return Dagster's key of the partition with an hour, counted since 1970.
 
         >>> TimePartitions("daily", "at", "2026-01-01").key(24 * 20_000 + 5)
         '2024-10-04'
@@ -71,7 +70,7 @@ class TimePartitions:
         """Return the Spark SQL expression for a row's hours since 1970."""
         return _HOURS[kind].format(quoted(self.column))
 
-    def has(self, kind: str) -> bool:
+    def accepts(self, kind: str) -> bool:
         """Return whether a column of this type determines the partition."""
         return kind in _HOURS and (kind != "date" or self.unit != "hourly")
 
@@ -92,20 +91,20 @@ class Window:
         "`d` >= DATE '1970-01-01' AND `d` < DATE '1970-01-02'"
         """
         column = quoted(self.partitions.column)
-        start, end = (_LITERALS[kind].format(each.astimezone(UTC)) for each in (self.start, self.end))
+        start, end = (_LITERALS[kind].format(time.astimezone(UTC)) for time in (self.start, self.end))
         return f"{column} >= {start} AND {column} < {end}"
 
 
 Write = Literal["append", "upsert", "aggregate", "replace"]
 OnChange = Literal["fail", "forward", "rebuild"]
 NEWS = "news"
-"""The value of ``every`` for tables that follow their upstream tables."""
+"""The value of ``every`` for a table that is updated whenever an upstream table changes."""
 Identifier = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """A table that a query computes from other tables. Invalid combinations are refused when definitions load."""
+    """A table that a query computes from other tables. Definitions with invalid combinations don't load."""
 
     table: TableName = Field(description="Name of the table.")
     sources: tuple[str, ...] = Field(
@@ -209,12 +208,12 @@ class DerivedTable:
     @property
     def upstream(self) -> dict[str, Identifier]:
         """Return the tables of ``from`` by their names in the query."""
-        return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.sources}
+        return self._by_name(self.sources)
 
     @property
     def joined(self) -> dict[str, Identifier]:
         """Return the tables of ``join`` by their names in the query."""
-        return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.join}
+        return self._by_name(self.join)
 
     @property
     def at_most_every(self) -> float | None:
@@ -232,7 +231,7 @@ class DerivedTable:
     @property
     def named_rules(self) -> tuple[Rule, ...]:
         """Return the rules. Derived tables have no dead letters, so the default is to fail."""
-        return tuple(replace(each, on_failure=each.entry.on_failure or "fail") for each in rules_of(self.rules))
+        return tuple(replace(rule, on_failure=rule.entry.on_failure or "fail") for rule in rules_of(self.rules))
 
     @property
     def is_incremental(self) -> bool:
@@ -244,6 +243,6 @@ class DerivedTable:
         """Return whether each row comes from one upstream row and names that row's record."""
         return self.write in ("append", "upsert")
 
-    def _identifier_of(self, name: str) -> Identifier:
-        namespace, _, table = name.rpartition(".")
-        return namespace or self.namespace, table
+    def _by_name(self, names: tuple[str, ...]) -> dict[str, Identifier]:
+        split = (name.rpartition(".") for name in names)
+        return {table: (namespace or self.namespace, table) for namespace, _, table in split}

@@ -17,11 +17,11 @@ from kafka_lake.formats.key_columns import KEYED
 
 @dataclass(frozen=True)
 class Pinned:
-    """A table that a query reads, at a pinned snapshot.
+    """A table that a query reads, at one snapshot.
 
     Args:
-        before: The table as it was read last; None if everything is computed, like ``changes``.
-        origin: Its metadata column.
+        before: The table as it was read last; None, like ``changes``, if everything is computed.
+        origin: Name of its metadata column.
     """
 
     identifier: Identifier
@@ -71,26 +71,26 @@ class State:
 def load(spec: DerivedTable, catalog: LakeCatalog) -> State:
     """Load the tables, the derived one first, so that it is never ahead."""
     table = catalog.table(spec.identifier)
-    found: dict[str, Table] = {}
+    read: dict[str, Table] = {}
     for name, identifier in {**spec.upstream, **spec.joined}.items():
-        one = catalog.table(identifier)
-        if one is None or head_of(one) is None:
+        upstream = catalog.table(identifier)
+        if upstream is None or head_of(upstream) is None:
+            reason = "doesn't exist" if upstream is None else "is empty"
             raise TableError(
-                f"Table {spec.name} reads {'.'.join(identifier)}, which {'is not there' if one is None else 'is empty'}"
-                " yet.",
+                f"Table {spec.name} reads {'.'.join(identifier)}, which {reason} yet.",
                 "Materialize it first; if it has another name, correct from: or join:.",
             )
-        found[name] = one
-    return State(table, found)
+        read[name] = upstream
+    return State(table, read)
 
 
 def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = "") -> DerivePlan | None:
     """Return the next commit; None if the table is up to date."""
-    known = record_of(state.table) if state.table is not None else None
-    if known is None and state.table is not None and row_count(state.table):
+    last = record_of(state.table) if state.table is not None else None
+    if last is None and state.table is not None and row_count(state.table):
         raise TableError(
-            f"Table {spec.name} has rows, and none of its snapshots tells what it was made of.",
-            "It is another program's or a topic's: give the derived table another name.",
+            f"Table {spec.name} has rows, but none of its snapshots records what it was made of.",
+            "A topic or another program writes it: give the derived table another name.",
         )
     if spec.is_incremental:
         for name, identifier in spec.upstream.items():
@@ -98,31 +98,30 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
     reads = {name: read_of(table) for name, table in state.read.items()}
     upstream, joined = ({name: reads[name] for name in names} for names in (spec.upstream, spec.joined))
     record = Record(fingerprint(spec), upstream, joined, zone)
-    before = {**known.upstream, **known.joined} if known else {}
+    before = {**last.upstream, **last.joined} if last else {}
     changes = {
         name: changes_since(before[name], reads[name], table, whole=not spec.is_incremental)
         for name, table in state.read.items()
         if name in before
     }
-    why = _why_full(spec, known, record, rebuild=rebuild)
+    full = _why_full(spec, last, record, rebuild=rebuild)
     counting = spec.upstream if spec.is_incremental else state.read
-    if not why and not any(changes[name].news for name in counting if name in changes):
+    if not full and not any(changes[name].news for name in counting if name in changes):
         return None
-    why = why or ("" if spec.is_incremental else "write: replace")
-    why = why or _why_unknown(spec, [changes[name] for name in spec.upstream if name in changes])
+    full = full or ("" if spec.is_incremental else "write: replace")
+    full = full or _why_unknown(spec, [changes[name] for name in spec.upstream if name in changes])
 
     def pinned(names: Mapping[str, Identifier]) -> dict[str, Pinned]:
-        since = {} if why else changes
+        since = {} if full else changes
         return {
             name: Pinned(
-                each,
+                identifier,
                 reads[name],
                 before=before[name] if name in since else None,
                 changes=since.get(name),
-                origin=origin_of(table),
+                origin=origin_of(state.read[name]),
             )
-            for name, each in names.items()
-            for table in [state.read[name]]
+            for name, identifier in names.items()
         }
 
     head = head_of(state.table) if state.table is not None else None
@@ -132,8 +131,8 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
         record,
         upstream=pinned(spec.upstream),
         joined=pinned(spec.joined),
-        full=why,
-        is_first=known is None,
+        full=full,
+        is_first=last is None,
     )
 
 
@@ -149,29 +148,31 @@ def plan_window(spec: DerivedTable, state: State, window: Window, zone: str) -> 
     return replace(todo, full="partitions were asked for", window=window)
 
 
-def _why_full(spec: DerivedTable, known: Record | None, record: Record, rebuild: bool) -> str:
-    if known is None:
+def _why_full(spec: DerivedTable, last: Record | None, record: Record, rebuild: bool) -> str:
+    """Return the reason to compute everything; empty if there is none."""
+    if last is None:
         return "the table is new"
     if rebuild:
         return "a rebuild was asked for"
-    zones = [each for each in (known.zone, record.zone) if each]
-    changed = "" if len(set(zones)) < 2 else f"Spark's session time zone has changed from {zones[0]} to {zones[1]}"
-    if known.query != record.query:
+    changed = ""
+    if last.zone and record.zone and last.zone != record.zone:
+        changed = f"Spark's session time zone has changed from {last.zone} to {record.zone}"
+    if last.query != record.query:
         changed = "the query has changed, or a setting that the rows depend on"
     if not changed or spec.write == "replace" or spec.on_change == "rebuild":
         return changed
-    if spec.on_change == "forward" and set(known.upstream) == set(spec.upstream):
+    if spec.on_change == "forward" and set(last.upstream) == set(spec.upstream):
         return ""
     raise ConfigurationError(
         f"Table {spec.name}: {changed}.",
         f"Run `kafka-lake rebuild {spec.name}` to compute everything again once, set on_change: rebuild to do so "
-        "automatically or on_change: forward to keep the rows that are there, or undo the change.",
+        "automatically or on_change: forward to keep the old rows, or undo the change.",
     )
 
 
 def _why_unknown(spec: DerivedTable, changes: list[Changes]) -> str:
-    """Return the reason to compute everything although the query is the same."""
-    unknown = next((each.unknown for each in changes if each.unknown), "")
+    """Return the reason to compute everything if snapshots don't show what changed."""
+    unknown = next((change.unknown for change in changes if change.unknown), "")
     if not unknown or spec.on_change == "rebuild":
         return unknown
     raise TableError(
@@ -182,19 +183,19 @@ def _why_unknown(spec: DerivedTable, changes: list[Changes]) -> str:
 
 
 def _check_is_log(spec: DerivedTable, identifier: Identifier, table: Table) -> None:
-    """Raise an error unless rows are only added to a table and have their records' place."""
+    """Raise an error unless a table only gets new rows, with the offsets of one topic."""
     state, name = read_state(table), ".".join(identifier)
     if KEYED in table.properties or origin_of(table) is None or state.others:
         raise ConfigurationError(
-            f"Table {spec.name}: write: {spec.write} needs upstream tables to which rows are only added, each with its "
-            f"place in one topic, and {name} isn't one of them.",
+            f"Table {spec.name}: write: {spec.write} needs upstream tables to which rows are only added, with offsets "
+            f"of one topic, and {name} isn't one of them.",
             "Use write: replace, or put it under join: if its rows are looked up only. For changes, keep the topic in "
             "a table without write: upsert as well, and read that.",
         )
     if state.position is None:
         raise TableError(
-            f"Table {spec.name}: none of the snapshots that {name} still has tells its position.",
-            "Run its topic once, or the table that it is derived by, which writes it down; then run this one.",
+            f"Table {spec.name}: none of the snapshots that {name} still has records its position.",
+            "Run its topic, or the derived table, once; then run this one.",
         )
 
 

@@ -18,10 +18,10 @@ from kafka_lake.catalog.positions import row_count, summary_of
 from kafka_lake.catalog.tables import apply_changes, drop_if_unused, ensure_table, schema_of
 from kafka_lake.catalog.totals import Totals, added
 from kafka_lake.derived.derived_table import DerivedTable, Window
-from kafka_lake.derived.engine import DeriveReport, Engine, UpstreamRead
+from kafka_lake.derived.engine import DeriveReport, Engine
 from kafka_lake.derived.frames import Frames
-from kafka_lake.derived.plan import DerivePlan, Pinned, load, plan, plan_window
-from kafka_lake.derived.stage import StagedRows, stage
+from kafka_lake.derived.plan import DerivePlan, load, plan, plan_window
+from kafka_lake.derived.stage import stage
 from kafka_lake.derived.upstream import APPEND
 from kafka_lake.engine.frames import shuffles
 from kafka_lake.error_classification import is_transient
@@ -39,7 +39,7 @@ _ATTEMPTS = 5
 _ROWS_WORTH_A_PARTITION = 250_000
 # Spark's own default.
 _MOST_PARTITIONS = 200
-_MERGED = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update", "delete")}
+_MERGED = {f"write.{operation}.mode": "merge-on-read" for operation in ("merge", "update", "delete")}
 
 
 def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Window | None = None) -> DeriveReport:
@@ -87,15 +87,15 @@ def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | 
 
 def _joined(made: Sequence[DeriveReport]) -> DeriveReport:
     """Return the report of the last commit, with the findings and partitions of all."""
-    done = [each for each in made if each.snapshot is not None]
-    if len(done) < 2:
-        return (done or made)[-1]
-    findings = [finding for each in done for finding in each.findings]
-    checks = {each.check for each in findings}
+    commits = [report for report in made if report.snapshot is not None]
+    if len(commits) < 2:
+        return (commits or made)[-1]
+    findings = [finding for report in commits for finding in report.findings]
+    checks = {finding.check for finding in findings}
     return replace(
-        done[-1],
-        findings=tuple(each for each in merged(findings) if each.check in checks),
-        partitions=tuple(dict.fromkeys(key for each in reversed(done) for key in each.partitions)),
+        commits[-1],
+        findings=tuple(finding for finding in merged(findings) if finding.check in checks),
+        partitions=tuple(dict.fromkeys(key for report in reversed(commits) for key in report.partitions)),
     )
 
 
@@ -130,8 +130,8 @@ def _zone(engine: Engine) -> str:
 
 def _partitions(todo: DerivePlan) -> int:
     """Return the number of shuffle partitions for the rows that a commit may read or write."""
-    tables = [each.read.rows for each in (*todo.upstream.values(), *todo.joined.values())]
-    return min(_MOST_PARTITIONS, 2 + (sum(tables) + row_count(todo.table)) // _ROWS_WORTH_A_PARTITION)
+    read = sum(pinned.read.rows for pinned in (*todo.upstream.values(), *todo.joined.values()))
+    return min(_MOST_PARTITIONS, 2 + (read + row_count(todo.table)) // _ROWS_WORTH_A_PARTITION)
 
 
 def _created(spec: DerivedTable, engine: Engine, frames: Frames) -> None:
@@ -154,12 +154,11 @@ def _evolved(spec: DerivedTable, frames: Frames, todo: DerivePlan) -> None:
     assert todo.table is not None, "it has been created"
     schema = _schema(frames)
     changes = needed_changes(todo.table.schema(), schema)
-    if refused := [each for each in changes if not each.safe]:
-        one = refused[0]
+    if unsafe := next((change for change in changes if not change.safe), None):
         raise TableError(
-            f"Table {spec.name}: column {one.column} would change from {one.before or 'none'} to {one.after}, which "
-            "readers of older files can't follow.",
-            f"CAST it to {one.before} in the query, or give it another name. main is as it was.",
+            f"Table {spec.name}: column {unsafe.column} would change from {unsafe.before or 'none'} to {unsafe.after}, "
+            "which readers of older files can't follow.",
+            f"CAST it to {unsafe.before} in the query, or give it another name. main is as it was.",
         )
     apply_changes(todo.table, schema, changes)
     evolve_layout(todo.table, spec.partition_by, spec.sort_by, {})
@@ -175,7 +174,7 @@ def _drop_unused(spec: DerivedTable, engine: Engine) -> None:
         drop_if_unused(engine.catalog, spec.identifier)
     except Exception as error:
         # Don't hide the error that led here; the next run can use an empty table.
-        engine.observer.warn(f"Table {spec.name}, which is empty, is left behind: {error}")
+        engine.observer.warn(f"Table {spec.name}, which is empty, couldn't be dropped: {error}")
 
 
 def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, held: ExitStack, *, began: float) -> DeriveReport:
@@ -187,40 +186,18 @@ def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, held: ExitS
     branch = StagingBranch(engine.spark(), engine.catalog, spec.identifier, name, head=todo.head)
     branch.create()
     try:
-        staged = stage(engine, spec, todo, frames, branch=branch)
+        report = stage(engine, spec, todo, frames, branch=branch)
         engine.observer.step_done("staged")
-        done = Totals(commits=1, rows=staged.rows, rewrites=int(staged.kind != APPEND))
-        branch.publish(staged.table.snapshot, lambda before: added(before, done))
+        assert report.snapshot is not None, "a staged commit has a snapshot"
+        done = Totals(commits=1, rows=report.rows, rewrites=int(report.kind != APPEND))
+        branch.publish(report.snapshot, lambda before: added(before, done))
     except BaseException:
         branch.discard()
         raise
     engine.observer.step_done("published")
-    report = _report(spec, todo, staged, seconds=time.monotonic() - began)
+    report = replace(report, seconds=time.monotonic() - began)
     engine.published(report)
     return report
-
-
-def _report(spec: DerivedTable, todo: DerivePlan, staged: StagedRows, *, seconds: float) -> DeriveReport:
-    return DeriveReport(
-        table=spec.name,
-        snapshot=staged.table.snapshot,
-        kind=staged.kind,
-        full=todo.full,
-        rows=staged.rows,
-        keys=staged.keys,
-        verified=staged.verified,
-        rederived=staged.rederived,
-        upstream={name: _read(each) for name, each in todo.upstream.items()},
-        findings=staged.findings,
-        seconds=seconds,
-        partitions=staged.partitions,
-    )
-
-
-def _read(each: Pinned) -> UpstreamRead:
-    assert each.read.snapshot is not None, "a table without a snapshot isn't read"
-    new = each.read.rows if each.before is None else max(0, each.read.added - each.before.added)
-    return UpstreamRead(each.read.snapshot, each.read.rows, new)
 
 
 def cleaned(spec: DerivedTable, engine: Engine, committed: bool) -> None:
@@ -268,7 +245,7 @@ class DeriveLineage(RunLineage):
         written = []
         if report and report.snapshot and (snapshot := table.metadata.snapshot_by_id(report.snapshot)):
             summary = summary_of(snapshot)
-            size, files = (int(summary.get(each, 0)) for each in ("added-files-size", "added-data-files"))
+            size, files = (int(summary.get(name, 0)) for name in ("added-files-size", "added-data-files"))
             written = [(report.rows, size, files)]
         facets = table_facets(self._catalog.name, self._spec.identifier, table)
         done = written_facets(written) if self._ended else {}

@@ -5,16 +5,17 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
+from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.lake_catalog import quoted
-from kafka_lake.catalog.positions import DERIVED, POSITION, TableState, author_summary, removes_mark, summary_of
+from kafka_lake.catalog.positions import DERIVED, POSITION, author_summary, removes_mark, summary_of
 from kafka_lake.common.offsets import joined_ranges
 from kafka_lake.derived.derived_table import DerivedTable
-from kafka_lake.derived.engine import Engine
+from kafka_lake.derived.engine import DeriveReport, Engine, UpstreamRead
 from kafka_lake.derived.frames import (
     Computed,
     Frames,
@@ -26,7 +27,7 @@ from kafka_lake.derived.frames import (
     places_of,
     within,
 )
-from kafka_lake.derived.plan import DerivePlan
+from kafka_lake.derived.plan import DerivePlan, Pinned
 from kafka_lake.derived.query import ORIGIN
 from kafka_lake.derived.upstream import REBUILD, REWRITE
 from kafka_lake.derived.verify import verify
@@ -36,12 +37,11 @@ from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.quality.validation import Validation, referenced_tables
 from kafka_lake.runtime.commit import Finding, rule_finding
-from kafka_lake.writers.frames import append, shaped
-from kafka_lake.writers.staged import StagedTable, staged_table
+from kafka_lake.writers.frames import shaped
 from kafka_lake.writers.upsert.merge import run_merge
 
 _OP = "kafka_lake_op"
-_GOES, _COMES = "goes", "comes"
+_DELETE, _INSERT = "delete", "insert"
 _INSERTED = "spark.merge-into.num-target-rows-inserted"
 _REMEDY = (
     "main is as it was. Correct the query or the upstream rows, or change the rule: its own settings, on_failure: or "
@@ -49,22 +49,7 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class StagedRows:
-    """A commit on its branch."""
-
-    table: StagedTable
-    kind: str
-    rows: int
-    keys: int | None = None
-    came: DataFrame | None = None
-    findings: tuple[Finding, ...] = ()
-    verified: int = 0
-    rederived: int = 0
-    partitions: tuple[str, ...] = ()
-
-
-def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, branch: StagingBranch) -> StagedRows:
+def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, branch: StagingBranch) -> DeriveReport:
     """Compute the rows of a commit, write them to a branch at the table's head, and audit them.
 
     The caller discards the branch after an error.
@@ -73,22 +58,45 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     kind = time_type(spec, columns)
     computed = compute(frames, spec, todo)
     computed = replace(computed, rows=shaped(computed.rows, columns))
-    cut = todo.window.condition(kind) if todo.window else ""
-    staged = _Stage(engine, spec, todo, frames, branch=branch).written(computed, cut)
-    there = frames.made(staged.table.snapshot)
-    verified = verify(engine, spec, todo, frames, computed=computed, staged=there)
-    came = there if staged.came is None else staged.came
-    return replace(
-        staged,
-        findings=_check_rules(engine, spec, came, staged.rows, whole=staged.came is None),
+    window = todo.window.condition(kind) if todo.window else ""
+    staged = _Writer(engine, spec, todo, frames, branch=branch).write(computed, window)
+    all_rows = frames.made(staged.snapshot)
+    verified = verify(engine, spec, todo, frames, computed=computed, staged=all_rows)
+    added = all_rows if staged.added is None else staged.added
+    return DeriveReport(
+        table=spec.name,
+        snapshot=staged.snapshot,
+        kind=staged.kind,
+        full=todo.full,
+        rows=staged.rows,
+        keys=staged.keys,
         verified=verified,
         rederived=sum(map(len, computed.again)),
-        partitions=partitions_of(spec, came, kind, now=engine.clock()),
+        upstream={name: _upstream_read(pinned) for name, pinned in todo.upstream.items()},
+        findings=_check_rules(engine, spec, added, staged.rows, whole=staged.added is None),
+        partitions=partitions_of(spec, added, kind, now=engine.clock()),
     )
 
 
+def _upstream_read(pinned: Pinned) -> UpstreamRead:
+    read, before = pinned.read, pinned.before
+    assert read.snapshot is not None, "a table without a snapshot isn't read"
+    return UpstreamRead(read.snapshot, read.rows, read.rows if before is None else max(0, read.added - before.added))
+
+
 @dataclass(frozen=True)
-class _Stage:
+class _Staged:
+    """What was written: the snapshot, and the rows that it adds (``added``: None for all rows of the table)."""
+
+    kind: str
+    snapshot: int
+    rows: int
+    keys: int | None = None
+    added: DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class _Writer:
     """Writes the rows of a commit."""
 
     engine: Engine
@@ -97,24 +105,22 @@ class _Stage:
     frames: Frames
     branch: StagingBranch
 
-    def written(self, computed: Computed, cut: str) -> StagedRows:
-        """Write computed rows, or only those that meet the condition ``cut``."""
+    def write(self, computed: Computed, window: str) -> _Staged:
+        """Write computed rows; if ``window`` is a condition, only the rows that meet it."""
         summary = self._summary(computed)
-        if cut:
-            rows = self.frames.kept(computed.rows.filter(cut))
-            audit_window(self.frames, self.spec, computed.rows, cut=cut)
-            summary |= window_summary(self.engine, self.spec, self.todo, self.frames, rows=rows, cut=cut)
-            return self._replaced(replace(computed, rows=rows, kind=REWRITE), summary, cut)
-        if computed.kind == REBUILD:
-            return self._overwritten(computed, summary)
+        if window:
+            rows = self.frames.kept(computed.rows.filter(window))
+            audit_window(self.frames, self.spec, computed.rows, window=window)
+            summary |= window_summary(self.engine, self.spec, self.todo, self.frames, rows=rows, window=window)
+            return self._replace(rows, REWRITE, summary, window)
         if self.todo.full:
-            table = append(self.branch, self._state, computed.rows, summary)
-            return StagedRows(table, computed.kind, table.rows)
+            snapshot = self._insert(computed.rows, summary, overwrite=computed.kind == REBUILD)
+            return _Staged(computed.kind, snapshot.snapshot_id, _added_rows(snapshot))
         if computed.keys is None and not computed.candidates:
             (fact,) = self.todo.upstream.values()
-            goes = within(fact.identity, computed.again) if computed.again else ""
-            return self._replaced(replace(computed, rows=self.frames.kept(computed.rows)), summary, goes)
-        return self._merged(computed, summary)
+            old = within(fact.identity, computed.again) if computed.again else ""
+            return self._replace(self.frames.kept(computed.rows), computed.kind, summary, old)
+        return self._merge(computed, summary)
 
     def _summary(self, computed: Computed) -> dict[str, str]:
         summary = {DERIVED: self.todo.record.to_json()}
@@ -126,31 +132,27 @@ class _Stage:
             summary[POSITION] = upstream.position.to_json()
         return summary | author_summary(self.engine.run_id, computed.kind, computed.again)
 
-    @property
-    def _state(self) -> TableState:
-        assert self.todo.table is not None, "it has been created"
-        return TableState(self.todo.table, self.todo.head, None)
-
-    def _overwritten(self, computed: Computed, summary: Mapping[str, str]) -> StagedRows:
+    def _insert(self, rows: DataFrame, summary: Mapping[str, str], overwrite: bool = False) -> Snapshot:
         base = self.branch.staged_snapshot()
-        writer: Any = computed.rows.writeTo(self.branch.write_name)
+        writer: Any = rows.writeTo(self.branch.write_name)
         for key, value in summary.items():
             writer = writer.option(f"snapshot-property.{key}", value)
-        writer.overwrite(F.lit(True))
-        table = staged_table(self.branch, base, self._state)
-        return StagedRows(table, computed.kind, table.rows)
+        if overwrite:
+            writer.overwrite(F.lit(True))
+        else:
+            writer.append()
+        return self.branch.written(base)
 
-    def _replaced(self, computed: Computed, summary: Mapping[str, str], goes: str) -> StagedRows:
-        """Append rows, and delete those that meet a condition."""
-        rows = computed.rows
+    def _replace(self, rows: DataFrame, kind: str, summary: Mapping[str, str], old: str) -> _Staged:
+        """Delete the rows that meet a condition, and append new rows."""
         expected = rows.count()
-        if goes:
-            summary = {**summary, **removes_mark(self.branch.delete(goes))}
-        table = append(self.branch, self._state, rows if expected else rows.limit(0), summary)
-        self._audit_count(expected, table.rows)
-        return StagedRows(table, computed.kind, table.rows, came=rows)
+        if old:
+            summary = {**summary, **removes_mark(self.branch.delete(old))}
+        snapshot = self._insert(rows if expected else rows.limit(0), summary)
+        self._audit_count(expected, _added_rows(snapshot))
+        return _Staged(kind, snapshot.snapshot_id, expected, added=rows)
 
-    def _merged(self, computed: Computed, summary: Mapping[str, str]) -> StagedRows:
+    def _merge(self, computed: Computed, summary: Mapping[str, str]) -> _Staged:
         """Replace the rows of keys in one snapshot."""
         spec, names, rows = self.spec, key_names(self.spec), computed.rows
         if computed.candidates:
@@ -159,33 +161,36 @@ class _Stage:
         expected = rows.count()
         keys = keys_of(rows, spec) if computed.keys is None else computed.keys
         count = expected if computed.candidates else keys.count()
-        if computed.keys is not None and (others := having(rows, keys, spec, "left_anti").count()):
+        if computed.keys is not None and (strange := having(rows, keys, spec, "left_anti").count()):
             raise AuditFailedError(
-                f"Table {spec.name}: {others} rows of the query have a key that no row that was read of "
+                f"Table {spec.name}: {strange} rows of the query have a key that no row that was read of "
                 f"{', '.join(spec.sources)} has: {', '.join(f'{name} ({text})' for name, text in spec.key.items())}.",
                 "main is as it was. Let key: give, for a row of an upstream table, the key of the rows that it counts "
                 "in.",
             )
         if expected or count:
-            goes = keys.select(F.lit(_GOES).alias(_OP), *names.values())
-            both = goes.unionByName(rows.withColumn(_OP, F.lit(_COMES)), allowMissingColumns=True)
+            deletes = keys.select(F.lit(_DELETE).alias(_OP), *names.values())
+            both = deletes.unionByName(rows.withColumn(_OP, F.lit(_INSERT)), allowMissingColumns=True)
             write, columns = self.branch.write_name, rows.columns
             run_merge(self.engine.spark(), both, summary, lambda view: _statement(write, view, columns, names))
         if self.branch.staged_snapshot() == self.branch.head:
-            # No row goes or comes: only the position is new.
-            return StagedRows(
-                append(self.branch, self._state, rows.limit(0), summary), computed.kind, 0, count, came=rows
-            )
-        table = staged_table(self.branch, self.branch.head, self._state)
-        self._audit_count(expected, int(summary_of(self.branch.written(self.branch.head)).get(_INSERTED, table.rows)))
-        return StagedRows(table, computed.kind, expected, count, came=rows)
+            # The merge changed no row; the commit has the new position only.
+            snapshot = self._insert(rows.limit(0), summary)
+            return _Staged(computed.kind, snapshot.snapshot_id, 0, count, added=rows)
+        snapshot = self.branch.written(self.branch.head)
+        self._audit_count(expected, int(summary_of(snapshot).get(_INSERTED, _added_rows(snapshot))))
+        return _Staged(computed.kind, snapshot.snapshot_id, expected, count, added=rows)
 
-    def _audit_count(self, expected: int, found: int) -> None:
-        if expected != found:
+    def _audit_count(self, expected: int, staged: int) -> None:
+        if expected != staged:
             raise AuditFailedError(
-                f"Table {self.spec.name}: the query gave {expected} rows, and {found} were staged.",
+                f"Table {self.spec.name}: the query gave {expected} rows, and {staged} were staged.",
                 "main is as it was. The query must give the same rows each time; if it does, please report this.",
             )
+
+
+def _added_rows(snapshot: Snapshot) -> int:
+    return int(summary_of(snapshot).get("added-records", 0))
 
 
 def _statement(table: str, view: str, columns: Sequence[str], names: Mapping[str, str]) -> str:
@@ -193,12 +198,10 @@ def _statement(table: str, view: str, columns: Sequence[str], names: Mapping[str
     same = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(key)}" for name, key in names.items())
     listed = ", ".join(map(quoted, columns))
     values = ", ".join(f"s.{quoted(name)}" for name in columns)
-    return "\n".join(
-        [
-            f"MERGE INTO {table} AS t USING {view} AS s ON {same} AND s.{quoted(_OP)} = '{_GOES}'",
-            "WHEN MATCHED THEN DELETE",
-            f"WHEN NOT MATCHED AND s.{quoted(_OP)} = '{_COMES}' THEN INSERT ({listed}) VALUES ({values})",
-        ]
+    return (
+        f"MERGE INTO {table} AS t USING {view} AS s ON {same} AND s.{quoted(_OP)} = '{_DELETE}'\n"
+        "WHEN MATCHED THEN DELETE\n"
+        f"WHEN NOT MATCHED AND s.{quoted(_OP)} = '{_INSERT}' THEN INSERT ({listed}) VALUES ({values})"
     )
 
 
@@ -218,8 +221,8 @@ def _check_rules(
             Validation(spec.name, rules, rows, column=column, declared=True, what="Table", tables=tables)
         ).results
     findings = list(map(rule_finding, results))
-    if failed := [each for each in findings if each.refuses]:
-        reasons = "; ".join(f"{each.check}: {problem}" for each in failed for problem in each.problems)
+    if failed := [finding for finding in findings if finding.refuses]:
+        reasons = "; ".join(f"{finding.check}: {problem}" for finding in failed for problem in finding.problems)
         raise GateFailedError(f"Table {spec.name}: {reasons}.", findings, _REMEDY, spec.identifier)
     return tuple(findings)
 
@@ -231,37 +234,37 @@ _TIME, _OWNER = "kafka_lake_time", "kafka_lake_owner_"
 
 def time_type(spec: DerivedTable, columns: T.StructType) -> str:
     """Return the type of the partitions' column; empty without partitions."""
-    cut = spec.time_partitions
-    if cut is None:
+    partitions = spec.time_partitions
+    if partitions is None:
         return ""
-    kinds = {each.name.lower(): each.dataType.simpleString() for each in columns}
-    kind: str = kinds.get(cut.column.lower(), "")
-    if not cut.has(kind):
-        why = f"has type {kind}" if kind else "is no column of the table"
+    kinds = {field.name.lower(): field.dataType.simpleString() for field in columns}
+    kind: str = kinds.get(partitions.column.lower(), "")
+    if not partitions.accepts(kind):
+        reason = f"has type {kind}" if kind else "is not a column of the table"
         raise ConfigurationError(
-            f"Table {spec.name}: partitions: {cut.column} {why}.",
+            f"Table {spec.name}: partitions: {partitions.column} {reason}.",
             "Name a column of the query's result, of type timestamp, or of type date for daily and monthly.",
         )
     return kind
 
 
 def partitions_of(spec: DerivedTable, rows: DataFrame, kind: str, *, now: float) -> tuple[str, ...]:
-    """Return Dagster's keys of the rows' partitions, the newest thousand, without those of a distant future."""
-    cut = spec.time_partitions
-    if cut is None:
+    """Return Dagster's keys of the rows' partitions: the newest thousand, not more than a month in the future."""
+    partitions = spec.time_partitions
+    if partitions is None:
         return ()
-    step = 1 if cut.unit == "hourly" else 24
-    hours = F.floor(F.expr(cut.hours(kind)) / step).cast("bigint") * step
-    shown = hours.between(cut.first_hour, int(now // 3600) + 24 * _DAYS_AHEAD)
-    found = rows.select(hours.alias("hours")).filter(shown).distinct().orderBy(F.desc("hours"))
-    days = 31 if cut.unit == "monthly" else 1
-    return tuple(dict.fromkeys(cut.key(each.hours) for each in found.limit(days * _MOST_KEYS).collect()))
+    step = 1 if partitions.unit == "hourly" else 24
+    hours = F.floor(F.expr(partitions.hours(kind)) / step).cast("bigint") * step
+    in_range = hours.between(partitions.first_hour, int(now // 3600) + 24 * _DAYS_AHEAD)
+    newest_first = rows.select(hours.alias("hours")).filter(in_range).distinct().orderBy(F.desc("hours"))
+    limit = _MOST_KEYS * (31 if partitions.unit == "monthly" else 1)
+    return tuple(dict.fromkeys(partitions.key(row.hours) for row in newest_first.limit(limit).collect()))
 
 
-def audit_window(frames: Frames, spec: DerivedTable, whole: DataFrame, *, cut: str) -> None:
-    """Raise an AuditFailedError if a row of a record, or of a key, has moved to another partition.
+def audit_window(frames: Frames, spec: DerivedTable, computed: DataFrame, *, window: str) -> None:
+    """Raise an AuditFailedError if rows have moved to another partition: they would be there twice, or be lost.
 
-    It would be there twice, or be lost. The time may come from a table under ``join``, or from a changed query.
+    A row's time may come from a table under ``join``, or from a changed query.
     """
     assert spec.time_partitions is not None, "only tables with partitions are computed by them"
     at, time = F.col(quoted(ORIGIN)), F.col(quoted(spec.time_partitions.column)).alias(_TIME)
@@ -270,16 +273,16 @@ def audit_window(frames: Frames, spec: DerivedTable, whole: DataFrame, *, cut: s
         if spec.write == "append"
         else [F.col(quoted(name)).alias(f"{_OWNER}{number}") for number, name in enumerate(spec.key)]
     )
-    within = F.coalesce(F.expr(cut), F.lit(False))
-    goes, stays = (frames.made().filter(each).select(*owners, time) for each in (within, ~within))
-    comes, others = (whole.filter(each).select(*owners, time) for each in (within, ~within))
+    inside = F.coalesce(F.expr(window), F.lit(False))
+    old, old_outside = (frames.made().filter(part).select(*owners, time) for part in (inside, ~inside))
+    new, new_outside = (computed.filter(part).select(*owners, time) for part in (inside, ~inside))
     moved = 0
     # Mostly no row has moved, and then the other partitions needn't be computed.
-    came, gone = comes.exceptAll(goes), goes.exceptAll(comes)
-    if not (inward := _of_owners(came, stays)).isEmpty():
-        moved += _of_owners(stays, inward).exceptAll(_of_owners(others, inward)).count()
-    if not gone.isEmpty():
-        moved += _of_owners(others, gone).exceptAll(_of_owners(stays, gone)).count()
+    added, removed = new.exceptAll(old), old.exceptAll(new)
+    if not (moved_in := _of_owners(added, old_outside)).isEmpty():
+        moved += _of_owners(old_outside, moved_in).exceptAll(_of_owners(new_outside, moved_in)).count()
+    if not removed.isEmpty():
+        moved += _of_owners(new_outside, removed).exceptAll(_of_owners(old_outside, removed)).count()
     if moved:
         what = "records" if spec.write == "append" else "keys"
         raise AuditFailedError(
@@ -290,28 +293,28 @@ def audit_window(frames: Frames, spec: DerivedTable, whole: DataFrame, *, cut: s
         )
 
 
-def _of_owners(rows: DataFrame, of: DataFrame) -> DataFrame:
-    """Return the rows whose record, or key, other rows have too."""
+def _of_owners(rows: DataFrame, owners: DataFrame) -> DataFrame:
+    """Return the rows whose record, or key, is among those of ``owners``."""
     names = [name for name in rows.columns if name != _TIME]
-    known = of.select(*[F.col(name).alias(f"{name}_") for name in names]).distinct()
+    distinct = owners.select(*[F.col(name).alias(f"{name}_") for name in names]).distinct()
     same = [F.col(name).eqNullSafe(F.col(f"{name}_")) for name in names]
-    return rows.join(known, reduce(Column.__and__, same), "left_semi")
+    return rows.join(distinct, reduce(Column.__and__, same), "left_semi")
 
 
 def window_summary(
-    engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, rows: DataFrame, cut: str
+    engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, rows: DataFrame, window: str
 ) -> dict[str, str]:
     """Return snapshot properties for recomputed partitions; warns if upstream rows may be missing."""
-    there = frames.made().filter(cut)
-    after, before = rows.count(), there.count()
-    if after < before or (spec.write == "aggregate" and any(each.read.expired for each in todo.upstream.values())):
+    old = frames.made().filter(window)
+    after, before = rows.count(), old.count()
+    if after < before or (spec.write == "aggregate" and any(p.read.expired for p in todo.upstream.values())):
         engine.observer.warn(
-            f"Table {spec.name}: where {cut}, there were {before} rows, and there are {after} now. If rows of "
-            f"{', '.join(spec.sources)} have expired, what was made of them has gone."
+            f"Table {spec.name}: where {window}, there were {before} rows, and there are {after} now. If rows of "
+            f"{', '.join(spec.sources)} have expired, the rows that were made of them are gone."
         )
     if spec.write != "append":
         return {}
     # Tables that are derived from this one recompute these offsets.
     (fact,) = todo.upstream.values()
-    ranges = places_of(rows.select(ORIGIN).unionByName(there.select(ORIGIN)), fact.identity)
+    ranges = places_of(rows.select(ORIGIN).unionByName(old.select(ORIGIN)), fact.identity)
     return author_summary(engine.run_id, REWRITE, joined_ranges(ranges, None)) if ranges is not None else {}

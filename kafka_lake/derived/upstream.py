@@ -1,7 +1,6 @@
-"""What a derived table was made of, and how its upstream tables have changed since. Pure.
+"""Which upstream snapshots a derived table was made of, and what has changed since. Pure.
 
-Its snapshot names the upstream snapshots that were read. Later upstream snapshots show what changed; where they have
-expired, the table's totals show whether rows were only added.
+Later upstream snapshots show what changed. If they have expired, the table's totals show whether rows were only added.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +32,7 @@ from kafka_lake.errors import TableError
 REBUILD = "rebuild"
 """Kind of a commit that replaces all rows."""
 REWRITE = "replace"
-"""Kind of a commit that replaces rows of offsets, as `Plan.kind` has it."""
+"""Kind of a commit that replaces the rows of offsets, as in `Plan.kind`."""
 APPEND = "append"
 """Kind of a commit that adds rows after the position."""
 MERGE = "derive"
@@ -75,7 +74,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Record:
-    """What a derived table was made of: the query's fingerprint, and tables by their names in the query.
+    """What a derived table was made of: the fingerprint of the query, and tables by their names in it.
 
     Args:
         zone: Spark's session time zone; empty if Spark wasn't started.
@@ -161,40 +160,42 @@ def changes_since(before: Read, now: Read, table: Table, whole: bool = False) ->
     if before.snapshot is None or now.snapshot is None:
         return Changes(True) if before.snapshot is None and not before.rows else _unknown(before, "it has no snapshot")
     if before.position and now.position and not before.position.identity.same_as(now.position.identity):
-        return _unknown(before, f"its topic {now.position.identity.topic} is another one than it was")
+        return _unknown(before, f"its topic {now.position.identity.topic} was created again")
     if column := _another_column(before, now, table):
-        return _unknown(before, f"its column {column} is another one than it was, renamed or dropped and added again")
+        return _unknown(before, f"its column {column} was renamed, or dropped and added again")
     between = _between(table, before.snapshot, now.snapshot)
     if between is None and whole:
         return Changes(True)
     if between is None:
         return _by_totals(before, now)
-    return _told(before, between)
+    return _by_snapshots(before, between)
 
 
 def _another_column(before: Read, now: Read, table: Table) -> str:
-    """Return a column that has the name of another one that was there before; empty if there is none."""
-    names = {each.schema_id: index_by_name(each) for each in table.metadata.schemas}
+    """Return a column whose name another column had before; empty if there is none."""
+    names = {schema.schema_id: index_by_name(schema) for schema in table.metadata.schemas}
     # Columns of schemas that have been removed can't be compared.
-    old, new = (names.get(-1 if each.schema is None else each.schema, {}) for each in (before, now))
+    old, new = (names.get(-1 if read.schema is None else read.schema, {}) for read in (before, now))
     return next((name for name, number in old.items() if new.get(name, number) != number), "")
 
 
 def _between(table: Table, before: int, now: int) -> list[Snapshot] | None:
-    """Return the snapshots after one up to another, newest first; None if they don't lead there."""
-    found: list[Snapshot] = []
+    """Return the snapshots after ``before`` up to ``now``, newest first; None if ``before`` is no ancestor."""
+    between: list[Snapshot] = []
     for snapshot in ancestors(table, now):
         if snapshot.snapshot_id == before:
-            return found
-        found.append(snapshot)
+            return between
+        between.append(snapshot)
     return None
 
 
 def _by_totals(before: Read, now: Read) -> Changes:
-    """Compare totals: without rewrites, the table has grown by the rows that were added."""
+    """Return the changes by totals: without rewrites, the table has grown by the rows that were added."""
     since = before.offsets
     if now.rewrites != before.rewrites:
-        return _unknown(before, "rows of it were replaced, moved or reset, and the snapshots that tell which are gone")
+        return _unknown(
+            before, "rows of it were replaced, moved or reset, and the snapshots that show which have expired"
+        )
     expected = now.added - before.added - (now.expired - before.expired)
     if now.rows - before.rows != expected or now.deleted != before.deleted or now.added < before.added:
         return _unknown(before, f"it has {now.rows} rows where {before.rows + expected} are expected")
@@ -205,31 +206,31 @@ def _by_totals(before: Read, now: Read) -> Changes:
     return Changes(now.added != before.added, since)
 
 
-def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
-    """Return the changes that snapshots show, newest first."""
+def _by_snapshots(before: Read, between: Iterable[Snapshot]) -> Changes:
+    """Return the changes by the snapshots since, newest first."""
     since, ranges, added = before.offsets, list[OffsetRange](), list[tuple[int, int]]()
-    news, removes_for_it, expiries = False, set[str](), set[int | None]()
+    news, known_removals, expiries = False, set[str](), set[int | None]()
     for snapshot in between:
         summary = summary_of(snapshot)
         operation, kind = snapshot.summary.operation if snapshot.summary else None, summary.get(KIND)
-        adds, *deletes = (_count(summary, each) for each in _COUNTS)
+        adds, *deletes = (int(summary.get(name, 0)) for name in _COUNTS)
         if operation == Operation.REPLACE or (not adds and not any(deletes) and kind not in ("reset", REWRITE)):
-            # Compaction, or a commit with a position alone, as after an expiry of rows.
+            # Compaction, or a commit of a position only, as after an expiry of rows.
             expiries |= {snapshot.parent_snapshot_id} if kind == EXPIRE_ROWS else set()
             continue
         if kind == EXPIRE_ROWS or snapshot.snapshot_id in expiries:
-            # Derived rows of expired rows stay.
+            # What was derived from expired rows stays.
             continue
         news = True
         if kind == APPEND and operation == Operation.APPEND:
             continue
         if kind == "reset" or (kind == REWRITE and OFFSETS in summary):
             ranges += _set_back(since, summary) if kind == "reset" else offsets_of(summary[OFFSETS])
-            removes_for_it.add(summary.get(REMOVES, ""))
+            known_removals.add(summary.get(REMOVES, ""))
         elif operation == Operation.APPEND and snapshot.parent_snapshot_id is not None:
-            # Rows of replayed dead letters, and rows that a replay keeps, have their offsets.
+            # Replayed dead letters, and rows that a replay keeps, have older offsets.
             added.append((snapshot.parent_snapshot_id, snapshot.snapshot_id))
-        elif str(snapshot.snapshot_id) not in removes_for_it:
+        elif str(snapshot.snapshot_id) not in known_removals:
             what = "replaced as a whole" if adds else "deleted"
             return _unknown(before, f"rows of it were {what} by snapshot {snapshot.snapshot_id}")
     return Changes(news, since, tuple(dict.fromkeys(ranges)), tuple(added))
@@ -243,10 +244,6 @@ def _set_back(since: Mapping[int, int], summary: Mapping[str, str]) -> list[Offs
         for partition, offset in since.items()
         if offsets.get(partition, offset) < offset
     ]
-
-
-def _count(summary: Mapping[str, str], name: str) -> int:
-    return int(summary.get(name, 0))
 
 
 def _unknown(before: Read, why: str) -> Changes:

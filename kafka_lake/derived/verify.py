@@ -1,7 +1,7 @@
-"""The audit of the query: a sample of keys or records is also computed from all upstream rows, and must be the same.
+"""Audit of the query: a sample of keys or records is also computed from all upstream rows, and must be equal.
 
-An incremental run is right only if the rows of a key, or of a record, depend on no other rows. A sample of the commit's
-keys or records is compared with the staged rows; a sample of others with what their own rows alone give.
+An incremental run is correct only if the rows of a key, or of a record, depend on no other rows. For a sample of the
+commit, the staged rows are compared; for a sample of older keys or records, the result of their own rows alone.
 """
 
 import json
@@ -40,7 +40,7 @@ Rows = Sequence[Row]
 
 @dataclass(frozen=True)
 class _Sample:
-    """So many keys or records, computed in two ways."""
+    """A number of keys or records, computed in two ways."""
 
     number: int
     identity: Sequence[str]
@@ -56,12 +56,12 @@ def verify(
         return 0
     samples = _keys if spec.write == "aggregate" else _records
     for size in dict.fromkeys((spec.verify, 1)):
-        found = [
-            _compared(spec, each, staged.schema)
-            for each in samples(spec, plan, frames, computed, staged=staged, size=size)
+        compared = [
+            _compared(spec, sample, staged.schema)
+            for sample in samples(spec, plan, frames, computed, staged=staged, size=size)
         ]
-        if None not in found:
-            return sum(filter(None, found))
+        if None not in compared:
+            return sum(filter(None, compared))
     engine.observer.warn(
         f"Table {spec.name}: verify: a key, or record, has more than {_MOST_ROWS:,} rows, so nothing was compared. Set "
         "verify: 0 if that is always so."
@@ -72,16 +72,16 @@ def verify(
 def _keys(
     spec: DerivedTable, plan: DerivePlan, frames: Frames, computed: Computed, staged: DataFrame, size: int
 ) -> Iterator[_Sample]:
-    every = keys_of(staged, spec)
+    all_keys = keys_of(staged, spec)
     if computed.keys is None:
-        own = frames.kept(_some(every, _half(size, every.count()), plan))
-        changed = own.limit(0)
+        older = frames.kept(_some(all_keys, _half(size, all_keys.count()), plan))
+        changed = older.limit(0)
     else:
         changed = frames.kept(_some(computed.keys, size - size // 2, plan))
-        own = frames.kept(_some(every.exceptAll(computed.keys), size // 2, plan))
-    expected = shaped(having(frames.query(), changed.union(own), spec), staged.schema)
-    alone = shaped(having(of_keys(frames, spec, own), own, spec), staged.schema)
-    number = changed.count() + own.count()
+        older = frames.kept(_some(all_keys.exceptAll(computed.keys), size // 2, plan))
+    expected = shaped(having(frames.query(), changed.union(older), spec), staged.schema)
+    alone = shaped(having(of_keys(frames, spec, older), older, spec), staged.schema)
+    number = changed.count() + older.count()
     yield _Sample(number, list(spec.key), [having(staged, changed, spec), alone], expected)
 
 
@@ -91,68 +91,68 @@ def _records(
     (fact,) = plan.upstream.values()
     whole = frames.query()
     if plan.full:
-        own, came = _places(frames.whole(), _half(size, fact.read.rows), plan), []
+        older, added = _places(frames.whole(), _half(size, fact.read.rows), plan), []
     else:
         since = {p: start for p, start in (fact.changes.since if fact.changes else {}).items() if start}
         # Records just before the new ones are the likeliest to change, and are found without a scan.
         count = -(-(size // 2) // max(1, len(since)))
-        own = [OffsetRange(p, max(0, start - count), start) for p, start in since.items()]
+        older = [OffsetRange(p, max(0, start - count), start) for p, start in since.items()]
         rows = frames.new(computed.again).select(ORIGIN)
         if computed.again:
             rows = rows.union(frames.made_of(computed.again).select(ORIGIN))
-        came = _places(rows, size - size // 2, plan)
-    if own:
-        condition = within(fact.identity, own)
+        added = _places(rows, size - size // 2, plan)
+    if older:
+        condition = within(fact.identity, older)
         alone = shaped(frames.query(frames.whole().filter(condition)).filter(condition), staged.schema)
-        yield _Sample(sum(map(len, own)), [ORIGIN], [alone], shaped(whole.filter(condition), staged.schema))
-    if not came:
+        yield _Sample(sum(map(len, older)), [ORIGIN], [alone], shaped(whole.filter(condition), staged.schema))
+    if not added:
         return
-    condition = within(fact.identity, came)
+    condition = within(fact.identity, added)
     expected = shaped(whole.filter(condition), staged.schema)
     if spec.write == "append":
-        yield _Sample(len(came), [ORIGIN], [staged.filter(condition)], expected)
+        yield _Sample(len(added), [ORIGIN], [staged.filter(condition)], expected)
         return
     # The row of a key may be from another, newer record.
     expected = not_older(newest(expected, spec), staged, spec)
     others = having(staged, keys_of(expected, spec), spec).filter(f"NOT coalesce({condition}, false)")
-    yield _Sample(len(came), list(spec.key), [staged.filter(condition), others], expected)
+    yield _Sample(len(added), list(spec.key), [staged.filter(condition), others], expected)
 
 
 def _half(size: int, available: int) -> int:
-    # Half of them: all together never depend on others.
+    # At most half of them: all keys together depend on no other rows.
     return min(size, max(1, available // 2))
 
 
 def _some(keys: DataFrame, number: int, plan: DerivePlan) -> DataFrame:
-    """Return some rows, reproducibly, and different ones for each head of the table."""
+    """Return a reproducible sample of rows that differs for each head of the table."""
     columns = [F.col(name) for name in keys.columns]
     return keys.orderBy(F.xxhash64(*columns, F.lit(plan.head or 0)), *columns).limit(number)
 
 
 def _places(rows: DataFrame, number: int, plan: DerivePlan) -> list[OffsetRange]:
     places = rows.select(place("partition").alias("p"), place("offset").alias("o")).filter("o IS NOT NULL").distinct()
-    return [OffsetRange(each.p, each.o, each.o + 1) for each in _some(places, number, plan).collect()]
+    return [OffsetRange(row.p, row.o, row.o + 1) for row in _some(places, number, plan).collect()]
 
 
 def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int | None:
-    """Compare a sample; None if it has too many rows."""
+    """Compare a sample and return its number of keys or records; None if it has too many rows."""
     whole = F.to_json(F.struct(*[F.col(quoted(name)) for name in schema.names]), _AS_JSON)
-    frames = [(True, sample.expected), *((False, each) for each in sample.actual)]
-    texts = [each.select(F.lit(is_expected).alias("expected"), whole.alias("row")) for is_expected, each in frames]
-    found = reduce(DataFrame.union, texts).limit(_MOST_ROWS + 1).collect()
-    if len(found) > _MOST_ROWS:
+    frames = [(True, sample.expected), *((False, frame) for frame in sample.actual)]
+    texts = [frame.select(F.lit(is_expected).alias("expected"), whole.alias("row")) for is_expected, frame in frames]
+    rows = reduce(DataFrame.union, texts).limit(_MOST_ROWS + 1).collect()
+    if len(rows) > _MOST_ROWS:
         return None
-    actual, expected = ([json.loads(each.row) for each in found if each.expected is side] for side in (False, True))
-    identity = {each.lower() for each in sample.identity}
+    actual, expected = ([json.loads(row.row) for row in rows if row.expected is side] for side in (False, True))
+    identity = {name.lower() for name in sample.identity}
     names = [name for name in schema.names if name.lower() in identity]
     differences = list(differing(actual, expected, names, schema))
     if not differences:
         return sample.number
-    key, one, other = differences[0]
+    key, incremental, full = differences[0]
     what = "keys" if spec.write == "aggregate" else "records"
-    shown = f"for {key}, the rows that a run reads give {_shown(one)}, and all rows give {_shown(other)}"
+    shown = f"for {key}, the rows that a run reads give {_shown(incremental)}, and all rows give {_shown(full)}"
     if not environment.samples():
-        shown = f"KAFKA_LAKE_SAMPLES is false, so no row is shown; they differ in {_names(one, other)}"
+        shown = f"KAFKA_LAKE_SAMPLES is false, so no row is shown; they differ in {_names(incremental, full)}"
     remedy = (
         "Let the rows of a key depend on rows of from: with that key alone, and correct key: or sql:."
         if spec.write == "aggregate"
@@ -166,9 +166,9 @@ def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int 
 
 
 def _shown(row: Row | None) -> str:
-    text = json.dumps({name: each for name, each in (row or {}).items() if name != ORIGIN}, ensure_ascii=False)
     if row is None:
         return "no row"
+    text = json.dumps({name: value for name, value in row.items() if name != ORIGIN}, ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -181,13 +181,13 @@ def _names(one: Row | None, other: Row | None) -> str:
 def differing(
     actual: Rows, expected: Rows, identity: Sequence[str], schema: T.StructType
 ) -> Iterator[tuple[str, Row | None, Row | None]]:
-    """Yield keys whose rows differ, each with one row of either side or None. Floats have a tolerance. Pure."""
+    """Yield the keys whose rows differ, with one row of each side or None. Floats have a tolerance. Pure."""
     sides: dict[str, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
     for number, rows in enumerate((actual, expected)):
         for row in rows:
             sides[", ".join(_key(name, row.get(name)) for name in identity)][number].append(row)
-    for key, (mine, theirs) in sorted(sides.items()):
-        one, other = _unmatched(mine, theirs, schema)
+    for key, rows_of_key in sorted(sides.items()):
+        one, other = _unmatched(*rows_of_key, schema)
         if one or other:
             yield key, one[0] if one else None, other[0] if other else None
 
@@ -198,25 +198,25 @@ def _key(name: str, value: Any) -> str:
     return f"the record at partition {value['partition']}, offset {value['offset']}"
 
 
-def _unmatched(mine: Iterable[Row], theirs: Iterable[Row], schema: T.StructType) -> tuple[list[Row], list[Row]]:
-    """Return the rows of each side that the other one lacks."""
-    there: dict[Any, list[tuple[list[float], Row]]] = defaultdict(list)
-    for row in theirs:
-        there[_exact(row, schema, floats := list[float]())].append((floats, row))
-    lacking = list[Row]()
-    for row in mine:
-        candidates = there[_exact(row, schema, floats := list[float]())]
-        same = (n for n, (others, _) in enumerate(candidates) if all(map(_is_close, floats, others)))
-        if (number := next(same, None)) is None:
-            lacking.append(row)
+def _unmatched(actual: Iterable[Row], expected: Iterable[Row], schema: T.StructType) -> tuple[list[Row], list[Row]]:
+    """Return the rows of each side that the other side lacks."""
+    by_value: dict[Any, list[tuple[list[float], Row]]] = defaultdict(list)
+    for row in expected:
+        by_value[_exact(row, schema, floats := list[float]())].append((floats, row))
+    unmatched = list[Row]()
+    for row in actual:
+        candidates = by_value[_exact(row, schema, floats := list[float]())]
+        equal = (n for n, (numbers, _) in enumerate(candidates) if all(map(_is_close, floats, numbers)))
+        if (index := next(equal, None)) is None:
+            unmatched.append(row)
         else:
-            candidates.pop(number)
-    return lacking, [row for rows in there.values() for _, row in rows]
+            candidates.pop(index)
+    return unmatched, [row for rows in by_value.values() for _, row in rows]
 
 
 def _exact(value: Any, kind: T.DataType, floats: list[float]) -> Any:
     """Return the part of a value that must be equal, and append its floats to a list."""
-    # JSON has NaN and infinities as text.
+    # In JSON, NaN and infinities are text.
     if value is None or isinstance(value, str):
         return value
     if isinstance(kind, T.DoubleType | T.FloatType):
@@ -225,9 +225,9 @@ def _exact(value: Any, kind: T.DataType, floats: list[float]) -> Any:
     if isinstance(kind, T.StructType):
         return tuple(_exact(value.get(field.name), field.dataType, floats) for field in kind)
     if isinstance(kind, T.ArrayType):
-        return tuple(_exact(each, kind.elementType, floats) for each in value)
+        return tuple(_exact(item, kind.elementType, floats) for item in value)
     if isinstance(kind, T.MapType):
-        return tuple((key, _exact(each, kind.valueType, floats)) for key, each in sorted(value.items()))
+        return tuple((key, _exact(item, kind.valueType, floats)) for key, item in sorted(value.items()))
     return value
 
 

@@ -1,4 +1,4 @@
-"""What has happened to an upstream table: whatever did, each row that is another one is told of, or nobody can tell."""
+"""Changes of upstream tables: each changed row is reported, or the change is unknown."""
 
 import re
 from collections.abc import Callable
@@ -209,8 +209,8 @@ def nested(number: int, inner: int) -> NestedField:
     [
         ((NestedField(1, "id", LongType()), nested(2, 3), NestedField(4, "more", LongType())), ""),
         ((NestedField(1, "key", LongType()), nested(2, 3)), ""),
-        ((NestedField(1, "key", LongType()), nested(2, 3), NestedField(4, "id", LongType())), "column id is another"),
-        ((NestedField(1, "id", LongType()), nested(2, 4)), r"column s\.x is another"),
+        ((NestedField(1, "key", LongType()), nested(2, 3), NestedField(4, "id", LongType())), "column id was renamed"),
+        ((NestedField(1, "id", LongType()), nested(2, 4)), r"column s\.x was renamed"),
     ],
 )
 def test_a_column_that_has_the_name_of_another_one_is_found(columns: tuple[NestedField, ...], another: str) -> None:
@@ -274,7 +274,7 @@ def test_rows_that_others_delete_just_before_a_replay_are_none_that_it_replaces(
     ("change", "why"),
     [
         (lambda now: replace(now, uuid="two"), "created again"),
-        (lambda now: replace(now, position=Position(TopicIdentity("c", "u", "orders"), {})), "is another one"),
+        (lambda now: replace(now, position=Position(TopicIdentity("c", "u", "orders"), {})), "was created again"),
     ],
 )
 def test_another_table_or_topic_of_the_same_name_is_no_continuation(change: Callable[[Read], Read], why: str) -> None:
@@ -395,7 +395,7 @@ def test_what_nobody_can_tell_fails_or_is_computed_again() -> None:
 def test_a_log_whose_position_is_gone_needs_a_run_first() -> None:
     upstream = Upstream()
     upstream.commit(Operation.APPEND, {(0, 0): 0})
-    with pytest.raises(TableError, match=r"none of the snapshots that lake\.orders still has.*Run its topic once"):
+    with pytest.raises(TableError, match=r"none of the snapshots that lake\.orders still has.*Run its topic"):
         planned(SPEC, None, upstream)
 
 
@@ -404,7 +404,7 @@ def test_a_table_of_somebody_else_is_left_alone() -> None:
     made.append(0, 0)
     table: Any = made.table()
     table.current_snapshot = lambda: made.snapshots[-1]
-    with pytest.raises(TableError, match="another program's or a topic's"):
+    with pytest.raises(TableError, match="A topic or another program writes it"):
         planned(SPEC, table, Upstream())
 
 

@@ -58,7 +58,7 @@ def test_a_table_is_asked_for_when_its_upstream_table_has_news_and_only_then(ins
     upstream = Upstream()
     upstream.append(0, 0)
     ticks = Ticks(Catalog(), instance)
-    assert ticks.tick() == ([], "Table lake.t reads lake.orders, which is not there yet. Materialize it first; if it "
+    assert ticks.tick() == ([], "Table lake.t reads lake.orders, which doesn't exist yet. Materialize it first; if it "
                             "has another name, correct from: or join:.")  # fmt: skip
     ticks.catalog = Catalog(orders=upstream_table(upstream))
     assert ticks.tick()[0] == ["lake/t"]

@@ -41,7 +41,7 @@ def test_keys_of_hours_are_those_that_dagster_has(unit: Unit, since: Any, after:
 @pytest.mark.parametrize(
     ("columns", "unit", "why"),
     [
-        ("id int", "daily", "Table lake.t: partitions: at is no column of the table"),
+        ("id int", "daily", "Table lake.t: partitions: at is not a column of the table"),
         ("at bigint", "daily", "Table lake.t: partitions: at has type bigint"),
         ("at timestamp_ntz", "daily", "Table lake.t: partitions: at has type timestamp_ntz"),
         ("at date", "hourly", "Table lake.t: partitions: at has type date"),
