@@ -283,11 +283,7 @@ def pair_of(config: pytest.Config) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is about other pairs than the one that this session has, mark cases of `make exhaustive`."""
-    for item in items:
-        cases = item.get_closest_marker("exhaustive_cases")
-        if cases and item.name.partition("[")[2].removesuffix("]") in cases.args:
-            item.add_marker("exhaustive")
+    """Leave out what is about other pairs than the one that this session has."""
     pair = pair_of(config)
     others = [each for each in items if (about := each.get_closest_marker("pairs")) and pair not in about.args]
     config.hook.pytest_deselected(items=others)

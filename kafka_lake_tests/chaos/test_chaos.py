@@ -20,7 +20,7 @@ _ONCE = ("zombie at audited", "publication's answer lost", "rollback")
     [("dead letters published",), exhaustive(LABELS)],
     ids=("between two publications", "at every step"),
 )
-def test_whatever_strikes_every_record_is_there_once(
+def test_every_record_comes_once_after_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: tuple[str, ...]
 ) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)

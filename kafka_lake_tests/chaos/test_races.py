@@ -12,9 +12,7 @@ _RACES = 12
 
 
 @pytest.mark.exhaustive
-def test_every_race_has_one_winner_and_the_tables_hold_the_winners_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_race_has_one_winner_whose_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     score = run_races(tmp_path, _RACES, ingests=1)
     assert score.problems == []

@@ -32,8 +32,7 @@ def systems(
     return connections_of({**catalog_resource.properties, "uri": asked.uri}, kafka_resource, spark_resource)
 
 
-@pytest.mark.exhaustive_cases("False-13")
-@pytest.mark.parametrize(("arrow", "loads"), [(True, 4), (False, 13)])
+@pytest.mark.parametrize(("arrow", "loads"), [(True, 4), exhaustive(False, 13)])
 def test_a_run_of_one_commit(
     new_topic: Callable[..., Topic], systems: Callable[[], Connections], asked: Requests, arrow: bool, loads: int
 ) -> None:
@@ -74,7 +73,7 @@ def test_an_answer_that_is_lost_on_the_way(
     view.assert_no_branches()
 
 
-def test_a_catalog_that_does_not_look_at_assertions_gets_no_table(
+def test_catalog_that_ignores_requirements_is_refused(
     new_topic: Callable[..., Topic], systems: Callable[[], Connections], asked: Requests
 ) -> None:
     topic = new_topic()

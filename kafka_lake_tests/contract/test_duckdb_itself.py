@@ -130,7 +130,7 @@ def test_iceberg_scan_finds_each_value_before_and_after_deletes(
     assert _scan(python, table) == sorted(row for number, row in rows.items() if number % 5 != 1)
 
 
-def test_iceberg_scan_finds_each_version_of_a_history_and_the_current_ones(
+def test_iceberg_scan_reads_history_and_current_versions(
     python: Path,
     new_topic: Callable[..., Topic],
     connections: Callable[[], Connections],

@@ -81,7 +81,7 @@ def test_a_reader_that_the_brokers_slow_down_gets_through(
     ]
 
 
-def test_a_topic_whose_records_expired_before_the_first_run_begins_with_the_next_one(
+def test_topic_with_expired_records_starts_at_the_next_record(
     new_topic: NewTopic, connections: Callable[..., Connections], view: NewView
 ) -> None:
     topic = new_topic(**{"retention.ms": "0"})

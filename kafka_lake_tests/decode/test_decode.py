@@ -213,7 +213,7 @@ def test_a_value_over_the_limit_is_not_parsed(records: Records) -> None:
     assert [r.decoded and r.decoded.id for r in decoded.orderBy("offset").collect()] == ["ü", None, None, None]
 
 
-def test_what_records_look_like_comes_in_the_order_of_their_fields(records: Records) -> None:
+def test_inferred_columns_keep_the_order_of_fields(records: Records) -> None:
     frame = records([b'{"z": 1, "a": {"y": "2026-01-02", "b": []}}', b"{", b'{"b": 2.5, "a": {"x": null}, "z": 2}'])
     ((label, shown),) = Json().look(frame).incoming()
     assert (label, shown.simpleString()) == ("the records", "struct<z:bigint,a:struct<y:string>,b:double>")
@@ -322,7 +322,7 @@ def test_a_record_that_is_refused_twice_is_one_letter(records: Records) -> None:
 
 
 @pytest.mark.exhaustive
-def test_dead_letters_of_a_recreated_topic_are_distinguished_from_older_ones(records: Records) -> None:
+def test_dead_letters_of_recreated_topic_differ_from_old_ones(records: Records) -> None:
     old = records([b'{"id": 1}']).withColumn("topic_id", F.lit("T1"))
     new = records([b'{"id": 2}']).withColumn("topic_id", F.lit("T2"))
     unknown = records([b'{"id": 3}']).withColumn("topic_id", F.lit(""))

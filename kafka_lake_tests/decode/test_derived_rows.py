@@ -56,6 +56,7 @@ class Here(Frames):
         return self.tables[each.identifier[1]]
 
 
+@pytest.mark.exhaustive
 def test_rows_are_found_by_however_many_ranges_of_offsets(spark_resource: SparkResource) -> None:
     session, chance = spark_resource.spark_session, random.Random(7)
     offsets = sorted(chance.sample(range(4000), 500))
@@ -76,7 +77,7 @@ def test_rows_are_found_by_however_many_ranges_of_offsets(spark_resource: SparkR
 
 
 @pytest.mark.parametrize("most", [exhaustive(1000), 3])
-def test_offsets_between_those_that_were_added_are_not_derived_again(
+def test_offsets_between_added_rows_are_not_derived_again(
     most: int, spark_resource: SparkResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was made of them stays, also where their rows have expired."""

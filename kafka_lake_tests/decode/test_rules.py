@@ -152,7 +152,7 @@ def model_of(rows: Sequence[Row], rules: Sequence[Rule], models: Mapping[str, Mo
 
 
 @pytest.mark.parametrize("seed", [0, exhaustive(1)])
-def test_the_engine_and_a_model_give_the_same_verdicts(seed: int, frame: Callable[[Sequence[Row]], DataFrame]) -> None:
+def test_rule_engine_matches_model(seed: int, frame: Callable[[Sequence[Row]], DataFrame]) -> None:
     draw = random.Random(seed)
     rows = rows_by(draw, 300)
     possible = draw.sample(POSSIBLE, 8) if seed else POSSIBLE
@@ -187,7 +187,7 @@ def named(message: str) -> list[str]:
 
 
 @pytest.mark.exhaustive
-def test_a_replay_of_dead_letters_compares_with_the_rows_of_the_table(
+def test_dead_letter_replay_compares_with_table_rows(
     frame: Callable[[Sequence[Row]], DataFrame],
 ) -> None:
     rows = rows_by(random.Random(1), 6)
@@ -301,7 +301,7 @@ def test_what_cant_be_asked_is_refused_by_name(
         (RuleEntry(expression="`t``ags` + 1 > 0"), ("t`ags",)),
     ],
 )
-def test_an_expression_about_a_field_or_a_type_that_may_still_come_has_no_answer_until_then(
+def test_expression_on_missing_field_is_not_evaluated(
     entry: RuleEntry, unknown: tuple[str, ...], frame: Callable[[Sequence[Row]], DataFrame]
 ) -> None:
     rows = frame(rows_by(random.Random(2), 3))

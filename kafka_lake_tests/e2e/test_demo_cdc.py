@@ -40,7 +40,7 @@ def run_of_customers(environment: dict[str, str]) -> int | None:
     return int(found[1]) if found else None
 
 
-def test_whatever_happens_the_tables_are_what_the_database_is(environment: dict[str, str], tmp_path: Path) -> None:
+def test_cdc_demo_tables_match_the_database_after_kills(environment: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "first.log"
     with started(environment, log) as demo:
         try:

@@ -35,7 +35,7 @@ def run_of(environment: dict[str, str], step: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def test_whatever_dies_each_table_has_what_its_topics_say(
+def test_many_demo_tables_match_their_topics_after_kills(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     environment = deployment_in(tmp_path_factory.mktemp("many"))

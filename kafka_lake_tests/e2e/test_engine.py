@@ -190,7 +190,7 @@ def test_workers_leave_imported_modules_alone_between_tasks(new_session: NewSess
     assert new_session().live_session().range(1).select(F.udf(found)("id")).collect()[0][0] == "True []"
 
 
-def test_a_kept_session_serves_the_next_process_of_that_name_and_no_other(new_session: NewSession) -> None:
+def test_cached_session_serves_next_process_of_same_name(new_session: NewSession) -> None:
     def of(session: Any) -> str:
         return str(session.session_id)
 
@@ -220,9 +220,7 @@ def test_a_kept_session_serves_the_next_process_of_that_name_and_no_other(new_se
     assert of(new_session().live_session("orders to pizza.orders")) == of(renewed)
 
 
-def test_what_a_killed_process_left_in_a_kept_session_ends_with_the_next(
-    new_session: NewSession, tmp_path: Path
-) -> None:
+def test_next_process_ends_work_of_killed_process_in_session(new_session: NewSession, tmp_path: Path) -> None:
     begun = str(tmp_path / "begun")
 
     def slowly(number: int) -> int:
@@ -251,7 +249,7 @@ def test_what_a_killed_process_left_in_a_kept_session_ends_with_the_next(
     assert len(Path(begun).read_text().splitlines()) < 40
 
 
-def test_a_daemon_that_has_ended_is_started_again_when_it_is_needed(new_session: NewSession) -> None:
+def test_ended_python_daemon_is_restarted_on_demand(new_session: NewSession) -> None:
     session = new_session().live_session()
 
     def tell(number: int) -> int:
@@ -269,7 +267,7 @@ def test_a_daemon_that_has_ended_is_started_again_when_it_is_needed(new_session:
     assert session.range(0, 1, 1, 1).select(told("id")).collect()[0][0] != daemon.pid
 
 
-def test_a_session_that_is_collected_as_garbage_waits_for_nothing(new_session: NewSession) -> None:
+def test_garbage_collected_session_does_not_block(new_session: NewSession) -> None:
     resource = new_session()
     forgotten = resource.live_session()
     # A circle, which only the garbage collector ends.
@@ -292,7 +290,7 @@ def test_a_session_that_is_collected_as_garbage_waits_for_nothing(new_session: N
     assert other.range(3).count() == 3
 
 
-def test_a_server_killed_during_a_run_is_restarted_and_the_run_completes(
+def test_run_completes_after_connect_server_is_killed(
     server: ConnectServer,
     connect_connections: Connections,
     new_topic: Callable[..., Topic],

@@ -101,7 +101,7 @@ def launch(url: str, tags: dict[str, str], assets: list[str], checks: tuple[str,
 
 
 @pytest.mark.exhaustive
-def test_one_partition_all_of_them_and_the_checks_alone_from_the_launchpad(tmp_path, monkeypatch):
+def test_launchpad_runs_one_or_all_partitions_or_checks(tmp_path, monkeypatch):
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
     for name in ("KAFKA_LAKE_BOOTSTRAP_SERVERS", "SPARK_REMOTE"):
         # Set and deleted, so that what the stack sets is undone after the test too.

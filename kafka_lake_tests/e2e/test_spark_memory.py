@@ -158,7 +158,7 @@ session.range(0, 600, 1, 1).select(F.udf(slowly, "int")("id")).collect()
 
 
 @pytest.mark.exhaustive
-def test_what_a_process_left_that_was_killed_goes_when_the_next_one_takes_its_session_over(
+def test_next_process_frees_frames_of_killed_process(
     server: tuple[SparkResource, int],
     catalog_resource: CatalogResource,
     tmp_path: Path,

@@ -31,8 +31,8 @@ def learned(decoder: Json, contents: Sequence[bytes], target: Target) -> Json | 
 
 
 @pytest.mark.parametrize("seed", [0, *(exhaustive(seed) for seed in range(1, 6))])
-@pytest.mark.parametrize("times", [False, True])
-@pytest.mark.parametrize("on_incompatible", ["dead_letter", "new_column"])
+@pytest.mark.parametrize("times", [exhaustive(False), True])
+@pytest.mark.parametrize("on_incompatible", ["dead_letter", exhaustive("new_column")])
 def test_columns_converge(on_incompatible: OnIncompatible, times: bool, seed: int) -> None:
     current, sources, target = None, dict[str, str](), NOTHING
     for batch in range(BATCHES):

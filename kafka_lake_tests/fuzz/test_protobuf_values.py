@@ -127,7 +127,7 @@ def expected(message: Any) -> dict[str, Any] | None:
     return row
 
 
-def test_every_value_of_a_message_is_in_the_row_or_the_message_is_an_error(described: Any, reference: Any) -> None:
+def test_every_protobuf_value_is_in_row_or_message_fails(described: Any, reference: Any) -> None:
     reader, seen = MessageReader(described.files, described.name), Counter[str]()
     for start in range(0, INPUTS, BATCH):
         payloads = [payload(SEED, index, reference) for index in range(start, start + BATCH)]

@@ -79,7 +79,7 @@ def end_of_query(table: Any, checkpoint: Path, topic: str) -> str:
 
 
 @pytest.mark.exhaustive
-def test_a_query_that_was_stopped_is_taken_over_with_records_in_flight(
+def test_stopped_streaming_query_is_adopted_with_pending_batch(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -171,7 +171,7 @@ def commit_group(topic: Topic, group: str, offsets: dict[int, int]) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_position_is_one_commit_without_rows_that_names_its_source(
+def test_adoption_is_one_empty_commit_that_names_its_source(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -323,7 +323,7 @@ def test_a_table_that_moves_before_the_commit_is_not_taken_over(
 
 
 @pytest.mark.exhaustive
-def test_a_frozen_table_gets_the_metadata_column_and_nothing_else(
+def test_adopted_frozen_table_gains_only_the_metadata_column(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)

@@ -20,7 +20,6 @@ from kafka_lake.writers import append as arrow_stage
 from kafka_lake.writers import decoding as spark_decoding
 from kafka_lake.writers.append import DECODED_BY_ARROW
 from kafka_lake_tests.conftest import Topic, View, data_files, keeps_frames
-from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
@@ -107,8 +106,8 @@ def by_arrow(see: View) -> int:
     return int(summary_of(head).get(DECODED_BY_ARROW, -1))
 
 
-@pytest.mark.exhaustive_cases("schema1")
-@pytest.mark.parametrize("schema", [exhaustive(DDL), DDL.replace("id bigint", "id bigint not null"), exhaustive(None)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("schema", [DDL, DDL.replace("id bigint", "id bigint not null"), None])
 def test_both_ways_make_the_same_rows_and_the_same_dead_letters(
     schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -201,7 +200,7 @@ def test_records_that_fail_keep_no_other_from_arrow(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_what_spark_keeps_of_a_batch_it_forgets_whether_the_commit_is_made_or_not(
+def test_cached_batch_is_freed_after_success_and_failure(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, spark, reports = new_topic(), connections().spark(), arrow_stage.written

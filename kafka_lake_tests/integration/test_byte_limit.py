@@ -46,7 +46,7 @@ def fill(broker: EmbeddedBroker, topic: Topic, sizes: dict[int, list[int]]) -> d
 
 
 @pytest.mark.parametrize("settings", [pytest.param({}, id="arrow"), exhaustive(by(False), id="spark")])
-def test_commits_stay_near_the_limit_though_sizes_differ_by_partition_and_by_time(
+def test_commits_stay_near_byte_limit_for_uneven_records(
     settings: dict[str, Any],
     broker: EmbeddedBroker,
     new_topic: NewTopic,

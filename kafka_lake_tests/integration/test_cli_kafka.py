@@ -59,7 +59,7 @@ def test_a_topic_is_created_once(run: Callable[..., Result], broker: EmbeddedBro
 
 
 @pytest.mark.parametrize("bad", ["a b", "", "x" * 250, ".."])
-def test_a_name_that_kafka_has_not_is_refused_by_what_is_wrong_with_it(run: Callable[..., Result], bad: str) -> None:
+def test_invalid_topic_name_is_refused_with_its_reason(run: Callable[..., Result], bad: str) -> None:
     result = run("create", bad)
     assert result.exit_code == 1
     assert f"{bad!r} can't be the name of a topic" in result.output.replace("\n", "")

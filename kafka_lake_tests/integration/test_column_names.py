@@ -27,6 +27,7 @@ def in_sql(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["upsert", exhaustive("history")])
 def test_keyed_table_has_columns_of_any_name(
     mode: str, new_topic: NewTopic, connections: NewConnections, view: NewView

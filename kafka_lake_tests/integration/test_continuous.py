@@ -87,7 +87,7 @@ def eventually(condition: Callable[[], Any], seconds: float = 120) -> None:
         time.sleep(0.05)
 
 
-def test_records_that_arrive_meanwhile_are_there_once_and_the_run_ends_when_nothing_comes(
+def test_continuous_run_reads_new_records_and_ends_when_idle(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -198,7 +198,7 @@ def test_small_files_are_compacted_in_between(new_topic: NewTopic, connections: 
     assert commits_since_compaction(see.table) == 2
 
 
-def test_a_new_partition_ends_the_run_which_has_read_all_of_its_own_by_then(
+def test_new_partition_ends_continuous_run_after_its_records(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -216,7 +216,7 @@ def test_a_new_partition_ends_the_run_which_has_read_all_of_its_own_by_then(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_a_run_over_some_partitions_only_brings_those_up_to_their_end(
+def test_continuous_run_of_some_partitions_reads_only_those(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -256,7 +256,7 @@ def test_another_run_in_between_is_no_harm(new_topic: NewTopic, connections: New
 
 
 @pytest.mark.exhaustive
-def test_a_table_that_others_rolled_back_is_filled_again_though_the_topic_rests(
+def test_rolled_back_table_is_refilled_while_topic_is_idle(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -353,7 +353,7 @@ with dg.DagsterInstance.local_temp(folder) as instance:
 
 
 @pytest.mark.exhaustive
-def test_dagsters_terminate_ends_the_run_and_nothing_is_left_behind(
+def test_dagster_terminate_ends_run_without_leftovers(
     new_topic: NewTopic, view: NewView, broker: EmbeddedBroker, catalog_resource: CatalogResource, tmp_path: Path
 ) -> None:
     topic = new_topic()

@@ -104,7 +104,7 @@ def test_records_behind_a_cut_are_not_missed_in_silence(forgetful: Forgetful, vi
 
 
 @pytest.mark.exhaustive
-def test_a_cut_can_be_agreed_to_by_a_reset_to_the_very_same_offset(forgetful: Forgetful, view: NewView) -> None:
+def test_reset_to_same_offset_accepts_a_truncated_log(forgetful: Forgetful, view: NewView) -> None:
     spec = forgetful.topic.spec()
     cut_at_three_and_grown_to_eight(forgetful, spec)
     with pytest.raises(DataLossError):
@@ -115,9 +115,7 @@ def test_a_cut_can_be_agreed_to_by_a_reset_to_the_very_same_offset(forgetful: Fo
 
 
 @pytest.mark.exhaustive
-def test_a_cut_that_was_made_good_to_the_offset_before_the_position_is_found_as_well(
-    forgetful: Forgetful, view: NewView
-) -> None:
+def test_log_regrown_to_just_before_position_is_refused(forgetful: Forgetful, view: NewView) -> None:
     """What came at once after the cut is there, though the log ends before the position."""
     spec = forgetful.topic.spec(on_data_loss="continue")
     forgetful.topic.send_ids(range(3))
@@ -148,7 +146,7 @@ def test_another_leader_with_the_same_log_is_nothing_to_stop_at(forgetful: Forge
 
 
 @pytest.mark.exhaustive
-def test_an_unclean_election_among_three_brokers_is_noticed_by_who_only_reads(tmp_path: Path) -> None:
+def test_unclean_election_of_three_brokers_is_noticed(tmp_path: Path) -> None:
     with Brokers(tmp_path / "brokers", 3) as brokers:
         admin = brokers.admin()
         lossy = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}

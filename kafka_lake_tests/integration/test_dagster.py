@@ -41,6 +41,7 @@ from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.rule import Range, RowCount, RuleEntry
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
@@ -222,13 +223,12 @@ def test_a_run_of_a_backfill_tells_of_partitions_alone(new_topic: NewTopic, runn
     assert (newest["end_offset"], newest["rows_added"], newest["lag_after"]) == (1, 1, 0)
 
 
-@pytest.mark.exhaustive_cases("catching up-settings1", "to the topic's end-settings0", "reading again-settings2")
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        ("to the topic's end", {}),
-        ("catching up", {"catch_up_for": 120.0, "poll_every": 0.3}),
-        ("reading again", {"mode": "replace"}),
+        exhaustive("to the topic's end", {}),
+        exhaustive("catching up", {"catch_up_for": 120.0, "poll_every": 0.3}),
+        exhaustive("reading again", {"mode": "replace"}),
         ("continuous", {}),
     ],
 )
@@ -291,7 +291,7 @@ def test_how_long_records_waited_shows(new_topic: NewTopic, runner: Runner) -> N
     )
 
 
-def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
+def test_continuous_run_reports_progress_and_triggers_downstream(
     new_topic: NewTopic, runner: Runner, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -314,7 +314,7 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
         return dg.evaluate_automation_conditions(definitions, runner.instance, cursor=cursor)
 
     began = requested()
-    settings = Continuous(trigger=0.3, time_limit=90, idle=25, compact_every=None, report_every=0.3)
+    settings = Continuous(trigger=0.3, time_limit=90, idle=12, compact_every=None, report_every=0.3)
     with ThreadPoolExecutor(1) as pool:
         going = pool.submit(runner.run, spec, (0, 1), continuous=settings)
         topic.wait_for(lambda: going.done() or len(shown()) >= 2, 120)
@@ -354,9 +354,7 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
 
 
 @pytest.mark.exhaustive
-def test_a_continuous_run_that_a_gate_fails_tells_of_the_commits_before(
-    new_topic: NewTopic, runner: Runner, view: NewView
-) -> None:
+def test_failed_continuous_run_reports_its_earlier_commits(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
     topic = new_topic()
     topic.send({"id": 0})
     know_partitions(runner, topic)
@@ -449,7 +447,7 @@ def unavailable_after_each_commit(monkeypatch: pytest.MonkeyPatch, times: int) -
     return asked
 
 
-def test_a_catalog_that_does_not_answer_after_the_commit_fails_no_run(
+def test_catalog_outage_after_commit_does_not_fail_run(
     new_topic: NewTopic,
     runner: Runner,
     view: NewView,
@@ -508,7 +506,7 @@ def test_a_run_that_goes_on_tells_in_a_tag_until_when(new_topic: NewTopic, runne
 CATCH_UP = {"catch_up_for": 120.0, "poll_every": 0.3}
 
 
-def test_a_run_that_finds_nothing_more_to_do_ends_and_is_told_of_once(new_topic: NewTopic, runner: Runner) -> None:
+def test_catch_up_run_without_records_ends_with_one_report(new_topic: NewTopic, runner: Runner) -> None:
     topic = new_topic(2)
     topic.send_ids(range(5), 2)
     know_partitions(runner, topic)
@@ -522,7 +520,7 @@ def test_a_run_that_finds_nothing_more_to_do_ends_and_is_told_of_once(new_topic:
 
 
 @pytest.mark.exhaustive
-def test_a_catch_up_run_continues_while_records_come_until_another_one_waits(
+def test_catch_up_run_continues_until_another_run_waits(
     new_topic: NewTopic, runner: Runner, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(2)
@@ -652,7 +650,7 @@ def test_a_failing_gate_fails_the_run_and_says_why(
     assert view(spec).fingerprint() == before
 
 
-def test_the_checks_alone_look_at_the_published_table_without_spark(
+def test_checks_alone_read_published_table_without_spark(
     new_topic: NewTopic, runner: Runner, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -687,9 +685,7 @@ def test_one_check_alone(new_topic: NewTopic, runner: Runner, connections: NewCo
     assert set(checks(result)) == {"row_count"}
 
 
-def test_rules_are_checks_of_each_run_and_can_be_asked_of_the_whole_table(
-    new_topic: NewTopic, runner: Runner, view: NewView
-) -> None:
+def test_rules_are_checks_of_run_and_of_whole_table(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
     topic = new_topic()
     topic.send_ids([-1, 1, 2])
     know_partitions(runner, topic)
@@ -767,7 +763,7 @@ def test_an_error_of_the_users_is_the_runs_failure(new_topic: NewTopic, runner: 
     assert f"Topic {topic.name}: the cluster at" in str(failure.user_failure_data.description)
 
 
-def test_a_catalog_that_is_gone_is_the_runs_failure_with_the_sentence_first(
+def test_missing_catalog_fails_run_with_its_message_first(
     new_topic: NewTopic, runner: Runner, kafka_resource: KafkaResource
 ) -> None:
     topic = new_topic()
@@ -790,14 +786,14 @@ def test_a_catalog_that_is_gone_is_the_runs_failure_with_the_sentence_first(
     assert not any("hush" in e.to_json() for e in runner.instance.all_logs(result.run_id))
 
 
-@pytest.mark.exhaustive_cases(
-    "no samples-False-fail", "masked-True-table", "quoted-False-fail", "no samples-True-table", "quoted-True-table"
-)
-@pytest.mark.parametrize(("arrow", "policy"), [(True, "table"), (False, "fail")])
+@pytest.mark.parametrize(("arrow", "policy"), [exhaustive(True, "table"), (False, "fail")])
 @pytest.mark.parametrize(
     ("settings", "left"),
-    [({"samples": False}, ""), ({"mask": (r"hush\w*",)}, "***"), ({}, "hush2 is no JSON")],
-    ids=("no samples", "masked", "quoted"),
+    [
+        exhaustive({"samples": False}, "", id="no samples"),
+        pytest.param({"mask": (r"hush\w*",)}, "***", id="masked"),
+        exhaustive({}, "hush2 is no JSON", id="quoted"),
+    ],
 )
 def test_dagster_is_told_of_records_what_the_topic_lets_out(
     settings: dict[str, Any], left: str, arrow: bool, policy: str, new_topic: NewTopic, runner: Runner, view: NewView
@@ -904,7 +900,7 @@ def test_the_job_knows_the_topics_of_its_code_location(tmp_path: Path) -> None:
     assert "Topic another has no table here; the topics are: completed-pizzas" in done.stderr
 
 
-def test_the_job_moves_dead_letters_and_what_lies_downstream_notices(
+def test_dead_letter_job_moves_rows_and_triggers_downstream(
     new_topic: NewTopic, runner: Runner, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()

@@ -75,7 +75,7 @@ def test_deliveries_change_their_schema_in_the_middle(
 
 
 @pytest.mark.exhaustive
-def test_live_deliveries_change_their_schema_after_a_while_and_say_so(
+def test_live_deliveries_announce_their_schema_change(
     new_topic: NewTopic, broker: EmbeddedBroker, registry: EmbeddedRegistry
 ) -> None:
     topic, bootstrap, stop = new_topic().name, broker.bootstrap_servers, Event()
@@ -90,9 +90,7 @@ def test_live_deliveries_change_their_schema_after_a_while_and_say_so(
 
 
 @pytest.mark.exhaustive
-def test_a_registry_that_cant_be_retrieved_leaves_the_deliveries_out_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_without_registry_download_omits_deliveries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jars = Path(ensure_jars("broker")[0]).parents[1].relative_to(jars_root().parent)
     (tmp_path / "cache" / jars).mkdir(parents=True)
     (tmp_path / "cache" / jars / "broker").symlink_to(jars_root().parent / jars / "broker")

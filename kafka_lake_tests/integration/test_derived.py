@@ -204,9 +204,7 @@ def overtaken(world: World, spec: DerivedTable) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_dead_letters(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_derived_chain_is_right_after_races_kills_and_replay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     specs = [big(world), hourly(world, big(world).table, "window(at, '1 hour').start"), newest(world)]
     world.send(12)
     ingest(world.spec, world.connections(), "run-1")
@@ -227,9 +225,7 @@ def test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_
 
 
 @pytest.mark.exhaustive
-def test_derived_tables_are_what_a_plain_computation_gives_after_any_history(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_derived_tables_match_plain_computation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     specs = tables(world)
     world.send(12)
     ingest(world.spec, world.connections(), "run-1")
@@ -306,7 +302,7 @@ EVENTS = [
 
 
 @pytest.mark.exhaustive
-def test_the_examples_are_what_a_plain_computation_gives_with_late_rows_too(world: World) -> None:
+def test_example_queries_match_plain_computation(world: World) -> None:
     world.spec = world.topic.spec(LOOSE)
     once = orders(world, "once", "upsert", DEDUPLICATED, key={"id": "id"})
     sessions = orders(world, "sessions", "aggregate", SESSIONS, key={"store": "store"})
@@ -389,7 +385,7 @@ def test_files_without_new_rows_or_touched_keys_are_not_read(world: World) -> No
 
 
 @pytest.mark.exhaustive
-def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
+def test_derived_run_reports_reads_and_refuses_changed_query(
     world: World, catalog_resource: CatalogResource, spark_resource: SparkResource
 ) -> None:
     world.spec = world.topic.spec(LOOSE)

@@ -174,7 +174,7 @@ def kinds_of(rows: Mapping[Place, Row]) -> set[str]:
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
-def test_the_ledger_is_right_at_each_level_of_a_chain_whatever_happens(
+def test_derived_chain_matches_ledger_after_random_faults(
     new_topic: Callable[..., Topic],
     connections: Callable[[], Connections],
     view: Any,

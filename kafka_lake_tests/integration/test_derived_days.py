@@ -105,7 +105,7 @@ def texts(rows: list[dict[str, Any]], column: str) -> list[str]:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CASES)
-def test_each_partition_is_what_duckdb_computes_and_others_are_as_they_were(name: str, world: World) -> None:
+def test_derived_partition_matches_duckdb_and_leaves_rest(name: str, world: World) -> None:
     case, chance = CASES[name], random.Random(name)
     spark, catalog = world.connections().spark(), world.connections().catalog
     factors = f"{world.topic.table}_factors"

@@ -191,7 +191,7 @@ def test_dagster_shows_the_days_and_materializes_one_or_a_range(
 
 
 @pytest.mark.parametrize("day", [0, exhaustive(1)])
-def test_a_row_that_has_changed_its_day_is_neither_lost_nor_there_twice(day: int, world: World) -> None:
+def test_row_moved_to_another_day_is_derived_once(day: int, world: World) -> None:
     spark, catalog = world.connections().spark(), world.connections().catalog
     opened = f"{world.topic.table}_opened"
     dimension = catalog.spark_name((NAMESPACE, opened))
@@ -215,7 +215,7 @@ def test_a_row_that_has_changed_its_day_is_neither_lost_nor_there_twice(day: int
 
 
 @pytest.mark.exhaustive
-def test_days_computed_at_once_beside_a_run_for_new_rows_are_right(world: World) -> None:
+def test_days_derived_beside_incremental_run_are_right(world: World) -> None:
     cut = f"daily(day, {START:%Y-%m-%d})"
     spec = orders(world, "days", "append", "SELECT id, at AS day FROM {source}", partitions=cut)
     expected: dict[int, list[Any]] = {}

@@ -86,7 +86,7 @@ def test_wrong_incremental_queries_are_refused_with_both_rows(world: World) -> N
     assert {name: text for name, text in found.items() if not re.search(shown, " ".join(text.split()))} == {}
 
 
-def test_a_wrong_query_is_refused_by_the_first_commit_and_a_right_one_never(world: World) -> None:
+def test_wrong_incremental_query_is_refused_at_first_commit(world: World) -> None:
     world.spec = world.topic.spec(LOOSE)
     # Of few records, half may be none whose answer is among the others.
     send(world, range(24))

@@ -42,7 +42,7 @@ def letters(see: View) -> list[tuple[int, str]]:
 
 @pytest.mark.exhaustive
 @pytest.mark.in_contract
-def test_new_fields_at_every_depth_are_found_in_the_pass_that_writes(
+def test_new_nested_fields_are_added_while_writing(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -226,7 +226,7 @@ def test_or_fail_the_run(new_topic: NewTopic, connections: NewConnections, view:
     assert list(view(spec).table.metadata.refs) == ["main"]
 
 
-def test_a_frozen_table_refuses_and_one_that_ignores_new_fields_says_so(
+def test_new_fields_are_refused_when_frozen_or_reported(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -362,7 +362,7 @@ def test_the_layout_follows_the_settings(new_topic: NewTopic, connections: NewCo
 
 
 @pytest.mark.exhaustive
-def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more_pass(
+def test_new_field_beside_renamed_nested_ones_is_added(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, staged = new_topic(), list[str]()
@@ -433,7 +433,7 @@ def test_a_table_is_not_made_with_more_columns_than_the_bound(new_topic: NewTopi
     ingest(topic.spec(None, max_columns=60), connections(), "run-2")
 
 
-def test_what_a_refused_commit_did_to_the_columns_stays_and_changes_no_row(
+def test_columns_of_refused_commit_stay_and_are_null(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -462,7 +462,7 @@ def test_what_a_refused_commit_did_to_the_columns_stays_and_changes_no_row(
 
 
 @pytest.mark.exhaustive
-def test_a_column_that_somebody_drops_by_hand_stops_no_run_and_comes_back_with_the_records_that_have_it(
+def test_column_dropped_by_hand_returns_with_its_records(
     new_topic: Callable[..., Topic], connections: Callable[[], Connections], view: Callable[[TopicTable], View]
 ) -> None:
     topic = new_topic()

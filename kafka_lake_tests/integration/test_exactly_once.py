@@ -80,7 +80,7 @@ def mixed(topic: Topic, count: int, partitions: int = 1) -> None:
 
 @pytest.mark.every_pair
 @pytest.mark.parametrize("step", ["audited", exhaustive("primary staged"), exhaustive("dead letters published")])
-def test_of_two_racing_runs_one_wins(
+def test_only_one_of_two_racing_runs_publishes(
     step: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -103,7 +103,7 @@ def test_of_two_racing_runs_one_wins(
     view(spec).assert_no_branches()
 
 
-def test_the_loser_of_a_race_takes_what_the_winner_left(
+def test_loser_of_a_race_reads_the_remaining_records(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -123,7 +123,7 @@ def test_the_loser_of_a_race_takes_what_the_winner_left(
 
 @pytest.mark.in_contract
 @pytest.mark.parametrize("step", ["planned", exhaustive("table created"), exhaustive("audited")])
-def test_a_race_for_the_very_first_commit(
+def test_race_for_the_first_commit_leaves_each_record_once(
     step: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -141,7 +141,9 @@ def test_a_race_for_the_very_first_commit(
 
 @pytest.mark.in_contract
 @pytest.mark.exhaustive
-def test_two_runs_at_once_without_choreography(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+def test_two_concurrent_runs_leave_each_record_once(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic(2)
     mixed(topic, 10, 2)
     spec = topic.spec(max_records_per_commit=4)
@@ -162,19 +164,18 @@ def test_two_runs_at_once_without_choreography(new_topic: NewTopic, connections:
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.exhaustive_cases("primary staged-False", "primary published-True")
 @pytest.mark.in_contract
 @pytest.mark.parametrize(
     ("step", "visible"),
     [
-        ("primary staged", False),
+        exhaustive("primary staged", False),
         exhaustive("dead letters staged", False),
         exhaustive("audited", False),
         ("dead letters published", False),
-        ("primary published", True),
+        exhaustive("primary published", True),
     ],
 )
-def test_a_run_killed_at_any_step_is_completed_by_the_next(
+def test_run_killed_at_any_step_is_completed_by_the_next(
     step: str, visible: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Any
 ) -> None:
     topic = new_topic()
@@ -191,7 +192,7 @@ def test_a_run_killed_at_any_step_is_completed_by_the_next(
 
 
 @pytest.mark.exhaustive
-def test_dead_letters_of_a_killed_run_stay_single_if_others_come_between(
+def test_dead_letters_of_killed_run_stay_single_after_other_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Any
 ) -> None:
     """The dead-letter table's own position must never go back, whatever part of the topic the next commit is of."""
@@ -207,7 +208,7 @@ def test_dead_letters_of_a_killed_run_stay_single_if_others_come_between(
 
 
 @pytest.mark.exhaustive
-def test_dead_letters_of_a_killed_run_stay_single_if_the_next_cuts_smaller_commits(
+def test_dead_letters_of_killed_run_stay_single_in_small_commits(
     new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Any
 ) -> None:
     topic = new_topic(2)
@@ -249,7 +250,7 @@ ingest(TopicTable(topic, "it", table, schema="id bigint"), connections, "sigkill
 
 
 @pytest.mark.exhaustive
-def test_a_process_killed_by_sigkill_is_completed_by_the_next(
+def test_process_killed_by_sigkill_is_completed_by_the_next(
     new_topic: NewTopic, connections: NewConnections, view: NewView, broker: Any, lake_home: Path
 ) -> None:
     topic = new_topic(2)
@@ -277,7 +278,9 @@ def test_a_process_killed_by_sigkill_is_completed_by_the_next(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_partitions_added_while_a_run_is_on(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+def test_partitions_added_during_a_run_are_read_by_the_next(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic(3)
     topic.send_ids(range(6), 3)
     spec = topic.spec()
@@ -300,7 +303,7 @@ def compact_files(spark_resource: Any, see: View) -> None:
 
 
 @pytest.mark.in_contract
-def test_a_compaction_between_two_runs(
+def test_run_after_a_compaction_continues_at_its_position(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
@@ -319,7 +322,7 @@ def test_a_compaction_between_two_runs(
 
 @pytest.mark.in_contract
 @pytest.mark.exhaustive
-def test_a_compaction_while_a_run_is_staging(
+def test_run_publishes_after_a_compaction_during_staging(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
@@ -345,7 +348,7 @@ def group_offset(topic: Topic, group: str) -> int | None:
     return None if offset < 0 else offset
 
 
-def test_the_consumer_group_follows_and_is_never_asked(
+def test_consumer_group_is_updated_and_never_read(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -362,7 +365,7 @@ def test_the_consumer_group_follows_and_is_never_asked(
     assert group_offset(topic, spec.group) == 3
 
 
-def test_a_recreated_topic_is_refused_and_nothing_changes(
+def test_recreated_topic_is_refused_and_changes_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -378,7 +381,7 @@ def test_a_recreated_topic_is_refused_and_nothing_changes(
     assert view(spec).fingerprint() == before
 
 
-def test_dead_letters_of_a_new_topic_are_not_taken_for_those_of_the_old(
+def test_dead_letters_of_recreated_topic_are_added(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     """The table was dropped, to start again with the recreated topic; its dead letters were kept."""
@@ -394,7 +397,7 @@ def test_dead_letters_of_a_new_topic_are_not_taken_for_those_of_the_old(
     assert sorted(letter["value"] for letter in view(spec).dead_letters()) == [b"new junk", b"old junk"]
 
 
-def test_records_lost_to_retention_stop_the_run_and_are_named(
+def test_records_lost_to_retention_stop_the_run_by_name(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -409,7 +412,7 @@ def test_records_lost_to_retention_stop_the_run_and_are_named(
     assert view(spec).fingerprint() == before
 
 
-def test_retention_that_strikes_between_plan_and_read_stops_the_run(
+def test_retention_between_plan_and_read_stops_the_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -428,7 +431,7 @@ def test_retention_that_strikes_between_plan_and_read_stops_the_run(
     assert view(spec).fingerprint() == before
 
 
-def test_a_run_told_to_go_on_takes_what_is_left_and_records_the_loss(
+def test_run_with_on_data_loss_continue_records_the_loss(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -448,7 +451,7 @@ def test_a_run_told_to_go_on_takes_what_is_left_and_records_the_loss(
     assert [f for f in ingest(spec, connections(), "run-3").findings() if not f.passed] == []
 
 
-def test_a_run_told_to_go_on_does_so_when_retention_strikes_between_plan_and_read(
+def test_on_data_loss_continue_holds_between_plan_and_read(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -469,7 +472,7 @@ def test_a_run_told_to_go_on_does_so_when_retention_strikes_between_plan_and_rea
     assert report.total("rows") == 3
 
 
-def test_a_recreated_topic_can_fill_the_same_table(
+def test_recreated_topic_continues_with_on_data_loss_continue(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -493,7 +496,7 @@ def test_a_recreated_topic_can_fill_the_same_table(
     assert not published["data_loss"].passed
 
 
-def test_rows_of_unknown_origin_are_not_added_to(
+def test_table_with_rows_of_unknown_origin_is_refused(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     """A table with rows, no position and no metadata column may hold the topic already: rows could double."""
@@ -515,7 +518,7 @@ OTHERS = pa.table({"id": pa.array([100, 101], pa.int64())})
 
 
 @pytest.mark.parametrize("whose", ["others made it", "we made it"])
-def test_a_table_that_has_rows_of_others_only_is_begun_as_a_new_one(
+def test_table_with_foreign_rows_starts_like_a_new_one(
     whose: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -545,7 +548,7 @@ def test_a_table_that_has_rows_of_others_only_is_begun_as_a_new_one(
     assert view(spec).ids() == [0, 1, 2, 100, 101]
 
 
-def test_a_table_with_rows_of_another_topic_is_not_taken_for_others(
+def test_copied_table_with_rows_of_other_topic_is_refused(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic, another = new_topic(), new_topic()
@@ -564,7 +567,7 @@ def test_a_table_with_rows_of_another_topic_is_not_taken_for_others(
 @pytest.mark.parametrize(
     "partitioned", [exhaustive((), id="whole"), pytest.param(("bucket(4, id)",), id="partitioned")]
 )
-def test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit(
+def test_run_commits_beside_a_constantly_faster_writer(
     partitioned: tuple[str, ...], new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -591,7 +594,7 @@ def test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit(
     assert all(finding.passed for finding in examine(spec, connections().catalog, connections().cluster))
 
 
-def test_what_was_written_for_another_schema_is_written_again(
+def test_batch_is_written_again_after_a_schema_change(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()

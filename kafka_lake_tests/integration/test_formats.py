@@ -178,7 +178,7 @@ def test_what_avro_cannot_be_is_a_dead_letter_with_its_reason(
     assert messages[8] == "The value begins with 0x03070A1B2C.", "not a byte that Glue's serializers write"
 
 
-def test_a_registry_that_is_down_fails_the_run_before_anything_is_staged(
+def test_unreachable_registry_fails_run_before_staging(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -250,7 +250,7 @@ def test_types_of_all_formats_may_be_mixed_in_one_topic(
 
 
 @pytest.mark.exhaustive
-def test_dead_letters_of_another_format_become_rows_once_the_settings_have_it(
+def test_dead_letters_become_rows_after_format_is_corrected(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -511,7 +511,7 @@ def test_types_within_themselves_are_columns_then_text(
     assert "parts.element: the type shop.Order contains itself, which no table can hold" in message
 
 
-def test_a_schema_that_no_table_can_have_is_named_with_its_reason(
+def test_unsupported_registry_schema_is_refused_with_reason(
     new_topic: NewTopic, connections: NewConnections, client: SchemaRegistryClient, schemas: SchemaRegistry
 ) -> None:
     topic = new_topic()

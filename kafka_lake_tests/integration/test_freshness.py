@@ -26,7 +26,7 @@ def ago(seconds: float) -> int:
     return int((time.time() - seconds) * 1000)
 
 
-def test_a_record_that_waits_too_long_shows_and_a_quiet_topic_is_fresh(
+def test_waiting_record_fails_freshness_and_idle_topic_passes(
     new_topic: Callable[..., Topic],
     connections: Callable[[], Connections],
     kafka_resource: KafkaResource,

@@ -141,7 +141,7 @@ def test_random_bytes_behind_real_schema_ids(
 
 
 @pytest.mark.exhaustive
-def test_random_records_of_random_schemas_read_back_equal_by_two_engines(
+def test_random_records_are_read_back_equal_by_two_engines(
     new_topic: NewTopic, connections: NewConnections, view: NewView, registry: EmbeddedRegistry
 ) -> None:
     topic, client, random_ = new_topic(2), SchemaRegistryClient({"url": registry.url}), random.Random(SEED)

@@ -126,7 +126,7 @@ def model(events: list[Event]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
-def test_a_history_is_that_of_all_events_whatever_dies_in_between(
+def test_history_of_random_changes_matches_model_after_kills(
     seed: int,
     new_topic: NewTopic,
     connections: NewConnections,
@@ -160,7 +160,7 @@ def second(number: float) -> datetime:
 
 
 @pytest.mark.exhaustive
-def test_versions_of_debezium_count_from_the_time_of_their_change_on(
+def test_debezium_versions_start_at_the_time_of_change(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, missing = new_topic(2), "__debezium_unavailable_value"
@@ -247,6 +247,7 @@ def test_a_history_goes_with_the_columns_of_its_records(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_a_late_change_fills_in_a_column_that_was_not_there(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -336,6 +337,7 @@ def test_nothing_is_published_if_the_table_has_a_change_twice(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3)])
 def test_current_rows_and_history_of_a_topic_agree(
     seed: int,

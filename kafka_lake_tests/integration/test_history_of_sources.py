@@ -165,7 +165,7 @@ def test_a_history_has_the_versions_that_the_database_had(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, exhaustive(3)])
-def test_changes_of_a_part_of_a_row_make_the_versions_that_they_tell(
+def test_partial_changes_of_a_source_make_history_versions(
     seed: int, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, chance = new_topic(3), random.Random(seed)

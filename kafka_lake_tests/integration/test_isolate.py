@@ -28,7 +28,7 @@ def fast(topic: Topic, ids: range, partitions: int) -> None:
 
 
 @pytest.mark.exhaustive
-def test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter(
+def test_one_poisonous_record_of_thousand_is_a_dead_letter(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, said = new_topic(2), list[str]()
@@ -102,7 +102,7 @@ def test_what_is_known_to_be_a_system_is_never_a_records_fault(
     assert connections().catalog.table(spec.dead_letter_table) is None
 
 
-def test_a_transform_that_asks_for_a_column_which_is_not_there_is_no_records_fault(
+def test_transform_of_missing_column_stops_the_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()

@@ -36,6 +36,7 @@ from kafka_lake.errors import (
     UnknownTopicError,
 )
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake_tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -131,8 +132,7 @@ def refusal(
     return failed.value, time.monotonic() - began
 
 
-@pytest.mark.exhaustive_cases("topics")
-@pytest.mark.parametrize("question", [topics, watermarks])
+@pytest.mark.parametrize("question", [exhaustive(topics), watermarks])
 def test_a_wrong_password_is_told_in_seconds(question: Callable[[KafkaCluster], Any], port: int) -> None:
     error, seconds = refusal(question, secured(port, "guest", WRONG), PATIENCE)
     assert type(error) is AuthenticationError
@@ -142,14 +142,14 @@ def test_a_wrong_password_is_told_in_seconds(question: Callable[[KafkaCluster], 
     assert seconds < QUICK
 
 
-def test_a_mechanism_that_the_broker_lacks_is_told_with_those_it_has(port: int) -> None:
+def test_unsupported_mechanism_is_refused_with_supported_ones(port: int) -> None:
     error, seconds = refusal(watermarks, secured(port, *GUEST, **{"sasl.mechanism": "SCRAM-SHA-512"}), PATIENCE)
     assert type(error) is AuthenticationError
     assert "supported mechanisms: PLAIN" in str(error)
     assert seconds < QUICK
 
 
-def test_a_refusal_shorter_than_a_question_may_take_is_told_as_well(port: int) -> None:
+def test_short_broker_refusal_is_reported(port: int) -> None:
     error, _ = refusal(watermarks, secured(port, "guest", WRONG), 1.0)
     assert type(error) is AuthenticationError
 
@@ -180,7 +180,7 @@ def test_a_group_that_the_user_may_not_write_is_told(port: int) -> None:
     assert "doesn't allow READ on group lake to user guest" in str(error)
 
 
-def test_who_may_only_read_a_topic_is_told_where_its_log_was_cut_off(port: int) -> None:
+def test_reader_without_other_rights_is_told_of_truncated_log(port: int) -> None:
     """No right on a group is needed, and none is there."""
     admin = AdminClient({**secured(port, *ADMIN), "log_level": 0})
     admin.create_topics([NewTopic("shared", 2, 1)])["shared"].result(20)
@@ -228,8 +228,7 @@ def test_who_may_is_answered(port: int) -> None:
         cluster.watermarks_of(f"nothing-{uuid.uuid4().hex}")
 
 
-@pytest.mark.exhaustive_cases("topics")
-@pytest.mark.parametrize("question", [topics, watermarks])
+@pytest.mark.parametrize("question", [exhaustive(topics), watermarks])
 def test_a_port_where_nothing_listens_is_named_with_the_reason(question: Callable[[KafkaCluster], Any]) -> None:
     dead = free_port()
     error, _ = refusal(question, secured(dead, *GUEST), 2.5)
@@ -239,8 +238,7 @@ def test_a_port_where_nothing_listens_is_named_with_the_reason(question: Callabl
     assert "after" not in str(error)
 
 
-@pytest.mark.exhaustive_cases("topics")
-@pytest.mark.parametrize("question", [topics, watermarks])
+@pytest.mark.parametrize("question", [exhaustive(topics), watermarks])
 def test_brokers_that_are_all_down_are_given_up_early(question: Callable[[KafkaCluster], Any]) -> None:
     cluster = KafkaCluster({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, PATIENCE)
     with pytest.raises(KafkaError, match="Connection refused"):
@@ -248,8 +246,7 @@ def test_brokers_that_are_all_down_are_given_up_early(question: Callable[[KafkaC
     assert cluster._patience() < PATIENCE / 2
 
 
-@pytest.mark.exhaustive_cases("topics")
-@pytest.mark.parametrize("question", [topics, watermarks])
+@pytest.mark.parametrize("question", [exhaustive(topics), watermarks])
 def test_who_accepts_connections_and_is_silent_is_given_up_early(
     question: Callable[[KafkaCluster], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

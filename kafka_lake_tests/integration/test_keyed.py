@@ -123,7 +123,7 @@ def test_a_change_may_tell_some_columns_and_leave_the_others(
 
 
 @pytest.mark.exhaustive
-def test_a_partial_change_that_marks_a_row_leaves_the_other_columns(
+def test_partial_soft_delete_leaves_other_columns(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     """However the records are cut into batches."""
@@ -212,8 +212,7 @@ def test_a_key_may_get_more_fields_and_wider_ones(
     assert rows(view(wide), "v") == [("new",)]
 
 
-@pytest.mark.exhaustive_cases("False-0:4-left0")
-@pytest.mark.parametrize("write", ["upsert", "history"])
+@pytest.mark.parametrize("write", ["upsert", exhaustive("history")])
 def test_what_is_read_again_from_before_a_tombstone_stays_gone(
     write: Any, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -241,7 +240,7 @@ def test_what_is_read_again_from_before_a_tombstone_stays_gone(
 
 
 @pytest.mark.exhaustive
-def test_a_tombstone_is_newer_than_what_came_before_it_in_its_partition(
+def test_tombstone_is_newer_than_earlier_records_of_partition(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     """However the records are cut into batches: once each by itself, once all at once."""
@@ -268,9 +267,9 @@ def test_a_tombstone_is_newer_than_what_came_before_it_in_its_partition(
         assert {row["id"] for row in view(spec).rows()} == ends, "each by itself" if cut else "all at once"
 
 
-@pytest.mark.exhaustive_cases("False")
-@pytest.mark.parametrize("others", [False, exhaustive(True)])
-def test_a_change_that_finds_what_it_lacked_once_a_run_has_died_is_no_dead_letter_any_more(
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("others", [False, True])
+def test_change_completed_after_killed_run_leaves_dead_letters(
     others: bool,
     new_topic: NewTopic,
     connections: NewConnections,
@@ -351,7 +350,7 @@ def test_columns_of_debezium_keep_what_was_not_told(
 
 
 @pytest.mark.exhaustive
-def test_a_row_that_needs_a_new_column_has_what_a_later_change_leaves_out(
+def test_row_with_new_column_keeps_values_not_sent_later(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, text = new_topic(1), DEFAULT_PLACEHOLDER
@@ -377,7 +376,7 @@ def test_a_row_that_needs_a_new_column_has_what_a_later_change_leaves_out(
 
 
 @pytest.mark.exhaustive
-def test_a_change_that_makes_its_batch_fail_becomes_a_dead_letter(
+def test_change_that_fails_its_batch_becomes_a_dead_letter(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -429,7 +428,7 @@ def test_what_a_source_calls_its_columns_means_nothing(
 
 
 @pytest.mark.exhaustive
-def test_a_key_that_was_deleted_in_another_partition_stops_the_run(
+def test_key_deleted_in_another_partition_stops_the_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -510,7 +509,7 @@ def test_random_changes_end_as_a_model_in_memory(
 
 
 @pytest.mark.exhaustive
-def test_the_columns_of_a_records_key_may_be_called_otherwise_in_the_table(
+def test_key_columns_may_be_renamed_in_the_table(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -607,8 +606,7 @@ def test_the_table_is_what_the_database_is(
         assert view(spec).dead_letters() == []
 
 
-@pytest.mark.exhaustive_cases("deletes published")
-@pytest.mark.parametrize("step", ["deletes published", "primary staged", exhaustive("audited")])
+@pytest.mark.parametrize("step", [exhaustive("deletes published"), "primary staged", exhaustive("audited")])
 def test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be(
     step: str,
     new_topic: NewTopic,
@@ -635,7 +633,7 @@ def test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be(
 
 
 @pytest.mark.exhaustive
-def test_a_topic_is_read_again_without_harm_and_by_todays_settings(
+def test_upsert_replay_applies_current_settings(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -654,7 +652,7 @@ def test_a_topic_is_read_again_without_harm_and_by_todays_settings(
     assert rows(view(spec), "v") == [("y",)]
 
 
-@pytest.mark.exhaustive_cases("ignore-left1", "soft-left0")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("deletes", "left"),
     [("soft", [("a", True), ("b", False)]), ("ignore", [("a", None), ("b", None)])],
@@ -676,6 +674,7 @@ def test_deletes_as_the_settings_say(
     assert found == left
 
 
+@pytest.mark.exhaustive
 def test_order_by_set_later_counts_from_then_on(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -10,6 +10,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_keyed import debezium, rows
 from kafka_lake_tests.written_by import by
 
@@ -51,7 +52,7 @@ def test_a_field_that_is_left_out_never_becomes_a_column(
 
 
 @pytest.mark.exhaustive
-def test_a_table_that_has_the_column_is_refused_until_it_is_dropped(
+def test_table_with_excluded_column_is_refused_until_dropped(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -101,8 +102,7 @@ def test_declared_column_that_is_left_out_tells_deletes(
     assert rows(view(spec), "id", "a", "b") == [(1, "a11", "b11"), (3, "a3", "b3")]
 
 
-@pytest.mark.exhaustive_cases("False")
-@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize("arrow", [True, exhaustive(False)])
 def test_rows_that_are_appended_lack_it_too(
     arrow: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

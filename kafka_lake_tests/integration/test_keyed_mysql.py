@@ -14,6 +14,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import Envelope, TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -103,8 +104,7 @@ def key_of(kind: Envelope, row: dict[str, Any]) -> bytes | None:
     return json.dumps({"database": "shop", "table": "t", **{f"pk.{name}": row[name] for name in KEY}}).encode()
 
 
-@pytest.mark.exhaustive_cases("canal-1")
-@pytest.mark.parametrize(("kind", "partitions"), [("maxwell", 2), ("canal", 1)])
+@pytest.mark.parametrize(("kind", "partitions"), [("maxwell", 2), exhaustive("canal", 1)])
 def test_the_table_is_what_the_source_is(
     kind: Envelope, partitions: int, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -182,8 +182,7 @@ def test_columns_of_the_row_may_tell_the_order(new_topic: NewTopic, connections:
     assert sorted((row["a"], row["v"]) for row in view(spec).rows()) == [(4, 4), (5, 6), (6, 5)]
 
 
-@pytest.mark.exhaustive_cases("canal")
-@pytest.mark.parametrize("kind", ["maxwell", "canal"])
+@pytest.mark.parametrize("kind", ["maxwell", exhaustive("canal")])
 def test_records_that_tell_no_key_stop_the_first_run(
     kind: Envelope, new_topic: NewTopic, connections: NewConnections
 ) -> None:

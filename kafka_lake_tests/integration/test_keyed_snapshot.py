@@ -86,7 +86,7 @@ def test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("step", ["deletes published", exhaustive("primary staged"), exhaustive("audited")])
-def test_a_snapshot_of_several_commits_may_be_killed_and_one_that_lacks_too_much_stops_the_run(
+def test_killed_snapshot_completes_and_short_one_stops_the_run(
     step: str,
     new_topic: NewTopic,
     connections: NewConnections,
@@ -183,7 +183,7 @@ def test_the_table_is_what_the_database_is_after_each_snapshot(
 
 
 @pytest.mark.exhaustive
-def test_one_batch_may_have_several_snapshots_and_what_is_sent_once_more(
+def test_one_batch_may_have_several_source_snapshots(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -218,7 +218,7 @@ def test_one_batch_may_have_several_snapshots_and_what_is_sent_once_more(
 
 
 @pytest.mark.exhaustive
-def test_a_newer_change_that_stands_for_a_row_of_the_snapshot_is_read_before_rows_go(
+def test_changes_replacing_snapshot_rows_are_read_before_deletes(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -266,7 +266,7 @@ def test_a_record_that_is_a_dead_letter_may_be_of_any_row(
 
 
 @pytest.mark.exhaustive
-def test_a_snapshot_whose_beginning_was_not_read_takes_nothing_away(
+def test_snapshot_without_its_beginning_deletes_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -283,7 +283,7 @@ def test_a_snapshot_whose_beginning_was_not_read_takes_nothing_away(
     assert any("ended in partition 0 at offset 5 began before" in each for each in said)
 
 
-def test_a_truncate_and_a_snapshot_take_what_is_older_than_the_newer_of_them(
+def test_truncate_and_snapshot_delete_only_older_rows(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -313,7 +313,7 @@ def test_several_partitions_are_refused(new_topic: NewTopic, connections: NewCon
 
 
 @pytest.mark.exhaustive
-def test_rows_of_one_table_do_not_go_since_another_one_lacks_them(
+def test_snapshot_of_one_table_deletes_no_rows_of_another(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)

@@ -83,7 +83,7 @@ class Model:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4), exhaustive(5)])
-def test_the_table_is_what_the_model_is_whatever_partition_comes_first(
+def test_truncated_table_matches_model_in_any_partition_order(
     seed: int, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, model = new_topic(3), Model(random.Random(seed))
@@ -100,7 +100,7 @@ def test_the_table_is_what_the_model_is_whatever_partition_comes_first(
     assert rows(view(spec), "id", "v") == model.rows()
 
 
-def test_a_truncate_in_the_midst_of_a_batch_takes_what_is_older_than_it(
+def test_truncate_within_batch_deletes_only_older_rows(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -138,7 +138,7 @@ def test_a_truncate_in_the_midst_of_a_batch_takes_what_is_older_than_it(
 
 
 @pytest.mark.exhaustive
-def test_a_value_that_was_not_sent_is_not_taken_from_a_row_before_the_truncate(
+def test_value_not_sent_is_not_taken_from_before_truncate(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -155,9 +155,9 @@ def test_a_value_that_was_not_sent_is_not_taken_from_a_row_before_the_truncate(
     assert [(each["offset"], each["error_class"]) for each in view(spec).dead_letters()] == [(3, "value_not_sent")]
 
 
-@pytest.mark.exhaustive_cases("deletes published")
-@pytest.mark.parametrize("step", ["deletes published", exhaustive("primary staged"), exhaustive("audited")])
-def test_a_run_killed_at_a_step_leaves_the_table_as_it_was_and_the_next_one_empties_it(
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("step", ["deletes published", "primary staged", "audited"])
+def test_truncate_of_killed_run_is_applied_by_the_next(
     step: str,
     new_topic: NewTopic,
     connections: NewConnections,
@@ -222,7 +222,7 @@ def test_an_order_of_offsets_alone_is_enough_in_one_partition(
 
 
 @pytest.mark.exhaustive
-def test_without_an_order_across_partitions_the_run_stops_at_the_record(
+def test_truncate_without_order_across_partitions_stops_the_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)

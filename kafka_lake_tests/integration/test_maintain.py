@@ -47,7 +47,7 @@ def filled(topic: Topic, spec: TopicTable, connections: NewConnections, commits:
         ingest(spec, connections(), f"run-{number}")
 
 
-def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else(
+def test_compaction_and_expiry_keep_the_position(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -89,7 +89,7 @@ def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else
     assert not any(each.needs.compaction for each in due(spec, connections()))
 
 
-@pytest.mark.exhaustive_cases("2", "3")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("version", "write"), [("2", "upsert"), ("3", "history")])
 def test_keyed_tables_lose_their_delete_files_and_no_row(
     version: str, write: Any, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -125,7 +125,7 @@ def test_keyed_tables_lose_their_delete_files_and_no_row(
 
 
 @pytest.mark.parametrize("write", [exhaustive("append"), "upsert"])
-def test_a_compaction_in_the_midst_of_a_commit_has_it_planned_again(
+def test_commit_is_planned_again_after_a_compaction(
     write: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -176,7 +176,7 @@ def test_merges_and_compactions_at_the_same_time_both_get_on(
     assert all(isinstance(each, TableError) or "conflict" in str(each).lower() for each in refused), refused
 
 
-def test_the_sensor_asks_for_it_where_it_is_due_and_the_run_tells_what_it_did(
+def test_sensor_requests_due_maintenance_and_run_reports_it(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -224,7 +224,8 @@ def test_the_sensor_asks_for_it_where_it_is_due_and_the_run_tells_what_it_did(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_a_table_that_others_have_created_is_maintained_only_if_told_so(
+@pytest.mark.exhaustive
+def test_foreign_table_is_maintained_only_when_enabled(
     new_topic: NewTopic, connections: NewConnections, view: NewView, command_line: Any
 ) -> None:
     topic = new_topic(2)
@@ -246,6 +247,7 @@ def test_a_table_that_others_have_created_is_maintained_only_if_told_so(
     assert command_line([told], "maintain", "--all").exit_code == 1
 
 
+@pytest.mark.exhaustive
 def test_what_a_compaction_cannot_help_is_not_asked_for_again(new_topic: NewTopic, connections: NewConnections) -> None:
     """A file in each partition: there is nothing to put together."""
     topic = new_topic()
@@ -286,7 +288,8 @@ def test_by_default_a_fifth_of_deleted_rows_is_enough(
     assert maintain(spec, connections()) == []
 
 
-def test_small_files_are_wanted_or_broken_and_the_rest_is_done_all_the_same(
+@pytest.mark.exhaustive
+def test_maintenance_continues_after_a_table_fails(
     new_topic: NewTopic, connections: NewConnections, view: NewView, command_line: Any
 ) -> None:
     topics = [new_topic(), new_topic()]
@@ -307,7 +310,7 @@ def test_small_files_are_wanted_or_broken_and_the_rest_is_done_all_the_same(
     assert table_health(view(broken).table).snapshots == 1
 
 
-def test_expiry_forgets_no_loss_and_takes_no_dead_letter_for_a_crash_s(
+def test_expiry_keeps_recorded_losses_and_dead_letters(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()

@@ -67,7 +67,7 @@ def test_a_position_that_expired_is_rebuilt_from_the_rows(
 
 
 @pytest.mark.exhaustive
-def test_a_position_is_not_rebuilt_from_dead_letters_whose_rows_are_missing(
+def test_position_is_not_recovered_from_unpublished_letters(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -95,7 +95,7 @@ def test_a_position_is_not_rebuilt_from_dead_letters_whose_rows_are_missing(
         ({"start": "latest"}, r"of partitions \[1\] there are no rows"),
     ],
 )
-def test_a_position_that_cannot_be_rebuilt_with_certainty_is_refused(
+def test_position_that_cannot_be_recovered_is_refused(
     settings: dict[str, Any], problem: str, new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic(2)
@@ -113,9 +113,8 @@ def test_a_position_that_cannot_be_rebuilt_with_certainty_is_refused(
     assert view(spec).position() == {0: 2, 1: 0}
 
 
-@pytest.mark.exhaustive_cases("expired")
-@pytest.mark.parametrize("how", ["expired", "rolled back"])
-def test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_again_in_silence(
+@pytest.mark.parametrize("how", [exhaustive("expired"), "rolled back"])
+def test_empty_table_started_at_latest_is_not_restarted(
     how: str, new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
@@ -176,7 +175,7 @@ def only_the_head_stays(table: Table) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_first_run_that_died_with_its_first_position_staged_is_completed_by_the_next(
+def test_first_run_killed_with_staged_position_is_completed(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -259,7 +258,7 @@ def test_a_table_that_was_dropped_is_filled_from_the_start(
 
 
 @pytest.mark.exhaustive
-def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_from_the_start(
+def test_table_dropped_during_staging_is_filled_from_start(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
@@ -277,7 +276,7 @@ def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_from_the_start
 
 
 @pytest.mark.in_contract
-def test_a_table_that_was_replaced_by_others_goes_on_where_its_rows_end(
+def test_replaced_table_continues_after_its_last_row(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
@@ -291,7 +290,7 @@ def test_a_table_that_was_replaced_by_others_goes_on_where_its_rows_end(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_a_column_renamed_by_hand_keeps_its_values_and_the_topics_gets_a_new_one(
+def test_column_renamed_by_hand_keeps_values_and_is_added_again(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
@@ -306,7 +305,7 @@ def test_a_column_renamed_by_hand_keeps_its_values_and_the_topics_gets_a_new_one
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_a_required_column_renamed_by_hand_is_refused_before_anything_is_staged(
+def test_required_column_renamed_by_hand_is_refused(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
@@ -324,7 +323,7 @@ def test_a_required_column_renamed_by_hand_is_refused_before_anything_is_staged(
 # Where dropping a table takes its files along, none can be registered as another.
 @pytest.mark.exhaustive
 @pytest.mark.pairs("sqlite_files", "postgres_files", "postgres_s3", "glue_s3")
-def test_a_table_whose_snapshots_tell_no_totals_is_not_taken_for_empty(
+def test_table_without_snapshot_totals_is_not_seen_as_empty(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
@@ -372,11 +371,9 @@ def test_the_table_alone_is_enough_to_resume(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.exhaustive_cases("primary staged")
+@pytest.mark.exhaustive
 @pytest.mark.in_contract
-@pytest.mark.parametrize(
-    "step", ["primary staged", exhaustive("dead letters staged"), exhaustive("dead letters published")]
-)
+@pytest.mark.parametrize("step", ["primary staged", "dead letters staged", "dead letters published"])
 def test_the_next_run_sweeps_the_branches_of_a_dead_one(
     step: str,
     new_topic: NewTopic,
@@ -400,7 +397,7 @@ def test_the_next_run_sweeps_the_branches_of_a_dead_one(
     }
 
 
-def test_a_branch_that_could_still_be_published_is_spared_until_it_is_old(
+def test_publishable_branch_is_kept_until_it_is_old(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
@@ -435,7 +432,7 @@ def test_a_live_run_survives_a_clean_up_with_the_default_age(
 
 
 @pytest.mark.in_contract
-def test_files_that_no_snapshot_knows_are_removed_and_all_others_stay(
+def test_clean_removes_only_files_outside_all_snapshots(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()

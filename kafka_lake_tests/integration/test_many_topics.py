@@ -68,7 +68,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 @pytest.mark.exhaustive
-def test_tables_that_values_get_are_assets_once_they_are_refreshed(
+def test_tables_by_value_are_assets_after_refresh(
     project: Project,
     broker: EmbeddedBroker,
     catalog_resource: CatalogResource,

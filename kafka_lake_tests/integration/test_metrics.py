@@ -162,7 +162,7 @@ def test_each_value_is_what_was_produced_and_written(
     assert found.of("losses", **labels, reason="skipped") == 1
 
 
-def test_the_records_of_a_keyed_table_are_changes_deletes_and_dead_letters(
+def test_metrics_of_upsert_table_count_changes_and_deletes(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -188,7 +188,7 @@ def test_the_records_of_a_keyed_table_are_changes_deletes_and_dead_letters(
 
 
 @pytest.mark.exhaustive
-def test_a_broker_that_dies_takes_its_topics_values_away_and_no_others(
+def test_dead_broker_removes_only_metrics_of_its_topics(
     new_topic: NewTopic,
     catalog_resource: CatalogResource,
     kafka_resource: KafkaResource,

@@ -67,11 +67,12 @@ def test_a_namespace_and_a_table_may_be_called_anything(
     all_that_can_be_done(topic, spec, connections, view)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [exhaustive("shop.orders-v1", id="dots"), exhaustive("-._", id="signs"), pytest.param("x" * 249, id="longest")],
 )
-def test_the_shortest_document_makes_a_table_of_a_topic_of_any_name(
+def test_shortest_document_fills_table_of_any_topic_name(
     name: str, new_topic: Callable[..., Topic], connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(called=name)

@@ -12,6 +12,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.written_by import by
 
 pytestmark = pytest.mark.integration
@@ -33,8 +34,7 @@ def notes(report: RunReport) -> list[tuple[str, str, str]]:
     return [(n.column, n.what, n.why) for n in finding.changes]
 
 
-@pytest.mark.exhaustive_cases("False")
-@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize("arrow", [True, exhaustive(False)])
 def test_declared_columns_take_fields_in_another_case(
     arrow: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

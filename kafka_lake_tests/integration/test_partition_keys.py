@@ -40,9 +40,7 @@ def known(folder: Path, topic: Topic) -> Sequence[str]:
         return instance.get_dynamic_partitions(str(partitions_of(topic.name).name))
 
 
-def test_a_fresh_deployments_first_command_registers_the_partitions_of_all_topics(
-    new_topic: NewTopic, run: Run, tmp_path: Path
-) -> None:
+def test_first_command_registers_partitions_of_all_topics(new_topic: NewTopic, run: Run, tmp_path: Path) -> None:
     asked, other, gone = new_topic(3), new_topic(12), new_topic()
     gone.delete()
     result = run([each.spec() for each in (asked, other, gone)], "status", asked.name, "--json")

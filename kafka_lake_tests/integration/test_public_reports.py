@@ -304,7 +304,7 @@ def test_dropped_table_of_one_kind_is_filled_and_nothing_doubles(
 
 
 @pytest.mark.exhaustive
-def test_expired_snapshots_and_compaction_by_others_change_nothing(
+def test_expiry_and_compaction_by_other_tools_change_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     """[iceberg#6579, #15046, paimon#8964: maintenance by other tools loses the offsets, or brings rows back]."""

@@ -91,7 +91,7 @@ def test_dead_letters_deleted_by_others_beside_an_older_file(
 
 @pytest.mark.exhaustive
 @pytest.mark.in_contract
-def test_dead_letters_of_a_dead_run_are_reconciled_when_a_slower_run_publishes(
+def test_dead_letters_of_killed_run_are_reconciled_by_slower_run(
     new_topic: Any,
     connections: Any,
     view: Any,

@@ -88,7 +88,7 @@ def id_of(record: bytes | None) -> int:
 
 
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])
-def test_what_a_serializer_registered_is_found_by_the_id_in_its_record(
+def test_schema_is_found_by_the_id_in_its_record(
     kind: str, client: SchemaRegistryClient, schemas: SchemaRegistry, subject: str
 ) -> None:
     text = json.dumps(ORDER if kind == "AVRO" else ORDER_AS_JSON)
@@ -113,7 +113,7 @@ def test_what_the_protobuf_serializer_registered_is_a_descriptor(
     assert "Int64Value" in {message.name for message in described.message_type}
 
 
-def test_protobuf_registered_as_text_is_text_and_brings_what_it_imports(
+def test_protobuf_schema_text_brings_its_imports(
     client: SchemaRegistryClient, schemas: SchemaRegistry, subject: str
 ) -> None:
     money = 'syntax = "proto3";\npackage shop;\n\nmessage Money {\n  int64 cents = 1;\n}\n'
@@ -126,7 +126,7 @@ def test_protobuf_registered_as_text_is_text_and_brings_what_it_imports(
     assert "message Money" in found.references["money.proto"]
 
 
-def test_references_come_transitively_and_each_before_those_that_refer_to_it(
+def test_schema_references_come_before_their_users(
     client: SchemaRegistryClient, schemas: SchemaRegistry, subject: str
 ) -> None:
     """Order → Line, Money; Line → Product, Money; Product → Money."""
@@ -219,7 +219,7 @@ def nothing_to_start() -> Iterator[None]:
 
 
 @pytest.mark.exhaustive
-def test_schemas_survive_a_kill_and_a_registry_that_is_down_is_told_at_once(tmp_path: Path) -> None:
+def test_schemas_survive_kill_and_stopped_registry_is_reported(tmp_path: Path) -> None:
     registry = EmbeddedRegistry(tmp_path / "a folder; with marks")
     with registry:
         schemas = SchemaRegistry({"url": registry.url})
@@ -366,7 +366,7 @@ def test_a_reference_that_is_gone_is_named() -> None:
     assert server.asked[-1][0] == "/subjects/money-value/versions/3?deleted=true"
 
 
-def test_what_a_server_repeats_of_the_credentials_is_not_passed_on() -> None:
+def test_credentials_repeated_by_server_are_hidden() -> None:
     def repeat(_path: str, headers: Headers) -> Answer:
         return 401, json.dumps({"error_code": 401, "message": f"{headers['authorization']} is not bob:{SECRET}"})
 

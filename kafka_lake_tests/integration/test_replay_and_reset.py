@@ -59,7 +59,7 @@ def delete_before(topic: Topic, offset: int, partition: int = 0) -> None:
 
 @pytest.mark.in_contract
 @pytest.mark.exhaustive
-def test_records_read_again_are_swapped_for_what_todays_transform_gives(
+def test_replay_replaces_rows_by_the_current_transform_s(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -155,7 +155,7 @@ def test_a_replay_killed_at_any_step_leaves_every_record_once(
 
 
 @pytest.mark.exhaustive
-def test_a_replay_of_what_kafka_lost_is_refused_or_keeps_the_rows(
+def test_replay_of_lost_records_is_refused_or_keeps_rows(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -177,7 +177,7 @@ def test_a_replay_of_what_kafka_lost_is_refused_or_keeps_the_rows(
 
 
 @pytest.mark.exhaustive
-def test_rows_whose_records_were_compacted_away_are_not_swapped_for_nothing(
+def test_replay_keeps_rows_of_compacted_records(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     compacting = {
@@ -279,7 +279,7 @@ def test_dead_letters_move_into_the_table_exactly_once(
     [exhaustive("audited", "dead_letter_replay"), ("primary published", "ingest"),
      exhaustive("primary published", "dead_letter_replay"), exhaustive("dead letters reconciled", "ingest")],
 )  # fmt: skip
-def test_a_dead_letter_replay_killed_at_any_step_leaves_every_record_once(
+def test_killed_dead_letter_replay_leaves_every_record_once(
     step: str, nextrun: str, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any
 ) -> None:
     topic = new_topic()
@@ -357,7 +357,7 @@ def test_a_dead_letter_replay_while_records_come_in(
 
 
 @pytest.mark.exhaustive
-def test_a_rollback_behind_a_dead_letter_replay_brings_the_dead_letters_back(
+def test_rollback_of_dead_letter_replay_restores_dead_letters(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
@@ -377,7 +377,7 @@ def test_a_rollback_behind_a_dead_letter_replay_brings_the_dead_letters_back(
 
 
 @pytest.mark.exhaustive
-def test_a_reconciliation_that_loses_a_race_is_completed_by_the_next_run(
+def test_reconciliation_that_lost_a_race_is_completed_later(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()
@@ -410,7 +410,7 @@ def dead_letter_files(see: View) -> set[str]:
 
 
 @pytest.mark.exhaustive
-def test_reconciliation_rewrites_only_files_that_have_dead_letters_to_remove(
+def test_reconciliation_rewrites_only_the_affected_files(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -538,19 +538,16 @@ def test_a_recreated_topic_continues_after_a_reset(
     assert view(spec).ids() == [0, 1, 10]
 
 
-@pytest.mark.exhaustive_cases(
-    "settings1-True", "settings3-True", "settings2-False", "settings4-False", "settings5-True", "settings6-False"
-)
 @pytest.mark.parametrize(
     ("settings", "passes"),
     [
         ({"dead_letters": "fail"}, False),
-        ({"dead_letters": "skip"}, True),
-        ({"max_dead_letters": 1}, False),
-        ({"max_dead_letters": 2}, True),
-        ({"max_dead_letters": "39%"}, False),
-        ({"max_dead_letters": "40%"}, True),
-        ({"dead_letters": "skip", "max_dead_letters": 1}, False),
+        exhaustive({"dead_letters": "skip"}, True),
+        exhaustive({"max_dead_letters": 1}, False),
+        exhaustive({"max_dead_letters": 2}, True),
+        exhaustive({"max_dead_letters": "39%"}, False),
+        exhaustive({"max_dead_letters": "40%"}, True),
+        exhaustive({"dead_letters": "skip", "max_dead_letters": 1}, False),
     ],
 )
 def test_a_run_fails_beyond_its_limit_of_dead_letters(

@@ -39,10 +39,7 @@ class Restored:
     topics: dict[str, Topic]
 
     def spec(self, name: str) -> TopicTable:
-        topic = self.topics[name]
-        if name == "keyed":
-            return topic.spec("id bigint", write="upsert", key=("id",))
-        return topic.spec()
+        return self.topics[name].spec()
 
 
 def transaction(broker: EmbeddedBroker, topic: Topic, ids: range) -> None:
@@ -69,7 +66,7 @@ def restored(
             session = spark_resource.spark_session
             return Connections(kafka.cluster(), kafka.spark_options(), catalog_resource.open(), lambda: session)
 
-        names = ("refused", "accepted", "keyed", "transactions", "untouched", "shorter")
+        names = ("refused", "accepted", "transactions", "untouched", "shorter")
         topics = {
             name: Topic(
                 f"restored-{name}", f"restored_{name}_{uuid4().hex[:6]}", AdminClient(address), Producer(address)
@@ -153,14 +150,6 @@ def test_restored_log_of_transactions_is_refused(restored: Restored, view: NewVi
     reset(spec, restored.connections(), "all", "earliest")
     ingest(spec, restored.connections(), "anew")
     assert view(spec).ids() == [*range(4), *range(200, 208)]
-
-
-def test_restored_log_of_an_upsert_table_is_refused(restored: Restored, view: NewView) -> None:
-    spec = restored.spec("keyed")
-    with pytest.raises(DataLossError, match="partition 0 was replaced"):
-        ingest(spec, restored.connections(), "refused")
-    ingest(replace(spec, on_data_loss="continue"), restored.connections(), "accepted")
-    assert view(spec).ids() == [*range(8), *range(100, 103), *range(203, 208)]
 
 
 def test_restored_log_without_lost_records_goes_on(restored: Restored, view: NewView) -> None:

@@ -123,7 +123,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, connections: NewConnections) -> C
 
 
 @pytest.mark.exhaustive
-def test_each_record_is_in_the_table_of_its_route_once_whatever_kills_the_runs(
+def test_routed_records_come_once_after_kills_at_each_step(
     new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
 ) -> None:
     topic, chance = new_topic(2), random.Random(18)
@@ -187,6 +187,7 @@ def test_a_race_for_the_first_records_of_a_table(
     assert_all_once(spec, topic.ledger, view)
 
 
+@pytest.mark.exhaustive
 def test_each_table_is_reset_by_itself_and_swallows_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
 ) -> None:
@@ -271,9 +272,7 @@ def test_a_table_that_refuses_a_batch_stays_and_the_others_go_on(
     assert_all_once(spec_of(topic), topic.ledger, view)
 
 
-def test_odd_values_go_where_the_page_says_and_others_as_unmatched_says(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
+def test_odd_values_are_routed_as_documented(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(1)
 
     def to(name: str, **its: Any) -> TopicTable:

@@ -67,7 +67,7 @@ def expected(topic: Topic, tables: dict[str, str]) -> dict[str, list[tuple[int, 
 
 
 @pytest.mark.exhaustive
-def test_values_get_tables_up_to_a_limit_and_each_record_comes_once(
+def test_values_get_tables_up_to_the_limit(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -131,7 +131,7 @@ def test_values_get_tables_up_to_a_limit_and_each_record_comes_once(
     assert replay_dead_letters(more, connections(), "letters").moved == 0
 
 
-def test_each_table_of_a_source_is_a_keyed_table_in_a_namespace_that_is_allowed(
+def test_source_tables_become_upsert_tables_of_allowed_namespace(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)

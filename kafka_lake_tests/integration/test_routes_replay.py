@@ -28,6 +28,7 @@ def of_type(*types: str) -> When:
     return When(field="type", values=types)
 
 
+@pytest.mark.exhaustive
 def test_replay_moves_rows_and_dead_letters_that_no_table_takes(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

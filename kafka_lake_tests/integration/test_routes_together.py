@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.exhaustive
-def test_one_job_writes_the_tables_that_it_can_and_the_others_get_what_is_theirs(
+def test_one_spark_job_writes_tables_with_exclusive_conditions(
     new_topic: Callable[..., Topic],
     connections: Callable[[], Connections],
     view: Callable[[TopicTable], View],

@@ -50,7 +50,7 @@ def no_spark() -> Any:
 
 
 @pytest.mark.exhaustive
-def test_old_rows_and_dead_letters_go_and_nothing_else_whatever_happens_then(
+def test_expiry_deletes_only_old_rows_and_dead_letters(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(3)
@@ -199,6 +199,7 @@ def test_all_rows_have_gone_and_the_position_too(
     assert see.ids() == [2]
 
 
+@pytest.mark.exhaustive
 def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +250,7 @@ def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
     see.assert_no_branches()
 
 
-def test_an_expiry_that_is_killed_leaves_all_rows_and_the_next_one_deletes_them(
+def test_killed_row_expiry_deletes_nothing_until_the_next(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()

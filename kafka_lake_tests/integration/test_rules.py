@@ -166,7 +166,7 @@ def rules_are_kept(
     ],
     ids=["all kinds", "set apart", "by Spark"],
 )
-def test_what_breaks_rules_is_one_dead_letter_each_and_all_others_are_rows(
+def test_record_that_breaks_rules_is_one_dead_letter(
     rules: tuple[RuleEntry, ...],
     settings: dict[str, Any],
     new_topic: NewTopic,
@@ -219,9 +219,7 @@ def amounts(topic: Topic, values: list[Any], first: int = 0) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
+def test_failed_rule_publishes_nothing(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic, ddl = new_topic(), "id bigint, amount double"
     amounts(topic, [1.0, 2.0])
     ingest(topic.spec(ddl), connections(), "first")
@@ -268,6 +266,7 @@ def test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing(
     see.assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_row_on_which_an_expression_raises_an_error_is_found(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -284,7 +283,7 @@ def test_a_row_on_which_an_expression_raises_an_error_is_found(
 
 
 @pytest.mark.exhaustive
-def test_a_text_that_overflows_the_stack_of_rlike_is_found_and_spark_goes_on(
+def test_text_that_overflows_rlike_is_a_dead_letter(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -302,7 +301,7 @@ def test_a_text_that_overflows_the_stack_of_rlike_is_found_and_spark_goes_on(
 
 
 @pytest.mark.exhaustive
-def test_a_replay_of_dead_letters_compares_by_the_columns_of_today(
+def test_dead_letter_replay_compares_by_current_columns(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, ddl = new_topic(), "id bigint, amount double"
@@ -319,7 +318,7 @@ def test_a_replay_of_dead_letters_compares_by_the_columns_of_today(
 
 
 @pytest.mark.exhaustive
-def test_a_run_killed_between_its_publications_is_completed_by_the_next(
+def test_run_with_rules_killed_between_publications_is_completed(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()
@@ -351,6 +350,7 @@ def test_a_run_killed_between_its_publications_is_completed_by_the_next(
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("more", [False, exhaustive(True)])
 def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
     more: bool, new_topic: NewTopic, connections: NewConnections, view: NewView

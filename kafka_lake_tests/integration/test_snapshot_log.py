@@ -18,7 +18,8 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 
-def test_each_commit_of_a_table_tells_an_auditor_who_made_it_and_what_it_did(
+@pytest.mark.exhaustive
+def test_snapshot_log_names_author_and_operation_of_each_commit(
     new_topic: Callable[..., Topic],
     connections: Callable[[], Connections],
     view: Callable[[TopicTable], View],

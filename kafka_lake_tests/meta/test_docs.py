@@ -40,11 +40,11 @@ def test_generated_part_of_a_page_is_what_the_code_says(name: str) -> None:
     assert between.findall(path.read_text()) == [expected]
 
 
-def test_the_tutorial_reads_the_table_by_the_code_that_the_table_s_page_has() -> None:
+def test_tutorial_reads_table_by_code_of_the_table_page() -> None:
     assert _python_by_tool(DOCS / "tutorial.md") == how_to_read("lake", ("lake", "web_orders"))
 
 
-def test_the_readme_reads_a_table_by_the_code_that_the_table_s_page_has() -> None:
+def test_readme_reads_table_by_code_of_the_table_page() -> None:
     assert _python_by_tool(ROOT / "README.md") == how_to_read("lake", ("shop", "orders"))
 
 
@@ -65,7 +65,7 @@ def test_what_the_errors_say_of_retries_is_what_runs_do(error: type[KafkaLakeErr
     assert error.retry_helps == (error is PublishRefusedError or is_transient(error.__new__(error)))
 
 
-def test_the_page_of_change_data_capture_begins_with_the_document_of_the_demo() -> None:
+def test_cdc_page_begins_with_the_document_of_the_demo() -> None:
     page = (DOCS / "cdc.md").read_text()
     document = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     demo = yaml.safe_load((ROOT / "kafka_lake" / "defs" / "shop" / "customers" / "defs.yaml").read_text())

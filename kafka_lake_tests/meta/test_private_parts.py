@@ -144,7 +144,7 @@ def overridden(owner: type, names: set[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_no_class_of_ours_overrides_a_private_part_of_a_base_class() -> None:
+def test_no_class_overrides_a_private_part_of_a_base_class() -> None:
     assert not [each for owner, names in subclasses_of_others() for each in overridden(owner, names)]
 
 

@@ -45,7 +45,7 @@ def test_links_lead_to_the_same_page_on_the_site(hooks: ModuleType, page: str, m
     assert on_site(hooks, page, markdown) == shown
 
 
-def test_a_file_that_is_no_page_is_shown_by_the_code_host_if_there_is_one(hooks: ModuleType) -> None:
+def test_file_outside_the_site_is_linked_to_the_code_host(hooks: ModuleType) -> None:
     shown = on_site(hooks, "faq.md", "[a](../.env.example)", "https://code.example.com/kafka_lake/")
     assert shown == "[a](https://code.example.com/kafka_lake/blob/HEAD/.env.example)"
 

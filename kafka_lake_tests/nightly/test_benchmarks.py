@@ -73,7 +73,7 @@ def test_throughput_is_counted_verified_written_and_drawn(
 
 
 @pytest.mark.parametrize("name", ["pizza-orders-10-broken", "pizza-orders-10-wrong-type"])
-def test_records_that_cannot_be_rows_are_counted_where_they_are_kept(
+def test_benchmark_counts_dead_letters_where_they_are_kept(
     broker: EmbeddedBroker,
     connections: Callable[[], Connections],
     catalog_resource: CatalogResource,
@@ -175,7 +175,7 @@ def test_freshness_is_seen_from_outside(
 
 
 @pytest.mark.parametrize("case", [*freshness.CASES.values(), *compaction.CASES.values()], ids=lambda case: case.name)
-def test_the_deployments_of_freshness_are_ones_that_dagster_takes(case: freshness.Case, tmp_path: Path) -> None:
+def test_freshness_deployments_are_valid_for_dagster(case: freshness.Case, tmp_path: Path) -> None:
     case = replace(case, topics=2)
     freshness.write_project(case, tmp_path)
     written = yaml.safe_load((tmp_path / "fresh" / "defs" / "orders_1" / "defs.yaml").read_text())
@@ -206,7 +206,7 @@ def freshness_assets(folder: Path) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_a_backlog_is_read_once_though_its_run_is_killed_in_the_midst(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backlog_is_read_once_after_its_run_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("PYSPARK_GATEWAY", "SPARK_"))]:
         monkeypatch.delenv(name)
     said: list[str] = []
@@ -229,9 +229,7 @@ def test_a_backlog_is_read_once_though_its_run_is_killed_in_the_midst(monkeypatc
 
 
 @pytest.mark.timeout(900)
-def test_a_minute_with_everything_on_and_a_kill_leaves_each_record_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_soak_of_one_minute_leaves_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BROKER", "UI", "CONNECT", "REGISTRY"):
         monkeypatch.setenv(f"KAFKA_LAKE_{name}_PORT", str(free_port()))
     result = soak.measure(soak.Soak(minutes=1, rate=10, every=5, kill_every=20), tmp_path, print)

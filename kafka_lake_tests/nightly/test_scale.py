@@ -77,7 +77,7 @@ def test_a_record_of_ten_mebibytes_passes(
     assert [(r["id"], len(r["blob"])) for r in view(spec).rows()] == [(0, size), (1, size), (2, size)]
 
 
-def test_a_topic_with_nearly_everything_in_one_partition_is_read_by_all_cores(
+def test_skewed_partition_is_read_by_all_cores(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic(4)

@@ -123,7 +123,7 @@ def told_by_the_page_s_comparison(source: Source, view: View) -> str:
     return done.stdout
 
 
-def test_whatever_happens_the_table_is_what_the_database_is(
+def test_debezium_table_matches_the_database_after_faults(
     source: Source,
     capture: NewWorker,
     connections: NewConnections,
@@ -184,7 +184,7 @@ def test_the_shortest_document_gets_what_the_source_tells(
     assert {name: row[name] for name in VALUES} == {**VALUES, "price": 12.5, "bytes": "AP8="}
 
 
-def test_rows_without_a_schema_fit_the_columns_that_are_declared_for_them(
+def test_rows_without_schema_fit_declared_columns(
     source: Source, capture: NewWorker, connections: NewConnections, view: Callable[..., View]
 ) -> None:
     """As docs/upsert-tables.md says of them."""

@@ -121,7 +121,7 @@ def test_no_password_is_in_a_log_or_in_dagster_s_database(deployment: Deployment
             assert secret not in text, f"{name} is in {where}"
 
 
-def test_a_run_whose_host_vanished_is_noticed_and_the_next_one_takes_its_records(deployment: Deployment) -> None:
+def test_lost_host_fails_its_run_and_next_run_reads_its_records(deployment: Deployment) -> None:
     earlier = {run.run_id for run in deployment.runs()}
     until(lambda: all(run.ended for run in deployment.runs()), "the earlier runs to end", 400)
     deployment.produce(300, 100)

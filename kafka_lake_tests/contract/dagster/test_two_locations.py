@@ -40,7 +40,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         yield running
 
 
-def test_each_table_is_filled_while_the_other_has_a_run_in_flight(deployment: Deployment) -> None:
+def test_two_locations_fill_their_tables_at_the_same_time(deployment: Deployment) -> None:
     produced, enough = count(), threading.Event()
     made = 0
 

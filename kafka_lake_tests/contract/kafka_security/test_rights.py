@@ -71,7 +71,7 @@ def test_to_read_the_topic_is_all_that_a_run_needs(
 
 
 @pytest.mark.contract
-def test_the_lag_group_needs_a_right_of_its_own_and_nothing_else_fails_without_it(
+def test_missing_group_right_fails_only_the_lag_report(
     stranger, topic: str, secure_broker: SecureBroker, view: Callable[[TopicTable], View]
 ) -> None:
     secure_broker.grant("stranger", AclOperation.READ, topic)
@@ -111,9 +111,7 @@ def test_who_may_describe_and_not_read_is_told_by_spark(
 
 
 @pytest.mark.contract
-def test_who_may_not_read_is_told_so_where_records_are_looked_at_first(
-    stranger, topic: str, secure_broker: SecureBroker
-) -> None:
+def test_missing_read_right_is_reported_when_sampling(stranger, topic: str, secure_broker: SecureBroker) -> None:
     secure_broker.grant("stranger", AclOperation.DESCRIBE, topic)
     spec = replace(spec_of(topic), max_bytes_per_commit=1_000_000)
     error = refused(lambda: ingest(spec, replace(stranger, spark=no_spark), "run-1"))
@@ -123,9 +121,7 @@ def test_who_may_not_read_is_told_so_where_records_are_looked_at_first(
 
 
 @pytest.mark.contract
-def test_settings_of_a_topic_are_left_out_where_the_right_to_describe_them_is_missing(
-    stranger, topic: str, secure_broker: SecureBroker
-) -> None:
+def test_topic_settings_are_omitted_without_describe_right(stranger, topic: str, secure_broker: SecureBroker) -> None:
     secure_broker.grant("stranger", AclOperation.READ, topic)
     assert stranger.cluster.cleanup_policies([topic]) == {}
     secure_broker.grant("stranger", AclOperation.DESCRIBE_CONFIGS, topic)

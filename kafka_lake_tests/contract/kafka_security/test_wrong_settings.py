@@ -179,7 +179,7 @@ def test_what_is_told(
     assert "hush" not in str(failed.value) + repr(failed.value.__cause__) + "".join(capfd.readouterr())
 
 
-def test_a_password_that_is_changed_ends_spark_s_reading_with_an_error_that_says_so(
+def test_changed_password_ends_spark_read_with_clear_error(
     clients: Clients, secure_broker: SecureBroker, secured: Secured, topic: str
 ) -> None:
     from kafka_lake.error_classification import refused_by_kafka

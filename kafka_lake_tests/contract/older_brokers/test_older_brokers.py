@@ -55,7 +55,7 @@ def send_in_transaction(older: Kafka39 | Kafka28, topic: Topic, ids: list[int], 
     await_transactions(older.bootstrap_servers, {topic.name: topic.partitions()})
 
 
-def test_records_are_in_the_table_once_and_those_of_aborted_transactions_never(
+def test_old_broker_delivers_committed_records_once(
     older: Kafka39 | Kafka28, topic: Topic, fresh: Callable[[], Connections], view: NewView
 ) -> None:
     spec = topic.spec()

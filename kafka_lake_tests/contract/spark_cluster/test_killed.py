@@ -155,7 +155,7 @@ def test_an_executor_is_killed_during_a_write(
     assert_every_record_is_there_once(view(spec))
 
 
-def test_the_driver_is_killed_during_a_write_and_the_next_run_takes_over(
+def test_next_run_continues_after_driver_is_killed(
     cluster: Cluster, topic: Topic, view: Callable[[TopicTable], View]
 ) -> None:
     spec = topic.spec()
