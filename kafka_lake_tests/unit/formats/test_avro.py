@@ -173,12 +173,12 @@ def test_a_type_within_itself_is_refused() -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("null", "the type is null: there is nothing that could be a column."),
-        (["null"], "the type is null: there is nothing that could be a column."),
+        ("null", "the type is null, which no column can hold."),
+        (["null"], "the type is null, which no column can hold."),
         ("Unheard", 'the type is unknown: "Unheard".'),
         (record(a={"type": "map", "values": "b.C"}), 'a.value: the type is unknown: "b.C".'),
-        (7, "the type is no Avro type: 7."),
-        ({"name": "x"}, 'the type is no Avro type: {"name": "x"}.'),
+        (7, "the type isn't an Avro type: 7."),
+        ({"name": "x"}, "the type isn't an Avro type: {\"name\": \"x\"}."),
         ({"type": "array"}, 'the type has no items: {"type": "array"}.'),
         ({"type": "record", "name": "R"}, 'the type has no fields: {"type": "record", "name": "R"}.'),
         ({"type": "record", "name": "R", "fields": [{"name": "a"}]}, 'a: the type has no type: {"name": "a"}.'),
@@ -200,9 +200,9 @@ def test_what_is_refused_says_where_and_why(schema: Any, message: str) -> None:
 
 
 def test_text_that_is_no_schema_is_refused() -> None:
-    with pytest.raises(SchemaNotSupportedError, match=r"Avro: schema id 7 is no JSON: Expecting"):
+    with pytest.raises(SchemaNotSupportedError, match=r"Avro: schema id 7 isn't JSON: Expecting"):
         avro_type(WriterSchema("AVRO", "{", id=7))
-    with pytest.raises(SchemaNotSupportedError, match=r"Avro: the schema file refers to a\.avsc, which is no JSON"):
+    with pytest.raises(SchemaNotSupportedError, match=r"Avro: the schema file refers to a\.avsc, which isn't JSON"):
         avro_type(WriterSchema("AVRO", '"int"', {"a.avsc": "{"}))
 
 

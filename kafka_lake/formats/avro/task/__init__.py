@@ -1,1 +1,1 @@
-"""Avro datums become Arrow columns, by the schema that they were written with."""
+"""Decodes Avro values to Arrow columns, by the schema that they were written with."""

@@ -1,4 +1,4 @@
-"""Batches of Avro values become a table's columns, all values of a batch at once."""
+"""Decodes batches of Avro values to a table's columns, all values of a batch at once."""
 
 from collections.abc import Sequence
 
@@ -14,23 +14,23 @@ from kafka_lake.formats.task.error_classes import MALFORMED
 from kafka_lake.formats.task.fit import Errors, Fit
 
 VALUE = "value"
-"""The one column of values that are no records."""
+"""The one column of values that aren't records."""
 
 
 class AvroDecoder:
-    """Decodes batches of Avro values, in the binary encoding without any framing, that are all of one schema.
+    """Decodes Avro values of one schema, in the binary encoding without framing.
 
-    Malformed are: bytes that end before the value does, or go on after it (a sign of another schema); text that isn't
-    UTF-8; times and decimals beyond their type's range; dates and timestamps outside of the years 1 to 9999.
+    Malformed are values with missing or extra bytes, text that isn't UTF-8, times and decimals beyond their type's
+    range, and dates and timestamps outside of the years 1 to 9999.
 
     Args:
-        schema: The schema as JSON, each named type written out where it is first used.
+        schema: The schema as JSON, each named type defined where it is first used.
         columns: Those of the rows, see `kafka_lake.formats.task.columns`.
         label: What messages call the schema.
         max_bytes: Longer values are ``too_large`` and not decoded; None for no limit.
 
     Raises:
-        UnsupportedTypeError: If the schema is invalid, or can be no columns.
+        UnsupportedTypeError: If the schema is invalid, or no table can hold its values.
     """
 
     def __init__(self, schema: str, columns: Sequence[Column], label: str, max_bytes: int | None = None) -> None:
@@ -42,25 +42,25 @@ class AvroDecoder:
         """Decode values."""
         errors: Errors = {}
         places = small_enough(values, self._max_bytes, errors)
-        found, good = read(self._reader, values if len(places) == len(values) else values.take(pa.array(places)))
+        rows, good = read(self._reader, values if len(places) == len(values) else values.take(pa.array(places)))
         if not good.all():
-            said = f"The bytes don't decode by {self._fit.label}."
-            errors |= dict.fromkeys(places[~good].tolist(), (MALFORMED, said))
-            found, places = found.filter(pa.array(good)), places[good]
-        return self._fit.decoded(found, places, errors, count=len(values), seen=NOTHING)
+            message = f"The bytes don't decode by {self._fit.label}."
+            errors |= dict.fromkeys(places[~good].tolist(), (MALFORMED, message))
+            rows, places = rows.filter(pa.array(good)), places[good]
+        return self._fit.decoded(rows, places, errors, count=len(values), seen=NOTHING)
 
 
 def read(reader: Reader, values: pa.Array) -> tuple[pa.StructArray, np.ndarray]:
-    """Return the rows that values hold, and which values are well."""
+    """Return values as rows, and which values aren't malformed."""
     scan = Scan(values)
-    found, ends = reader.read(scan, scan.begins, np.arange(len(values)))
+    rows, ends = reader.read(scan, scan.begins, np.arange(len(values)))
     good = ~scan.bad & (ends == scan.ends)
     if not pa.types.is_struct(reader.type):
-        return pa.StructArray.from_arrays([found], [VALUE]), good
-    # A root that is null has no columns.
-    return found, good & found.is_valid().to_numpy(zero_copy_only=False) if found.null_count else good
+        return pa.StructArray.from_arrays([rows], [VALUE]), good
+    # A null value has no columns.
+    return rows, good & rows.is_valid().to_numpy(zero_copy_only=False) if rows.null_count else good
 
 
 def row_type(kind: pa.DataType) -> pa.StructType:
-    """Return the type of the rows that values of a type make."""
+    """Return the type of rows of values."""
     return kind if pa.types.is_struct(kind) else pa.struct([(VALUE, kind)])

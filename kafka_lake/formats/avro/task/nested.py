@@ -1,4 +1,4 @@
-"""Records, unions, arrays and maps: values that hold others."""
+"""Readers of records, unions, arrays and maps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Member:
 
     @property
     def described(self) -> pa.Field:
-        """The field, its doc as the comment."""
+        """The field, with its doc as a comment."""
         comment = {"comment": self.doc} if isinstance(self.doc, str) and self.doc else None
         return pa.field(self.name, self.reader.described, metadata=comment)
 
@@ -46,7 +46,7 @@ class Record(Reader):
         self.takes_bytes = any(member.reader.takes_bytes for member in members)
 
     def at_root(self) -> "Record":
-        """Return it as what reads rows: without fields it gives structs without fields there."""
+        """Return it as the reader of rows: a record without fields gives structs without fields."""
         if not any(self._kept):
             self.type = pa.struct([])
         return self
@@ -62,8 +62,8 @@ class Record(Reader):
         made = []
         for member, keep in zip(self._members, self._kept, strict=True):
             if keep:
-                found, at = member.reader.read(scan, at, row)
-                made.append(found)
+                values, at = member.reader.read(scan, at, row)
+                made.append(values)
             else:
                 at = member.reader.skip(scan, at, row)
         if made:
@@ -80,18 +80,17 @@ class Record(Reader):
 
 
 class Union(Reader):
-    """Reads unions: of one type, with null or without it, as that type; of several as a struct, one field of it set.
+    """Reads unions: of null and one type as that type, of several types as a struct with one field set.
 
     Args:
-        branches: Read its types.
-        names: Of the branches that are not null, in their order.
+        names: Of the branches that aren't null.
     """
 
     def __init__(self, branches: Sequence[Reader], names: Sequence[str]) -> None:
         self._branches = branches
-        solid = [number for number, branch in enumerate(branches) if branch is not NULL]
-        self._members = {number: Member(name, branches[number]) for number, name in zip(solid, names, strict=True)}
-        self._only = (solid or [0])[0] if len(solid) < 2 else None
+        types = [number for number, branch in enumerate(branches) if branch is not NULL]
+        self._members = {number: Member(name, branches[number]) for number, name in zip(types, names, strict=True)}
+        self._only = (types or [0])[0] if len(types) < 2 else None
         self.type = _struct_type([*self._members.values()]) if self._only is None else branches[self._only].type
 
     @property
@@ -106,14 +105,14 @@ class Union(Reader):
         which, at = self._which(scan, at, row)
         parts: list[tuple[pa.Array, np.ndarray]] = []
         for number, branch in enumerate(self._branches):
-            mine = np.flatnonzero(which == number)
-            if len(mine) == len(which):
-                found, at = branch.read(scan, at, row)
-            elif len(mine):
-                found, at[mine] = branch.read(scan, at[mine], row[mine])
+            chosen = np.flatnonzero(which == number)
+            if len(chosen) == len(which):
+                values, at = branch.read(scan, at, row)
+            elif len(chosen):
+                values, at[chosen] = branch.read(scan, at[chosen], row[chosen])
             else:
-                found = pa.nulls(0, branch.type)
-            parts.append((found, mine))
+                values = pa.nulls(0, branch.type)
+            parts.append((values, chosen))
         if self._only is not None:
             return spread(*parts[self._only], len(at)), at
         none = np.ones(len(at), dtype=bool)
@@ -127,13 +126,13 @@ class Union(Reader):
         """Return where the values end."""
         which, at = self._which(scan, at, row)
         for number in self._members:
-            mine = np.flatnonzero(which == number)
-            if len(mine):
-                at[mine] = self._branches[number].skip(scan, at[mine], row[mine])
+            chosen = np.flatnonzero(which == number)
+            if len(chosen):
+                at[chosen] = self._branches[number].skip(scan, at[chosen], row[chosen])
         return at
 
     def _which(self, scan: Scan, at: Places, row: Rows) -> tuple[np.ndarray, Places]:
-        """Return the number of each value's branch, and where the values begin, to be written on."""
+        """Return the branch number and the start of each value; the starts are a copy."""
         which, at = scan.ints(at, row)
         wrong = (which < 0) | (which >= len(self._branches))
         if wrong.any():
@@ -142,11 +141,7 @@ class Union(Reader):
 
 
 class _Blocks(Reader):
-    """Reads the blocks of arrays and maps.
-
-    Args:
-        item: Reads an element, or a key and its value.
-    """
+    """Reads the blocks of arrays and maps; ``item`` reads an element, or a key with its value."""
 
     def __init__(self, item: Reader) -> None:
         self._item = item
@@ -155,7 +150,7 @@ class _Blocks(Reader):
         return self._items(scan, at, row)[2]
 
     def _items(self, scan: Scan, at: Places, row: Rows) -> tuple[np.ndarray, Places, Places]:
-        """Return how many elements each value has, where those begin, and where the values end."""
+        """Return the number of elements of each value, the starts of the elements, and the ends of the values."""
         at = at.copy()
         owners: list[np.ndarray] = []
         places: list[Places] = []
@@ -171,7 +166,7 @@ class _Blocks(Reader):
                 continue
             ahead, left = going, count
             while len(ahead):
-                # An element of each value at a time.
+                # One element of each value at a time.
                 owners.append(ahead)
                 places.append(at[ahead])
                 at[ahead] = end = self._item.skip(scan, at[ahead], row[ahead])
@@ -183,11 +178,11 @@ class _Blocks(Reader):
         return *_in_order(owners, places, len(at)), at
 
     def _counts(self, scan: Scan, at: Places, row: Rows) -> tuple[np.ndarray, Places]:
-        """Return how many elements the next block of each value has, and where they begin; none if it is malformed."""
+        """Return the number of elements in the next block of each value, 0 if malformed, and their starts."""
         count, at = scan.longs(at, row)
         sized = np.flatnonzero(count < 0)
         if len(sized):
-            # The block's size follows, which only those need who skip it.
+            # The size of the block follows; it isn't needed.
             count[sized] = -count[sized]
             at[sized] = scan.longs(at[sized], row[sized])[1]
         room = (scan.ends[row] - at) // (self._item.size or 1)
@@ -199,15 +194,15 @@ class _Blocks(Reader):
 
 
 def _in_order(owners: list[np.ndarray], places: list[Places], count: int) -> tuple[np.ndarray, Places]:
-    """Return how many elements each value has, and the places of all, in the order of values and elements."""
+    """Return the number of elements of each value, and the places of all in the order of values and elements."""
     if not owners:
         return np.zeros(count, dtype=np.int64), np.array([], dtype=np.int64)
-    whose, where = np.concatenate(owners), np.concatenate(places)
+    owner, place = np.concatenate(owners), np.concatenate(places)
     if len(owners) > 1:
-        # Numbers of 16 bits are sorted in linear time.
-        short = whose.astype(np.uint16) if count <= _SHORT else whose
-        where = where[np.argsort(short, kind="stable")]
-    return np.bincount(whose, minlength=count), where
+        # NumPy sorts 16-bit integers in linear time.
+        short = owner.astype(np.uint16) if count <= _SHORT else owner
+        place = place[np.argsort(short, kind="stable")]
+    return np.bincount(owner, minlength=count), place
 
 
 def _offsets(counts: np.ndarray) -> pa.Array:
@@ -234,7 +229,7 @@ class Array(_Blocks):
 
 
 class Map(_Blocks):
-    """Reads maps; of a key that is there twice, the last counts. Values of type null become texts that are null."""
+    """Reads maps. The last of equal keys counts. Values of type null become text that is null."""
 
     def __init__(self, value: Reader) -> None:
         super().__init__(Record([Member("key", PRIMITIVES["string"]()), Member("value", value)]))
@@ -250,7 +245,7 @@ class Map(_Blocks):
         """Return the values."""
         counts, places, end = self._items(scan, at, row)
         entries, _ = self._item.read(scan, places, np.repeat(row, counts))
-        # Only keys that are no text are null; their values are malformed.
+        # Null keys aren't UTF-8; their values are malformed.
         keys = pc.fill_null(entries.field(0), "")
         values = pa.nulls(len(keys), pa.string()) if self._is_null else entries.field(1)
         keys, values, counts = _last_of_equal(keys, values, counts)
@@ -258,14 +253,14 @@ class Map(_Blocks):
 
 
 def _last_of_equal(keys: pa.Array, values: pa.Array, counts: np.ndarray) -> tuple[pa.Array, pa.Array, np.ndarray]:
-    """Return the entries of maps without those whose key comes again."""
+    """Return the entries of maps without those whose key occurs again later."""
     codes = keys.dictionary_encode()
-    whose = np.repeat(np.arange(len(counts)), counts)
-    both = whose * max(1, len(codes.dictionary)) + codes.indices.to_numpy()
-    # The first of equal ones from the end.
+    owner = np.repeat(np.arange(len(counts)), counts)
+    both = owner * max(1, len(codes.dictionary)) + codes.indices.to_numpy()
+    # The first one from the end.
     last = np.unique(both[::-1], return_index=True)[1]
     if len(last) == len(both):
         return keys, values, counts
     kept = np.sort(len(both) - 1 - last)
     at = pa.array(kept)
-    return keys.take(at), values.take(at), np.bincount(whose[kept], minlength=len(counts))
+    return keys.take(at), values.take(at), np.bincount(owner[kept], minlength=len(counts))

@@ -1,4 +1,4 @@
-"""Readers of Avro's simple types: each reads values at many places at once, into an Arrow array."""
+"""Readers of Avro's simple types. Each reads values at many places at once into an Arrow array."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from kafka_lake.formats.task.columns import FIRST_MICROS, LAST_MICROS
 
 VARIABLE_SCALE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 ISO_TEXTS = tuple(f"io.debezium.time.{name}" for name in ("ZonedTimestamp", "IsoTimestamp", "IsoDate", "IsoTime"))
-"""Debezium's types that are text."""
+"""Debezium's text types."""
 _DAYS = (FIRST_MICROS // 86_400_000_000, LAST_MICROS // 86_400_000_000)
 _ZONED, _LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 _MAX_DIGITS, _LONG_DIGITS = 38, 18
@@ -26,9 +26,9 @@ class Reader:
     """Reads the values of one Avro type.
 
     Attributes:
-        type: What the values become; fields have no metadata.
+        type: The Arrow type of the values; fields have no metadata.
         takes_bytes: Whether every value takes at least one byte.
-        size: The bytes of each value, if all take as many.
+        size: The bytes of each value; None if values differ in size.
     """
 
     type: pa.DataType
@@ -41,11 +41,11 @@ class Reader:
         return self.type
 
     def read(self, scan: Scan, at: Places, row: Rows) -> tuple[pa.Array, Places]:
-        """Return the values at these places, and where they end; mark what is malformed in the scan."""
+        """Return the values at some places, and their ends; mark malformed values in the scan."""
         raise NotImplementedError
 
     def skip(self, scan: Scan, at: Places, row: Rows) -> Places:
-        """Return where the values at these places end."""
+        """Return the ends of the values at some places."""
         return self.read(scan, at, row)[1] if self.size is None else at + self.size
 
 
@@ -62,7 +62,7 @@ NULL = _Null()
 
 
 class _Sized(Reader):
-    """Reads values of as many bytes each, by a function of the places."""
+    """Reads values of a fixed size by a function of the places."""
 
     def __init__(self, type_: pa.DataType, size: int, made: Callable[[Scan, Places], np.ndarray]) -> None:
         self.type, self.size, self._made = type_, size, made
@@ -71,12 +71,12 @@ class _Sized(Reader):
         return pa.array(self._made(scan, at)), at + self.size
 
 
-class _Wholes(Reader):
-    """Reads ints or longs, and what is counted by them: times, the symbols of enums.
+class _Integers(Reader):
+    """Reads ints or longs, and types encoded as them: times, enums.
 
     Args:
-        made: From the numbers, as 64 bits, to the values.
-        bounds: The first and the last number that isn't malformed; None for all.
+        made: Makes values of 64-bit integers.
+        bounds: The least and the greatest valid integer; None for all.
     """
 
     def __init__(
@@ -104,39 +104,39 @@ class _Wholes(Reader):
 
 def _number(kind: str) -> Reader:
     type_ = pa.int32() if kind == "int" else pa.int64()
-    return _Wholes(kind, type_, lambda numbers: pa.array(numbers).cast(type_))
+    return _Integers(kind, type_, lambda numbers: pa.array(numbers).cast(type_))
 
 
 def _days() -> Reader:
-    return _Wholes("int", pa.date32(), lambda days: pa.array(days.astype(np.int32)).view(pa.date32()), _DAYS)
+    return _Integers("int", pa.date32(), lambda days: pa.array(days.astype(np.int32)).view(pa.date32()), _DAYS)
 
 
 def _instants(type_: pa.DataType, unit: int) -> Reader:
     bounds = FIRST_MICROS // unit, LAST_MICROS // unit
-    return _Wholes("long", type_, lambda numbers: pa.array(numbers * unit).view(type_), bounds)
+    return _Integers("long", type_, lambda numbers: pa.array(numbers * unit).view(type_), bounds)
 
 
 def _clocks(kind: str, unit: int) -> Reader:
-    """Return what reads times of a day as text that sorts by time."""
+    """Return the reader of times of day, as text that sorts by time."""
 
     def made(numbers: np.ndarray) -> pa.Array:
         return pa.array(numbers * unit).view(pa.time64("us")).cast(pa.string())
 
-    return _Wholes(kind, pa.string(), made, (0, 86_400_000_000 // unit - 1))
+    return _Integers(kind, pa.string(), made, (0, 86_400_000_000 // unit - 1))
 
 
 def enums(symbols: Sequence[str]) -> Reader:
-    """Return what reads enums as their symbols."""
+    """Return the reader of enums, as their symbols."""
     texts = pa.array(symbols, pa.string())
 
     def made(numbers: np.ndarray) -> pa.Array:
         return texts.take(pa.array(numbers)) if len(texts) else pa.array([""] * len(numbers))
 
-    return _Wholes("int", pa.string(), made, (0, len(symbols) - 1))
+    return _Integers("int", pa.string(), made, (0, len(symbols) - 1))
 
 
 class _Bytes(Reader):
-    """Reads bytes: of a fixed size, or as many as they say."""
+    """Reads bytes, of a fixed size or with their length."""
 
     type = pa.binary()
 
@@ -156,7 +156,7 @@ class _Bytes(Reader):
 
 
 class _Strings(_Bytes):
-    """Reads text; what isn't UTF-8 is malformed."""
+    """Reads text; other bytes than UTF-8 are malformed."""
 
     type = pa.string()
 
@@ -170,7 +170,7 @@ class _Strings(_Bytes):
             return texts, at
         except pa.ArrowInvalid:
             content = texts.view(pa.binary())
-            wrong = np.array([not _is_text(each) for each in content.to_pylist()])
+            wrong = np.array([not _is_text(value) for value in content.to_pylist()])
         scan.fail(row, wrong)
         return pc.if_else(pa.array(wrong), pa.scalar(None, pa.binary()), content).view(pa.string()), at
 
@@ -184,14 +184,12 @@ def _is_text(content: bytes) -> bool:
 
 
 class _IsoTexts(_Strings):
-    """Reads Debezium's days and times that are text; what isn't one of the years 1 to 9999 is malformed.
-
-    Digits beyond microseconds are cut.
+    """Reads Debezium's dates and times in text, of the years 1 to 9999; digits beyond microseconds are cut.
 
     Args:
         form: The regular expression of the whole text.
-        plain: That of what `as_times` takes; None for text that stays text.
-        zoned: Whether a Z at the end means something: types without a zone are written with it all the same.
+        plain: The format for `as_times`; None for text that stays text.
+        zoned: Whether a Z at the end is a time zone: Debezium also writes it for types without one.
     """
 
     def __init__(self, type_: pa.DataType, form: str, plain: str | None, zoned: bool = False) -> None:
@@ -260,7 +258,7 @@ class _DecimalNumbers(_Bytes):
 
 
 def _two_words(scan: Scan, end: Places, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest 128 bits of big-endian numbers: the upper half, signed, and the lower one."""
+    """Return the lowest 128 bits of big-endian integers: the upper half, signed, and the lower half."""
     low = scan.word(end - 8).byteswap().view(np.int64)
     high = scan.word(end - 16).byteswap().view(np.int64)
     short = length < 8
@@ -279,10 +277,10 @@ def _below(high: np.ndarray, low: np.ndarray, limit: int) -> np.ndarray:
 
 
 class _DecimalTexts(_Bytes):
-    """Reads decimals that no table has as numbers, as text.
+    """Reads decimals that no decimal column can hold, as text.
 
     Args:
-        scale: Of all values; None if a record of a scale and a number has them, as Debezium writes it.
+        scale: The scale of all values; None for Debezium's records of a scale and a number.
     """
 
     type = pa.string()
@@ -316,12 +314,12 @@ class _DecimalTexts(_Bytes):
             first, last = span(content, begin)
             content = content[first:last]
         if not 1 <= len(content) <= _MAX_UNSCALED_BYTES:
-            raise ValueError("no number, or an endless one")
+            raise ValueError("no number, or one with too many bytes")
         return decimal_text(int.from_bytes(content, "big", signed=True), scale)
 
 
 def decimal_text(number: int, scale: int) -> str:
-    """Return all digits of a decimal; with an exponent where the scale isn't 0 to 1024.
+    """Return all digits of a decimal, with an exponent if the scale isn't between 0 and 1024.
 
     >>> decimal_text(-5, 3), decimal_text(1250, 0), decimal_text(12, -3)
     ('-0.005', '1250', '12E3')
@@ -334,7 +332,7 @@ def decimal_text(number: int, scale: int) -> str:
 
 
 def _decimals(node: Mapping[str, Any], size: int | None) -> Reader | None:
-    """Return what reads a decimal; None if it is declared as the specification doesn't allow."""
+    """Return the reader of a decimal; None if its declaration is invalid."""
     precision, scale = node.get("precision"), node.get("scale", 0)
     most = math.inf if size is None else math.floor(math.log10(2) * (8 * size - 1))
     if not (isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= most) or not precision:
@@ -344,7 +342,7 @@ def _decimals(node: Mapping[str, Any], size: int | None) -> Reader | None:
 
 PRIMITIVES: Mapping[str, Callable[[], Reader]] = {
     "null": lambda: NULL,
-    # As in Java, what isn't 1 is false.
+    # As in Java, all bytes but 1 are false.
     "boolean": lambda: _Sized(pa.bool_(), 1, lambda scan, at: scan.byte(at) == 1),
     "int": partial(_number, "int"),
     "long": partial(_number, "long"),
@@ -365,24 +363,24 @@ _TIMES: Mapping[tuple[str, str], Callable[[], Reader]] = {
 
 
 def primitive(kind: str, node: Mapping[str, Any]) -> Reader:
-    """Return what reads a primitive type, or the logical type that it is declared as; unknown ones count as absent."""
+    """Return the reader of a primitive or logical type; unknown logical types are ignored."""
     logical = node.get("logicalType")
-    found: Reader | None = None
+    reader: Reader | None = None
     if isinstance(logical, str):
         if make := _TIMES.get((kind, logical)):
-            found = make()
+            reader = make()
         elif kind == "string":
-            found = _ISO.get(logical)
+            reader = _ISO.get(logical)
         elif (kind, logical) == ("bytes", "decimal"):
-            found = _decimals(node, None)
-    return found or PRIMITIVES[kind]()
+            reader = _decimals(node, None)
+    return reader or PRIMITIVES[kind]()
 
 
 def fixed(node: Mapping[str, Any], size: int) -> Reader:
-    """Return what reads a fixed type, as a decimal if it is declared as one."""
+    """Return the reader of a fixed type, or of a decimal."""
     return (_decimals(node, size) if node.get("logicalType") == "decimal" else None) or _Bytes(size)
 
 
 def variable_scale_decimals() -> Reader:
-    """Return what reads Debezium's record of a scale and a number, as text."""
+    """Return the reader of Debezium's records of a scale and a number, as text."""
     return _DecimalTexts(None)

@@ -1,9 +1,9 @@
-"""The bytes of a batch of Avro values, read at many places at once.
+"""Reads the bytes of a batch of Avro values at many places at once.
 
 https://avro.apache.org/docs/1.12.0/specification/#binary-encoding
 
-Each value has a cursor, which only moves on. A cursor may pass the end of its value before this is found: no place is
-read behind the bytes of the batch, and a value is good only if its cursor stops where it ends.
+Each value has a cursor that only moves forward. It may pass the end of a malformed value: no byte after the batch is
+read, and a value is valid only if its cursor stops at its end.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 Places = np.ndarray
 """64-bit places of cursors in the bytes."""
 Rows = np.ndarray
-"""Numbers of the values that cursors belong to, ascending."""
+"""Ascending numbers of the cursors' values."""
 
 _PAD = 16
 _INT_BYTES, _LONG_BYTES = 5, 10
@@ -47,7 +47,7 @@ class Scan:
 
     @property
     def content(self) -> bytes:
-        """The bytes, for what reads value by value."""
+        """The bytes, for readers of single values."""
         if self._content is None:
             self._content = self.data.tobytes()
         return self._content
@@ -62,7 +62,7 @@ class Scan:
         return found
 
     def word(self, at: Places) -> np.ndarray:
-        """Return eight bytes from each place on, the first as the lowest; places before the first value give any."""
+        """Return eight bytes from each place on, little-endian; places before the first value give any bytes."""
         found: np.ndarray = self._words[np.minimum(at, self._last)]
         return found
 
@@ -76,7 +76,7 @@ class Scan:
             rest = np.flatnonzero(unended)
             ninth, tenth = (self.byte(at[rest] + n).astype(np.uint64) for n in (8, 9))
             two = ninth >= 0x80
-            # Bits beyond 64 are lost, as in Java.
+            # Bits beyond 64 are dropped, as in Java.
             found[rest] |= ((ninth & np.uint64(0x7F)) << np.uint64(56)) | (two * ((tenth & _ONE) << np.uint64(63)))
             size[rest] = np.where(two, _LONG_BYTES, _LONG_BYTES - 1)
             self.fail(row[rest], two & (tenth >= 0x80))
@@ -93,7 +93,7 @@ class Scan:
         return _signed(found & _INT), at + size
 
     def spans(self, at: Places, row: Rows) -> tuple[Places, np.ndarray, Places]:
-        """Return where the bytes at each place begin, how many they are, and where they end."""
+        """Return start, length and end of the bytes at each place."""
         length, at = self.longs(at, row)
         room = self.ends[row] - at
         wrong = (length < 0) | (length > room)
@@ -104,7 +104,7 @@ class Scan:
         return at, length, at + length
 
     def fixed(self, at: Places, row: Rows, size: int) -> tuple[Places, np.ndarray, Places]:
-        """Return the same of bytes whose number is known."""
+        """Return start, length and end of bytes of a fixed size at each place."""
         wrong = at + size > self.ends[row]
         length = np.full(len(at), size)
         if wrong.any():
@@ -114,18 +114,18 @@ class Scan:
         return at, length, at + length
 
     def binary(self, begin: Places, length: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
-        """Return bytes as an array; places ascend and don't overlap, and text is not validated."""
+        """Return bytes as an array. Places ascend and don't overlap; text isn't validated."""
         kind = kind or pa.binary()
         if not len(begin):
             return pa.array([], kind)
-        # The gaps are elements too, so that one array over all the bytes has them all, and every second one is meant.
+        # One array over all bytes: every second element is a value, the others are the gaps.
         offsets = np.empty(2 * len(begin), np.int32)
         offsets[0::2], offsets[1::2] = begin, begin + length
         whole = pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets), self._buffer])
         return whole.take(pa.array(np.arange(0, len(offsets), 2)))
 
     def _varints(self, at: Places) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the numbers of up to eight bytes at each place, unsigned, their sizes, and which don't end there."""
+        """Return the unsigned varints of up to eight bytes at each place, their sizes, and which are longer."""
         word = self.word(at)
         stops = ~word & _MORE
         low = stops & (~stops + _ONE)
@@ -158,25 +158,23 @@ def integer(content: bytes, at: int, most: int = _LONG_BYTES) -> tuple[int, int]
 
 
 def span(content: bytes, at: int) -> tuple[int, int]:
-    """Return where the bytes at a place begin and end; raises ValueError or IndexError if there are fewer."""
+    """Return start and end of the bytes at a place; raises ValueError or IndexError if bytes are missing."""
     length, begin = integer(content, at)
     if not 0 <= length <= len(content) - begin:
-        raise ValueError("longer than what is there")
+        raise ValueError("longer than the value")
     return begin, begin + length
 
 
-def spread(found: pa.Array, at: np.ndarray, count: int) -> pa.Array:
-    """Return values at these places of so many, ascending; null elsewhere.
+def spread(values: pa.Array, at: np.ndarray, count: int) -> pa.Array:
+    """Return an array of a length with values at ascending places, and null at the others.
 
     >>> spread(pa.array(["x", "y"]), np.array([0, 2]), 3).to_pylist()
     ['x', None, 'y']
     """
-    if len(found) == count:
-        return found
-    if not len(found):
-        return pa.nulls(count, found.type)
-    where = np.zeros(count, dtype=np.int64)
-    where[at] = np.arange(len(found))
-    none = np.ones(count, dtype=bool)
-    none[at] = False
-    return found.take(pa.array(where, mask=none))
+    if len(values) == count:
+        return values
+    if not len(values):
+        return pa.nulls(count, values.type)
+    indexes = np.full(count, -1, dtype=np.int64)
+    indexes[at] = np.arange(len(values))
+    return values.take(pa.array(indexes, mask=indexes < 0))

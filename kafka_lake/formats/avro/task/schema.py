@@ -1,4 +1,4 @@
-"""A schema is read once, part by part, into what reads its values; what can't be columns is refused."""
+"""Builds readers of values from a schema. Types that no column can hold are an error."""
 
 import json
 from collections import Counter
@@ -23,18 +23,18 @@ _MAX_TYPES, _MAX_DEPTH = 20_000, 100
 
 
 class UnsupportedTypeError(ValueError):
-    """A schema is invalid, or has a type that no column can hold; the text says where."""
+    """A schema is invalid, or has a type that no column can hold; the message says where."""
 
 
 class SchemaReader:
-    """Reads a schema; refuses what can't be columns.
+    """Reads a schema.
 
     Args:
         label: What messages call the schema.
-        references: Schemas that it refers to, by their names in the registry.
+        references: Schemas that it refers to, by name in the registry.
 
     Raises:
-        UnsupportedTypeError: If a text is no JSON, or a type is defined twice.
+        UnsupportedTypeError: If a schema isn't JSON, or a type is defined twice.
     """
 
     def __init__(self, label: str, text: str, references: Mapping[str, str] | None = None) -> None:
@@ -48,31 +48,31 @@ class SchemaReader:
         self._define(self._schema, "")
 
     def root(self) -> Reader:
-        """Return what reads values of the schema: structs of its fields, or of one ``value`` if it is no record."""
+        """Return the reader of the schema's values."""
         try:
             reader = self._read(self._schema, "", ())
         except RecursionError:
             raise UnsupportedTypeError(f"Avro: {self._label} is nested too deeply.") from None
         if pa.types.is_null(reader.type):
-            raise self._error((), "is null: there is nothing that could be a column")
+            raise self._error((), "is null, which no column can hold")
         return reader.at_root() if isinstance(reader, Record) else reader
 
     def inlined(self) -> str:
-        """Return the schema's text with the types that it refers to written out where each is first used."""
-        return json.dumps(self.inline(self._schema, "", set()))
+        """Return the schema's text with each named type defined where it is first used."""
+        return json.dumps(self._inlined(self._schema, "", set()))
 
     def _parsed(self, text: str, what: str) -> Any:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise UnsupportedTypeError(f"Avro: {self._label}{what} is no JSON: {error}.") from None
+            raise UnsupportedTypeError(f"Avro: {self._label}{what} isn't JSON: {error}.") from None
 
     def _error(self, path: Sequence[str], what: str) -> UnsupportedTypeError:
         at = f", {'.'.join(path)}" if path else ""
         return UnsupportedTypeError(f"Avro: {self._label}{at}: the type {what}.")
 
     def _define(self, node: Any, namespace: str) -> None:
-        """Note the types that a part of the schema names."""
+        """Register the named types in a part of the schema."""
         if isinstance(node, list):
             for branch in node:
                 self._define(branch, namespace)
@@ -88,13 +88,13 @@ class SchemaReader:
             for key in ("type", "items", "values"):
                 self._define(node.get(key), namespace)
 
-    def inline(self, node: Any, namespace: str, defined: set[str]) -> Any:
-        """Return a part of the schema, with types that are named and not yet defined written out."""
+    def _inlined(self, node: Any, namespace: str, defined: set[str]) -> Any:
+        """Return a part of the schema with the definitions of named types that aren't yet defined."""
         if isinstance(node, list):
-            return [self.inline(branch, namespace, defined) for branch in node]
+            return [self._inlined(branch, namespace, defined) for branch in node]
         if isinstance(node, str):
             full = self._known(node, namespace)
-            return node if full is None else full if full in defined else self.inline(*self._named[full], defined)
+            return node if full is None else full if full in defined else self._inlined(*self._named[full], defined)
         if not isinstance(node, dict):
             return node
         if node.get("type") in _NAMED:
@@ -104,9 +104,11 @@ class SchemaReader:
             node = {**node, "name": name, "namespace": namespace}
             fields = node.get("fields")
             if isinstance(fields, list):
-                node["fields"] = [{**f, "type": self.inline(f.get("type"), namespace, defined)} for f in fields]
+                node["fields"] = [{**f, "type": self._inlined(f.get("type"), namespace, defined)} for f in fields]
             return node
-        parts = {key: self.inline(node[key], namespace, defined) for key in ("type", "items", "values") if key in node}
+        parts = {
+            key: self._inlined(node[key], namespace, defined) for key in ("type", "items", "values") if key in node
+        }
         return {**node, **parts}
 
     def _known(self, name: str, namespace: str) -> str | None:
@@ -121,7 +123,7 @@ class SchemaReader:
         if isinstance(node, str):
             node = {"type": node}
         if not isinstance(node, dict) or "type" not in node:
-            raise self._error(path, f"is no Avro type: {_shown(node)}")
+            raise self._error(path, f"isn't an Avro type: {_shown(node)}")
         kind = node["type"]
         if isinstance(kind, dict | list):
             return self._read(kind, namespace, path)
@@ -183,18 +185,18 @@ class SchemaReader:
         if not node or any(isinstance(branch, list) for branch in node):
             raise self._error(path, "is an empty union, or one within another")
         kinds = [self._kind(branch, namespace) for branch in node]
-        solid = [kind for kind in kinds if kind != "null"]
+        types = [kind for kind in kinds if kind != "null"]
         if len(set(kinds)) < len(kinds):
             raise self._error(path, f"is a union with {Counter(kinds).most_common(1)[0][0]} twice")
-        labels = dict(zip(solid, _labels(solid), strict=True))
+        labels = dict(zip(types, _labels(types), strict=True))
         branches = [
-            self._read(branch, namespace, (*path, labels[kind]) if len(solid) > 1 and kind in labels else path)
+            self._read(branch, namespace, (*path, labels[kind]) if len(types) > 1 and kind in labels else path)
             for branch, kind in zip(node, kinds, strict=True)
         ]
         return Union(branches, list(labels.values()))
 
     def _kind(self, node: Any, namespace: str) -> str:
-        """Return what no other branch of a union may be: the unnamed type, or the full name."""
+        """Return the name of a branch's type, which must be unique in a union."""
         kind = node["type"] if isinstance(node, dict) and "type" in node else node
         if isinstance(kind, dict | list):
             return self._kind(kind, namespace)
@@ -210,19 +212,19 @@ def full_name(node: Mapping[str, Any], namespace: str) -> str:
 
 
 def _labels(kinds: Sequence[str]) -> list[str]:
-    """Return a name for each branch of a union, different but for the case.
+    """Return a name for each branch of a union; the names are unique in any case.
 
     >>> _labels(["int", "shop.Order", "old.order", "Map"])
     ['int', 'shop_Order', 'old_order', 'Map']
     """
     short = [kind.rpartition(".")[2] for kind in kinds]
     often = Counter(name.lower() for name in short)
-    found: list[str] = []
+    labels: list[str] = []
     for name, kind in zip(short, kinds, strict=True):
-        whole = name if often[name.lower()] == 1 else kind.replace(".", "_")
-        taken = {other.lower() for other in found}
-        found.append(next(n for n in (whole, *(f"{whole}_{i}" for i in range(2, 999))) if n.lower() not in taken))
-    return found
+        label = name if often[name.lower()] == 1 else kind.replace(".", "_")
+        taken = {used.lower() for used in labels}
+        labels.append(next(n for n in (label, *(f"{label}_{i}" for i in range(2, 999))) if n.lower() not in taken))
+    return labels
 
 
 def _shown(node: Any) -> str:
