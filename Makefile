@@ -150,8 +150,8 @@ bench-peers: $(STAMP) ## The same, compared with the Iceberg sink of Kafka Conne
 .PHONY: bench-matrix
 bench-matrix: N ?= 1000000
 bench-matrix: REPEATS ?= 3
-bench-matrix: $(STAMP) ## What each kind of topic costs beside declared JSON (N=1000000 REPEATS=3 KEEP=1: into docs/ too)
-	@$(BIN)/python -m benchmarks matrix --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
+bench-matrix: $(STAMP) ## What formats, layouts, rules and more tables cost beside declared JSON (N=1000000 REPEATS=3 CASE="4 rules" KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks matrix --records $(N) --repeats $(REPEATS) $(if $(CASE),--case "$(CASE)") $(if $(KEEP),--keep)
 
 .PHONY: bench-dirty
 bench-dirty: N ?= 1000000
@@ -167,23 +167,6 @@ bench-ratio: $(STAMP) ## CPU of an ingest beside a loop of Arrow's over the same
 bench-small: N ?= 400
 bench-small: $(STAMP) ## CPU of commits of a few records, by process: Spark in this process, and by a Connect server (N=400)
 	@$(BIN)/python -m benchmarks small --records $(N)
-
-.PHONY: bench-rules
-bench-rules: N ?= 2000000
-bench-rules: REPEATS ?= 3
-bench-rules: $(STAMP) ## What rules cost: the same records with and without them (N=2000000 REPEATS=3)
-	@$(BIN)/python -m benchmarks rules --records $(N) --repeats $(REPEATS)
-
-.PHONY: bench-routes
-bench-routes: N ?= 1000000
-bench-routes: REPEATS ?= 2
-bench-routes: $(STAMP) ## One topic into 1, 10 and 100 tables, nine tenths of it into one of them (N=1000000 REPEATS=2)
-	@$(BIN)/python -m benchmarks routes --records $(N) --repeats $(REPEATS)
-
-.PHONY: bench-derived
-bench-derived: N ?= 1000000
-bench-derived: $(STAMP) ## A chain of three derived tables: everything, then a hundredth of new rows (N=1000000)
-	@$(BIN)/python -m benchmarks derived --records $(N)
 
 .PHONY: bench-freshness
 bench-freshness: SECONDS_EACH ?= 100
@@ -202,12 +185,12 @@ bench-backlog: $(STAMP) ## A long backlog: memory over time, a run killed halfwa
 
 .PHONY: bench-upsert
 bench-upsert: N ?= 1000000
-bench-upsert: $(STAMP) ## Changes into a keyed table of N rows: recent keys, keys at random, each row compared (N=1000000)
+bench-upsert: $(STAMP) ## Changes into an upsert table of N rows: recent keys, keys at random, each row compared (N=1000000)
 	@$(BIN)/python -m benchmarks upsert --rows $(N)
 
 .PHONY: bench-hot
 bench-hot: MINUTES ?= 60
-bench-hot: $(STAMP) ## A keyed table under constant change with its maintenance on: merges, memory, files over the time (MINUTES=60)
+bench-hot: $(STAMP) ## An upsert table under constant change with its maintenance on: merges, memory, files over the time (MINUTES=60)
 	@$(BIN)/python -m benchmarks hot --minutes $(MINUTES)
 
 .PHONY: bench-maintenance

@@ -12,13 +12,10 @@ from rich.console import Console
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
 from benchmarks import compaction as while_compacted
-from benchmarks import derived as of_derived
 from benchmarks import hot as hot_keys
 from benchmarks import maintenance as of_tables
 from benchmarks import matrix as of_kinds
 from benchmarks import ratio as to_loop
-from benchmarks import routes as of_routes
-from benchmarks import rules as of_rows
 from benchmarks import small as small_commits
 from benchmarks import soak as everything
 from benchmarks import upsert as upserts
@@ -38,6 +35,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 _out = Console(log_path=False, width=None if sys.stdout.isatty() else 180)
 
 Keep = Annotated[bool, typer.Option(help="Write JSON, charts and tables to docs/ too.")]
+Cores = Annotated[int, typer.Option(min=1, help="Of Spark's local master.")]
+Heap = Annotated[str, typer.Option(help="Of Spark's JVM, and of the peer's.")]
 
 
 @app.callback()
@@ -50,8 +49,8 @@ def throughput(
     records: Annotated[int, typer.Option(min=1000, help="In each topic.")] = 5_000_000,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     peers: Annotated[bool, typer.Option(help="The Iceberg sink of Kafka Connect too.")] = False,
-    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
-    heap: Annotated[str, typer.Option(help="Of Spark's JVM, and of the peer's.")] = "2g",
+    cores: Cores = 2,
+    heap: Heap = "2g",
     conf: Annotated[list[str], typer.Option(help="key=value for Spark; may be repeated.")] = [],  # noqa: B006
     keep: Keep = False,
 ) -> None:
@@ -75,9 +74,7 @@ def matrix(
     """What each kind of topic costs beside declared JSON: formats, types, layouts, upserts."""
     result = of_kinds.measure(of_kinds.Settings(records, repeats, tuple(case)), _tell_user)
     title = f"{records:,} records in each whole topic, medians of {repeats}, warm"
-    _out.print(results.on_terminal(title, of_kinds.HEADER, of_kinds.rows(result)))
-    for folder in (results.FOLDER, *([results.KEPT] if keep else [])):
-        _out.print(f"Written: {_short(results.save(result, folder))}")
+    _show(result, title, of_kinds, keep)
     if keep:
         page.update()
 
@@ -87,8 +84,8 @@ def dirty(
     records: Annotated[int, typer.Option(min=1000, help="In each topic.")] = 1_000_000,
     repeats: Annotated[int, typer.Option(min=1, help="Of what is warm.")] = 2,
     peers: Annotated[bool, typer.Option(help="The Iceberg sink of Kafka Connect too.")] = False,
-    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master; tasks of the peer.")] = 2,
-    heap: Annotated[str, typer.Option(help="Of Spark's JVM, and of the peer's.")] = "2g",
+    cores: Cores = 2,
+    heap: Heap = "2g",
     keep: Keep = False,
 ) -> None:
     """What records that can't be rows cost: none, 1 % and 10 % of them cut off, or with a value of a wrong type."""
@@ -96,51 +93,6 @@ def dirty(
     title = f"{records:,} records in each topic, medians of {repeats} where it is warm"
     _out.print(results.on_terminal(title, results.DIRTY_HEADER, results.dirty_rows(result)))
     _save(result, keep)
-
-
-@app.command()
-def rules(
-    records: Annotated[int, typer.Option(min=1000, help="In the topic.")] = 2_000_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Of each case.")] = 3,
-    case: Annotated[list[str], typer.Option(help="One of them; may be repeated.")] = list(of_rows.CASES),  # noqa: B006
-    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
-    heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
-) -> None:
-    """What rules of a topic's rows cost: the same records with and without them, in turn."""
-    _refuse_unknown(case, of_rows.CASES)
-    result = of_rows.measure(of_rows.Settings(records, repeats, tuple(case), Engine(cores, heap)), _tell_user)
-    title = f"{records:,} records, medians of {repeats}"
-    _out.print(results.on_terminal(title, of_rows.HEADER, of_rows.rows(result)))
-    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
-
-
-@app.command()
-def derived(
-    records: Annotated[int, typer.Option(min=1000, help="In the topic.")] = 1_000_000,
-    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
-    heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
-) -> None:
-    """What a chain of three derived tables costs: everything, then a hundredth of new rows, then nothing new."""
-    result = of_derived.measure(of_derived.Settings(records, Engine(cores, heap)), _tell_user)
-    title = f"{records:,} records, then {max(1000, records // 100):,} more; the last tables as DuckDB computes them"
-    _out.print(results.on_terminal(title, of_derived.HEADER, of_derived.rows(result)))
-    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
-
-
-@app.command()
-def routes(
-    records: Annotated[int, typer.Option(min=1000, help="In the topic.")] = 1_000_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Of each case.")] = 2,
-    case: Annotated[list[str], typer.Option(help="One of them; may be repeated.")] = list(of_routes.CASES),  # noqa: B006
-    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
-    heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
-) -> None:
-    """What tables of routes cost: the same records into one table, and into several, in turn."""
-    _refuse_unknown(case, of_routes.CASES)
-    result = of_routes.measure(of_routes.Settings(records, repeats, tuple(case), Engine(cores, heap)), _tell_user)
-    title = f"{records:,} records, medians of {repeats}"
-    _out.print(results.on_terminal(title, of_routes.HEADER, of_routes.rows(result)))
-    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
 
 
 @app.command()
@@ -189,8 +141,8 @@ def backlog(
     records: Annotated[int, typer.Option(min=1, help="In the topic.")] = 5_000_000,
     record_bytes: Annotated[int, typer.Option(help="Of each record.")] = 200,
     max_records: Annotated[int | None, typer.Option(min=1, help="max_records_per_commit; else the default.")] = None,
-    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
-    heap: Annotated[str, typer.Option(help="Of Spark's JVM; 1g is its default.")] = "1g",
+    cores: Cores = 2,
+    heap: Heap = "1g",
     memory: Annotated[int | None, typer.Option(min=1, help="MiB; it fails if a run's peak is above it.")] = None,
 ) -> None:
     """A long backlog: peak memory over time, a run that is killed in the midst, and a count of every offset."""
@@ -215,8 +167,8 @@ def upsert(
     rows: Annotated[int, typer.Option(min=1, help="Of the table.")] = 1_000_000,
     changes: Annotated[int, typer.Option(min=1, help="Of each batch.")] = 100_000,
     batches: Annotated[int, typer.Option(min=1, help="Of each kind of keys.")] = 3,
-    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
-    heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
+    cores: Cores = 2,
+    heap: Heap = "2g",
     through_kafka: Annotated[
         bool, typer.Option(help="Fill the table through its topic; Spark itself writes the rows else, which is faster.")
     ] = True,
@@ -225,8 +177,7 @@ def upsert(
     """Changes into a keyed table: of recent keys and of keys at random, and each row in the end."""
     settings = upserts.Settings(rows, changes, batches, Engine(cores, heap), through_kafka, peer)
     result = upserts.measure(settings, _tell_user)
-    _out.print(results.on_terminal(f"A keyed table of {rows:,} rows", upserts.HEADER, upserts.rows(result)))
-    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
+    _show(result, f"A keyed table of {rows:,} rows", upserts)
     _compared(result)
 
 
@@ -260,16 +211,15 @@ def hot(
     mode: Annotated[str, typer.Option(help=f"How the table is written: {', '.join(hot_keys.MODES)}.")] = next(
         iter(hot_keys.MODES)
     ),
-    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
-    heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
+    cores: Cores = 2,
+    heap: Heap = "2g",
 ) -> None:
     """Hot keys, with maintenance on: time of the merges, memory and files over the time, and each row in the end."""
     if mode not in hot_keys.MODES:
         raise typer.BadParameter(f"{mode}: write {' or '.join(hot_keys.MODES)}.")
     result = hot_keys.measure(hot_keys.Settings(rows, minutes, rate, every, mode, Engine(cores, heap)), _tell_user)
     title = f"{rate:,.0f} changes a second into a keyed table of {rows:,} rows, {mode}"
-    _out.print(results.on_terminal(title, hot_keys.HEADER, hot_keys.rows(result)))
-    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
+    _show(result, title, hot_keys)
     _compared(result)
 
 
@@ -284,8 +234,7 @@ def maintenance(
     """Seven days of commits, one every two seconds, by a fast writer with maintenance on: commit and planning time."""
     result = of_tables.measure(of_tables.Settings(commits, minutes, every, samples, Engine()), _tell_user)
     title = f"{result['expected'] // 10:,} commits, maintained after each {every:,}"
-    _out.print(results.on_terminal(title, of_tables.HEADER, of_tables.rows(result)))
-    _save(result, keep)
+    _show(result, title, of_tables, keep)
     if result["rows"] != result["expected"]:
         raise KafkaLakeError(f"The table has {result['rows']:,} rows, {result['expected']:,} were committed.")
 
@@ -299,9 +248,7 @@ def ratio(
     """CPU of an ingest beside that of a loop of Arrow's over the same records, in turn: comparable between machines."""
     result = to_loop.measure(to_loop.Settings(records, repeats), _tell_user)
     title = f"{records:,} records, {result['ratio']:.2f} times the loop; kept: {to_loop.kept():.2f}"
-    _out.print(results.on_terminal(title, to_loop.HEADER, to_loop.rows(result)))
-    for folder in (results.FOLDER, *([results.KEPT] if keep else [])):
-        _out.print(f"Written: {_short(results.save(result, folder))}")
+    _show(result, title, to_loop, keep)
 
 
 @app.command()
@@ -312,8 +259,14 @@ def small(
     """CPU of commits of a few records, by process: Spark in this process, and by a Connect server."""
     result = small_commits.measure(small_commits.Settings(records, commits), _tell_user)
     title = f"Commits of {records:,} records, medians of {commits}"
-    _out.print(results.on_terminal(title, small_commits.HEADER, small_commits.rows(result)))
-    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
+    _show(result, title, small_commits)
+
+
+def _show(result: dict[str, Any], title: str, benchmark: Any, keep: bool = False) -> None:
+    """Print a result as the benchmark's table, and write its JSON."""
+    _out.print(results.on_terminal(title, benchmark.HEADER, benchmark.rows(result)))
+    for folder in (results.FOLDER, *([results.KEPT] if keep else [])):
+        _out.print(f"Written: {_short(results.save(result, folder))}")
 
 
 def _compared(result: dict[str, Any]) -> None:

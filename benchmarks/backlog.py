@@ -45,14 +45,7 @@ _PHASES = 10
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
-
-    Args:
-        records: In the topic.
-        record_bytes: Of each record.
-        limits: Settings of the topic that bound a commit; all others are the defaults.
-        engine: How Spark is set up.
-    """
+    """What is measured."""
 
     records: int
     record_bytes: int = 200
@@ -141,15 +134,7 @@ def _peaks(looks: Sequence[Look]) -> dict[str, int]:
 
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
-    """Make the topic, ingest it by two runs of which the first is killed, and return the result as JSON has it.
-
-    Args:
-        settings: What is measured.
-        tell_user: Called with a line of progress.
-
-    Raises:
-        KafkaLakeError: If a run fails, or the table isn't what the topic holds.
-    """
+    """Make the topic, ingest it by two runs of which the first is killed, and return the result as JSON has it."""
     from kafka_lake.devstack.servers import EmbeddedBroker
 
     with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
@@ -177,12 +162,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
 
 
 def counted(table: Table, now: Watermarks) -> list[dict[str, Any]]:
-    """Return what DuckDB finds in the table of each partition, beside what the topic holds.
-
-    Args:
-        table: As the catalog has it now.
-        now: What the topic holds.
-    """
+    """Return what DuckDB finds in the table of each partition, beside what the topic holds."""
     import duckdb
 
     position = read_state(table).position

@@ -74,12 +74,7 @@ def partition_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def beyond(result: Mapping[str, Any], budget: int) -> list[str]:
-    """Return what there is to say about runs whose memory was above a budget, or wasn't looked at.
-
-    Args:
-        result: As `measure` gives it.
-        budget: Bytes that a run may have at its peak, all its processes together.
-    """
+    """Return what there is to say about runs whose memory was above a budget, or wasn't looked at."""
     return [
         f"run {number}: {run['peak_memory'] >> 20:,} MiB" if run["peak_memory"] else f"run {number}: not looked at"
         for number, run in enumerate(result["runs"], 1)

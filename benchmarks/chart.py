@@ -15,7 +15,7 @@ _RATES = (("records_per_second", "records per second"), ("records_per_cpu_second
 def draw(result: Mapping[str, Any], folder: Path) -> Path:
     """Draw a result into a folder, under its benchmark's name, and return the path."""
     mpl.use("Agg")
-    kinds = (("cases", _histograms), ("topics", _dirt), ("slices", _over_time), ("expected", _over_commits))
+    kinds = (("cases", _histograms), ("topics", _dirt), ("slices", _over_time))
     figure = next((drawn for part, drawn in kinds if part in result), _bars)(result)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['benchmark']}.png"
@@ -86,28 +86,6 @@ def _over_time(result: Mapping[str, Any]) -> Figure:
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, fontsize="small")
         axes.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def _over_commits(result: Mapping[str, Any]) -> Figure:
-    """Return what a commit and a plan take, and what the table has, over the commits of a maintained table."""
-    figure = Figure(figsize=(11, 6), layout="constrained")
-    samples = result["samples"]
-    commits = [each["commits"] / 1000 for each in samples]
-    parts: tuple[tuple[str, float, dict[str, str]], ...] = (
-        ("a commit, ms", 1000, {"commit": "median", "commit_cpu": "its CPU"}),
-        ("planning a query, ms", 1000, {"planning": "PyIceberg", "planning_cpu": "its CPU"}),
-        ("files", 1, {"files": "data files", "manifests": "manifests", "snapshots": "snapshots"}),
-        ("metadata, KiB", 1 / 1024, {"metadata": "the table's JSON file"}),
-    )
-    for axes, (title, factor, names) in zip(figure.subplots(2, 2, sharex=True).flat, parts, strict=True):
-        for name, label in names.items():
-            axes.plot(commits, [each[name] * factor for each in samples], marker=".", linewidth=0.8, label=label)
-        axes.set_title(title)
-        axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, fontsize="small")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("thousand commits")
     return figure
 
 

@@ -74,12 +74,7 @@ class Compactor:
     refused: int = 0
 
     def work(self, case: Case, stop: Event) -> None:
-        """Go on until ``stop`` is set, on the Connect server of this process's environment.
-
-        Args:
-            case: Whose tables; those that aren't there yet are left out.
-            stop: Ends it.
-        """
+        """Go on until ``stop`` is set, on the Connect server of this process's environment."""
         resource = CatalogResource()
         catalog, spark = resource.open(), SparkResource(catalog=resource, spark_config={})
         tables = Tables(catalog, spark.live_session)
@@ -103,15 +98,7 @@ class Compactor:
 def measure(
     seconds: float, warm_up: float, folder: Path, tell_user: Callable[[str], None], names: Sequence[str] = tuple(CASES)
 ) -> dict[str, Any]:
-    """Run each case, and return the result as JSON has it.
-
-    Args:
-        seconds: How long each is measured.
-        warm_up: Seconds of load before.
-        folder: For everything that the deployments write.
-        tell_user: Called with a line of progress.
-        names: Those of the cases.
-    """
+    """Run each case, and return the result as JSON has it."""
     found = []
     for name in names:
         case = CASES[name]
@@ -128,10 +115,6 @@ def age(case: Case, stop: Event) -> None:
     """Give each table of a deployment as many snapshots as maintenance keeps, as if it had run for hours.
 
     They are without rows, and few commits, so that they seldom get in the way of runs. Do it before measuring.
-
-    Args:
-        case: Whose tables.
-        stop: Ends it early.
     """
     catalog, wanted = CatalogResource().open(), MOST_SNAPSHOTS
     for name in case.names():

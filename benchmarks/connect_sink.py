@@ -81,12 +81,7 @@ def worker_jars() -> list[Path]:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a connector.
-
-    Args:
-        tasks: How many share the topic's partitions.
-        dead_letters: Whether records that can't be rows go to a topic of their own; else the first one stops the task.
-    """
+    """Of a connector."""
 
     tasks: int
     dead_letters: bool = False
@@ -153,11 +148,7 @@ class ConnectWorker(Server):
         super().stop()
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Return the answer of the worker's REST interface; None if it doesn't know the path (yet).
-
-        Raises:
-            KafkaLakeError: If it refuses.
-        """
+        """Return the answer of the worker's REST interface; None if it doesn't know the path (yet)."""
         data = None if body is None else json.dumps(body).encode()
         request = Request(
             f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}, method=method
@@ -204,22 +195,7 @@ class ConnectWorker(Server):
         begin: Moment | None,
         broker: int,
     ) -> Repeat:
-        """Drain a whole topic into a new table, and remove the connector.
-
-        Args:
-            topic: What to drain.
-            catalog: Where the table will be.
-            table: The table's name, and the connector's.
-            settings: Of the connector.
-            begin: Since when time and CPU count; None for the first record that a task is handed.
-            broker: Process id of the broker.
-
-        Returns:
-            The drain: until the last record was handed to its writer; and beside it until readers see it.
-
-        Raises:
-            KafkaLakeError: If the connector fails, or makes no progress for minutes.
-        """
+        """Drain a whole topic into a new table, and remove the connector."""
         assert self.pid is not None
         catalog.ensure_namespace(NAMESPACE)
         created = catalog.pyiceberg.create_table((NAMESPACE, table), schema_of(topic.shape), properties=_PROPERTIES)
@@ -274,16 +250,7 @@ class ConnectWorker(Server):
 def connector_config(
     bootstrap: str, shape: Shape, catalog: LakeCatalog, table: str, settings: Settings, control: str
 ) -> dict[str, str]:
-    """Return the sink's configuration, all of it by its documentation.
-
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        shape: Of the topic.
-        catalog: Where the table is.
-        table: The table's name.
-        settings: What was chosen.
-        control: The control topic.
-    """
+    """Return the sink's configuration, all of it by its documentation."""
     java = catalog.spark_conf()
     prefix = f"spark.sql.catalog.{catalog.name}."
     properties = {key.removeprefix(prefix): value for key, value in java.items() if key.startswith(prefix)}
@@ -355,23 +322,7 @@ def schema_of(shape: Shape) -> Schema:
 def cold_and_warm(
     bootstrap: str, broker: int, topic: Topic, settings: Settings, folder: Path, warm: int, heap: str = "2g"
 ) -> list[Repeat]:
-    """Drain a topic with a new worker, then again and again with new connectors of the same worker.
-
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        broker: Process id of the broker.
-        topic: What to drain.
-        settings: Of each connector.
-        folder: For catalog, tables and logs.
-        warm: How many drains after the first.
-        heap: Of the worker's JVM.
-
-    Returns:
-        The cold drain, which begins with the process, and the warm ones, which begin with their first record.
-
-    Raises:
-        KafkaLakeError: If the worker doesn't start or a connector fails.
-    """
+    """Drain a topic with a new worker, then again and again with new connectors of the same worker."""
     catalog = catalog_in(folder).open()
     repeats = []
     # The jars are retrieved before time counts.

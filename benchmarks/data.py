@@ -68,11 +68,7 @@ SMALL = Shape(
 
 
 def noted(size: int) -> Shape:
-    """Return the shape of records of so many bytes each, most of them in one text.
-
-    Raises:
-        KafkaLakeError: If a record can't be so small.
-    """
+    """Return the shape of records of so many bytes each, most of them in one text."""
     if size <= _SMALLEST:
         raise KafkaLakeError(f"A record of the backlog has more than {_SMALLEST} bytes.", "Ask for more of them.")
     return replace(SMALL, name="backlog-orders", partitions=6, ddl=f"{SMALL.ddl}, note string", note=size - _SMALLEST)
@@ -171,17 +167,7 @@ def dirtied(shape: Shape, clean: Iterable[bytes]) -> Iterator[tuple[bytes, bool]
 
 
 def fill(bootstrap: str, shape: Shape, count: int, seconds_ago: int = 0) -> Topic:
-    """Make the topic and produce its records, uncompressed and round robin in batches.
-
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        shape: Of the records.
-        count: How many.
-        seconds_ago: How old their timestamps are.
-
-    Raises:
-        KafkaLakeError: If the topic can't be made or a record isn't delivered.
-    """
+    """Make the topic and produce its records, uncompressed and round robin in batches."""
     ensure_topic(bootstrap, shape.name, shape.partitions)
     failures: list[str] = []
 

@@ -16,14 +16,7 @@ from kafka_lake.devstack.servers import EmbeddedBroker
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
-
-    Args:
-        records: In each topic.
-        repeats: Of warm ingests and drains; what is cold is done once.
-        peers: Whether the peer is measured.
-        engine: How Spark is set up; the peer gets the same heap.
-    """
+    """What is measured."""
 
     records: int
     repeats: int = 2
@@ -32,15 +25,7 @@ class Settings:
 
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
-    """Make one topic after the other, let all contenders read it, and return the result as JSON has it.
-
-    Args:
-        settings: What is measured.
-        tell_user: Called with a line of progress.
-
-    Raises:
-        KafkaLakeError: If a contender fails.
-    """
+    """Make one topic after the other, let all contenders read it, and return the result as JSON has it."""
     result = document("dirty", asdict(settings))
     engine, warm = settings.engine, settings.repeats
     tasks = connect_sink.Settings(engine.cores, dead_letters=True)

@@ -38,11 +38,7 @@ class FastWriter:
         return int(self._rows)
 
     def commit(self, summary: dict[str, str]) -> None:
-        """Append one file.
-
-        Args:
-            summary: Properties of the snapshot.
-        """
+        """Append one file."""
         path = self._folder / f"{uuid4().hex}.parquet"
         shutil.copy(self._template, path)
         file = (

@@ -113,12 +113,7 @@ attributes:
 
 
 def write_project(case: Case, folder: Path) -> None:
-    """Write a Dagster project with a case's topics and nothing else.
-
-    Args:
-        case: What it has.
-        folder: Where to; made.
-    """
+    """Write a Dagster project with a case's topics and nothing else."""
     documents = {"cluster": _CLUSTER.format(seconds=case.sensor_seconds)}
     for name in case.names():
         documents[name] = TOPIC.format(name=name, namespace=NAMESPACE) + f'    columns: "{SMALL.ddl}"\n'
@@ -130,12 +125,7 @@ def write_project(case: Case, folder: Path) -> None:
 
 
 def write_documents(documents: Mapping[str, str], folder: Path) -> None:
-    """Write a Dagster project.
-
-    Args:
-        documents: Its YAML documents, by the name of their folders.
-        folder: Where to; made.
-    """
+    """Write a Dagster project."""
     package = folder / "fresh"
     for name, text in documents.items():
         (package / "defs" / name).mkdir(parents=True)
@@ -191,16 +181,6 @@ def produce(bootstrap: str, name: str, ledger: Ledger, rate: float, stop: thread
 
     A few at a time go to one partition, as clients do that are told none: each batch is a request to the brokers. The
     first record is sent at once; of a topic with few records, the second comes at a random time within their distance.
-
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        name: The topic.
-        ledger: Takes down when.
-        rate: Records per second.
-        stop: Ends it; what is queued is delivered first.
-
-    Raises:
-        KafkaLakeError: If not all records are delivered.
     """
     settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
     producer = Producer(settings)
@@ -222,13 +202,7 @@ def produce(bootstrap: str, name: str, ledger: Ledger, rate: float, stop: thread
 
 
 def watch(catalog: LakeCatalog, ledgers: dict[str, Ledger], stop: threading.Event) -> None:
-    """Take down what becomes visible when, until ``stop`` is set.
-
-    Args:
-        catalog: One on SQLite, whose pointers to metadata are cheap to look at.
-        ledgers: By table.
-        stop: Ends it.
-    """
+    """Take down what becomes visible when, until ``stop`` is set."""
     known: dict[str, str] = {}
     database = catalog.properties["uri"].removeprefix("sqlite:///")
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5)) as connection:
@@ -265,18 +239,6 @@ def run_case(
     """Run a deployment under load and return how fresh its tables were.
 
     This process's working folder and environment are the deployment's meanwhile.
-
-    Args:
-        case: What is run.
-        seconds: How long it is measured.
-        warm_up: How long the load is on before, after the first record was seen in every table.
-        folder: For everything that the deployment writes.
-        tell_user: Called with a line of progress.
-        beside: What else goes on during the load, in threads, until its event is set.
-        look: Tells more of the tables, in the end.
-
-    Raises:
-        KafkaLakeError: If a server ends, or a record isn't visible after minutes.
     """
     adopt_orphans()
     write_project(case, folder)
@@ -305,15 +267,7 @@ def run_case(
 
 
 def outcome(case: Case, waits: Sequence[float], seconds: float, commits: int, cpu: dict[str, float]) -> dict[str, Any]:
-    """Return what a case has shown, as JSON has it.
-
-    Args:
-        case: What was run.
-        waits: How many seconds each record waited, in ascending order.
-        seconds: How long it was measured.
-        commits: How many commits were seen meanwhile, of all topics.
-        cpu: CPU seconds used meanwhile, by part of the deployment.
-    """
+    """Return what a case has shown, as JSON has it."""
     return {
         "name": case.name,
         "settings": asdict(case),
@@ -330,20 +284,7 @@ def outcome(case: Case, waits: Sequence[float], seconds: float, commits: int, cp
 def deployed(
     folder: Path, topics: Iterable[str], partitions: int, tell_user: Callable[[str], None]
 ) -> Iterator[tuple[Stack, str, LakeCatalog]]:
-    """Run a project on a local stack of its own: brokers with empty topics, a Connect server, Dagster.
-
-    Args:
-        folder: Of the project, and for everything that the deployment writes.
-        topics: Their names.
-        partitions: Of each topic.
-        tell_user: Called with a line of progress.
-
-    Yields:
-        The stack, the brokers as ``host:port``, and the catalog.
-
-    Raises:
-        KafkaLakeError: If a server doesn't come up.
-    """
+    """Run a project on a local stack of its own: brokers with empty topics, a Connect server, Dagster."""
     with _deployment(folder):
         ports = Ports.from_env()
         check_free(ports.broker, ports.ui, ports.connect)
@@ -417,17 +358,7 @@ def later(seconds: float) -> Callable[[], bool]:
 
 
 def await_all(reached: Callable[[], bool], stack: Stack, threads: Sequence[Running], what: str) -> None:
-    """Wait until something is reached.
-
-    Args:
-        reached: Tells whether it is.
-        stack: Its servers must go on.
-        threads: What goes wrong in one of them is raised.
-        what: What is waited for, at most ten minutes; empty for as long as it takes.
-
-    Raises:
-        KafkaLakeError: If it takes too long, or a server ended.
-    """
+    """Wait until something is reached."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not reached():
         stack.check()

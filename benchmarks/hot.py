@@ -58,16 +58,7 @@ _LIVE_EVERY = 300.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
-
-    Args:
-        rows: Of the table, all the time.
-        minutes: How long.
-        rate: Changes per second.
-        every: Seconds from the beginning of a merge to that of the next, at least.
-        mode: How the table is written: one of `MODES`.
-        engine: How Spark is set up.
-    """
+    """What is measured."""
 
     rows: int = 2_000_000
     minutes: float = 60.0
@@ -78,15 +69,7 @@ class Settings:
 
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
-    """Fill the table, change it for the time, and return the result as JSON has it.
-
-    Args:
-        settings: What is measured.
-        tell_user: Called with a line of progress.
-
-    Raises:
-        KafkaLakeError: If a run fails.
-    """
+    """Fill the table, change it for the time, and return the result as JSON has it."""
     with scratch() as folder, keyed_table(folder, settings.rows, settings.engine, MODES[settings.mode]) as keyed:
         tell_user(f"filling a table of {settings.rows:,} rows")
         keyed.fill()

@@ -55,11 +55,7 @@ class KeyedTable:
 
     @property
     def table(self) -> Table:
-        """Return the table.
-
-        Raises:
-            KafkaLakeError: If it isn't there.
-        """
+        """Return the table."""
         table = self.connections.catalog.table(self.spec.identifier)
         if table is None:
             raise KafkaLakeError(f"Table {'.'.join(self.spec.identifier)} isn't there.")
@@ -124,14 +120,7 @@ class KeyedTable:
 
 @contextmanager
 def keyed_table(folder: Path, rows: int, engine: Engine, properties: Mapping[str, str]) -> Iterator[KeyedTable]:
-    """Give a topic and the settings of its table while a broker and a Spark run for them.
-
-    Args:
-        folder: For all that is written.
-        rows: How many keys there are.
-        engine: How Spark is set up; it is in this process.
-        properties: Of the table.
-    """
+    """Give a topic and the settings of its table while a broker and a Spark run for them."""
     from kafka_lake.devstack.servers import EmbeddedBroker
 
     with EmbeddedBroker(folder / "broker", heap="512m") as broker:

@@ -36,16 +36,7 @@ _COLUMNS = {
 
 
 def read_all(bootstrap: str, topic: Topic, target: Path | None) -> int:
-    """Consume a topic from its beginning, and write its records to one Parquet file if there is a target.
-
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        topic: What to consume.
-        target: The file; None to drop what was consumed.
-
-    Returns:
-        How many records there were.
-    """
+    """Consume a topic from its beginning, and write its records to one Parquet file if there is a target."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -86,18 +77,7 @@ def arrow_schema(shape: Shape) -> pa.Schema:
 
 
 def limit(bootstrap: str, broker: int, topic: Topic, folder: Path, write: bool) -> Repeat:
-    """Measure one pass over a topic in a process of its own, from the consumer's start to the closed file.
-
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        broker: Process id of the broker.
-        topic: What to consume.
-        folder: For the file and the log.
-        write: Whether records are decoded and written too.
-
-    Raises:
-        KafkaLakeError: If the process fails.
-    """
+    """Measure one pass over a topic in a process of its own, from the consumer's start to the closed file."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "limit.parquet"
     task = {

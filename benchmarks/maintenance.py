@@ -48,15 +48,7 @@ _TIMED = 15
 
 @dataclass(frozen=True)
 class Settings:
-    """What is simulated.
-
-    Args:
-        commits: How many at most.
-        minutes: How long at most.
-        every: Commits between two looks at the table.
-        samples: How often the table is measured.
-        engine: Spark, for the maintenance.
-    """
+    """What is simulated."""
 
     commits: int
     minutes: float
@@ -66,12 +58,7 @@ class Settings:
 
 
 def measure(settings: Settings, tell: Callable[[str], object]) -> dict[str, Any]:
-    """Return what was measured.
-
-    Args:
-        settings: What is simulated.
-        tell: Is told of each sample.
-    """
+    """Return what was measured."""
     with scratch() as folder:
         resource = catalog_in(folder)
         spark = SparkResource(spark_config=settings.engine.spark_config(), catalog=resource)

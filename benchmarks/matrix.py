@@ -5,7 +5,7 @@ import os
 import statistics
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest, reset
-from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.spec.rule import AcceptedValues, Pattern, Range, RuleEntry
+from kafka_lake.spec.topic_table import Route, TopicTable, When
 
 _PARTITIONS = 5
 _SAUCES, _CHEESES = ("tomato", "bianca", "pesto", "barbecue"), ("mozzarella", "provolone", "vegan")
@@ -194,8 +195,38 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     goal: float | None = None
 
+    @property
+    def is_counted(self) -> bool:
+        """Return whether the offsets in the one table tell all records apart."""
+        return len(self.steps) == 1 and not {"write", "routes"} & self.settings.keys()
+
+    def dead_letters(self, records: int) -> int:
+        """Return how many records of the first topic become dead letters."""
+        source = TOPICS[next(iter(self.steps.values()))]
+        one_in = 100 if _REFUSING in self.settings.get("rules", ()) else source.dirty
+        return -(-source.count(records) // one_in) if one_in else 0
+
 
 _PLAIN: Mapping[str, Any] = {"schema": DDL}
+_RULES = (
+    RuleEntry(not_null=("store_id",)),
+    RuleEntry(accepted_values=AcceptedValues("cheese", _CHEESES)),
+    RuleEntry(range=Range("total_price", 0, 10_000)),
+    RuleEntry(pattern=Pattern("sauce", "^[A-Za-z ]+$")),
+)
+_EXPRESSION = RuleEntry(expression="order_id >= 0 AND total_price >= 0.0")
+_UNIQUE = RuleEntry(unique=("order_id",))
+_REFUSING = RuleEntry(expression="order_id % 100 > 0", name="one_percent")
+
+
+def _routes(count: int) -> Mapping[str, Any]:
+    """Return settings by which each of some stores has a table; the last one has all others."""
+    stores = [str(store) for store in range(count)]
+    tables = [TopicTable("orders", NAMESPACE, f"of_store_{count}_{store}", schema=DDL) for store in stores]
+    whens = [When(field="store_id", values=(store,)) for store in stores]
+    return {**_PLAIN, "routes": tuple(Route(when, table) for when, table in zip(whens, tables, strict=True))}
+
+
 DECLARED = "declared JSON"
 CASES: Sequence[Case] = (
     Case({DECLARED: "orders", "append of 400": "orders-400"}, _PLAIN),
@@ -220,6 +251,11 @@ CASES: Sequence[Case] = (
         {"upsert: fill": "to-upsert", "upsert: 50,000 changes": "changes", "upsert: 400 changes": "changes-400"},
         {**_PLAIN, "write": "upsert", "key": ("order_id",), "order_by": ("date_ordered",)},
     ),
+    Case({"4 rules": "orders"}, {**_PLAIN, "rules": _RULES}),
+    Case({"4 rules and an expression": "orders"}, {**_PLAIN, "rules": (*_RULES, _EXPRESSION)}),
+    Case({"4 rules and unique": "orders"}, {**_PLAIN, "rules": (*_RULES, _UNIQUE)}),
+    Case({"1 % refused by an expression": "orders"}, {**_PLAIN, "rules": (*_RULES, _REFUSING)}),
+    Case({"10 more tables": "orders"}, _routes(10)),
     Case({"upsert: Debezium": "in-debezium"}, {"write": "upsert", "key": ("order_id",), "envelope": "debezium"}),
     Case(
         {"upsert: Debezium with schemas": "in-debezium-with-schemas"},
@@ -231,14 +267,7 @@ HEADER = ("case", "records per CPU-s", "MB per CPU-s", "CPU-s", "s", "beside dec
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
-
-    Args:
-        records: In a whole topic.
-        repeats: Of each case, one case after the other, after a first round that isn't counted.
-        cases: Beginnings of the names of those that are measured; empty for all.
-        engine: How Spark is set up.
-    """
+    """What is measured."""
 
     records: int
     repeats: int = 3
@@ -253,15 +282,7 @@ class Settings:
 
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
-    """Make the topics, ingest each as its case says, and return the result as JSON has it.
-
-    Args:
-        settings: What is measured.
-        tell_user: Called with a line of progress.
-
-    Raises:
-        KafkaLakeError: If an ingest fails, or a table hasn't the rows that it is to have.
-    """
+    """Make the topics, ingest each as its case says, and return the result as JSON has it."""
     result = document("matrix", asdict(settings))
     chosen = settings.chosen()
     with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
@@ -279,7 +300,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         repeats = measured("benchmarks.matrix", task | told, folder / "engine.log", len(steps), "An ingest failed.")
         catalog = catalog_in(folder).open()
         for turn, n in turns:
-            if "upsert" not in str(CASES[n].settings):
+            if CASES[n].is_counted:
                 _verify(catalog, turn, n, settings.records)
     found: dict[str, list[Repeat]] = {}
     for (turn, _, label), repeat in zip(steps, repeats, strict=True):
@@ -289,16 +310,12 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
 
 
 def _verify(catalog: Any, turn: int, number: int, records: int) -> None:
-    """Count the rows of a table that one topic fills, whose offsets tell them apart."""
-    labels = list(CASES[number].steps)
-    if len(labels) > 1:
-        return
-    source = TOPICS[CASES[number].steps[labels[0]]]
-    expected = source.count(records) - (-(-source.count(records) // source.dirty) if source.dirty else 0)
+    ((label, topic),) = CASES[number].steps.items()
+    expected = TOPICS[topic].count(records) - CASES[number].dead_letters(records)
     nothing = Repeat(expected, 0, seconds=1, cpu_seconds=1, broker_cpu_seconds=0)
     done = verified(nothing, catalog, _table(turn, number))
     if done.duplicates or done.rows != expected:
-        raise KafkaLakeError(f"{labels[0]}: {done.rows} rows, not {expected}; {done.duplicates} are there twice.")
+        raise KafkaLakeError(f"{label}: {done.rows} rows, not {expected}; {done.duplicates} are there twice.")
 
 
 def _table(turn: int, number: int) -> str:
@@ -381,6 +398,13 @@ def main() -> None:
         for turn, number in it.task["turns"]:
             case, so_far = CASES[number], tuple[str, ...]()
             settings = dict(case.settings)
+            if "routes" in settings:
+                # Each turn fills its own tables.
+                prefix = _table(turn, number)
+                settings["routes"] = tuple(
+                    replace(route, to=replace(route.to, table=f"{prefix}_{route.to.table}"))
+                    for route in settings["routes"]
+                )
             if "schema_file" in settings:
                 settings["schema_file"] = str(folder / settings["schema_file"])
             for topic in case.steps.values():

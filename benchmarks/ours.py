@@ -93,15 +93,7 @@ def catalog_in(folder: Path) -> CatalogResource:
 
 
 def ingest_once(connections: Connections, topic: Topic, table: str, begin: Moment | None, broker: int) -> Repeat:
-    """Ingest a whole topic into a new table, metadata column and gates as by default.
-
-    Args:
-        connections: What to ingest with.
-        topic: What to ingest.
-        table: The table's name.
-        begin: Since when time and CPU count; None for now.
-        broker: Process id of the broker.
-    """
+    """Ingest a whole topic into a new table, metadata column and gates as by default."""
     begin = begin or Moment.now(os.getpid(), broker)
     ingest(_spec(topic.shape, table), connections, f"bench-{table}")
     return Moment.now(os.getpid(), broker).since(begin, topic)
@@ -123,11 +115,7 @@ def with_dead_letters(repeat: Repeat, catalog: LakeCatalog, topic: Topic, table:
 
 
 def verified(repeat: Repeat, catalog: LakeCatalog, table: str, identity: str = BY_OFFSET) -> Repeat:
-    """Return a repeat with what is in its table, which is removed then.
-
-    Raises:
-        KafkaLakeError: If there is no such table.
-    """
+    """Return a repeat with what is in its table, which is removed then."""
     found = catalog.table((NAMESPACE, table))
     if found is None:
         raise KafkaLakeError(f"Table {NAMESPACE}.{table} isn't there.")
@@ -137,22 +125,7 @@ def verified(repeat: Repeat, catalog: LakeCatalog, table: str, identity: str = B
 
 
 def cold_and_warm(bootstrap: str, broker: int, topic: Topic, engine: Engine, folder: Path, warm: int) -> list[Repeat]:
-    """Ingest a topic in a new process, then again and again in the same session, each time into a new table.
-
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        broker: Process id of the broker.
-        topic: What to ingest.
-        engine: How Spark is set up.
-        folder: For catalog and tables.
-        warm: How many ingests after the first.
-
-    Returns:
-        The cold ingest, which begins with the process, and the warm ones.
-
-    Raises:
-        KafkaLakeError: If the process fails.
-    """
+    """Ingest a topic in a new process, then again and again in the same session, each time into a new table."""
     folder.mkdir(parents=True)
     names = [f"t{number}" for number in range(warm + 1)]
     start = Moment.of_a_start(broker)
@@ -168,18 +141,7 @@ def cold_and_warm(bootstrap: str, broker: int, topic: Topic, engine: Engine, fol
 
 
 def measured(module: str, task: Mapping[str, Any], log: Path, count: int, failure: str) -> list[Repeat]:
-    """Run a module in a process of its own and return the repeats that it prints, each with its peak of memory.
-
-    Args:
-        module: Its ``main`` takes the task as JSON, and prints a repeat's JSON a line.
-        task: What it shall do.
-        log: File for what else it says.
-        count: How many repeats it shall print.
-        failure: What a user reads if it doesn't.
-
-    Raises:
-        KafkaLakeError: If the process fails, or prints more or less.
-    """
+    """Run a module in a process of its own and return the repeats that it prints, each with its peak of memory."""
     # This package is found, and no Connect server is used.
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
@@ -199,15 +161,7 @@ def measured(module: str, task: Mapping[str, Any], log: Path, count: int, failur
 
 
 def task_of(bootstrap: str, broker: int, topic: Topic, engine: Engine, folder: Path) -> dict[str, Any]:
-    """Return what each process that `measured` starts is told; it begins by `asked`.
-
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        broker: Process id of the broker.
-        topic: What to ingest.
-        engine: How Spark is set up.
-        folder: For catalog and tables.
-    """
+    """Return what each process that `measured` starts is told; it begins by `asked`."""
     return {
         "bootstrap": bootstrap,
         "broker": broker,

@@ -32,14 +32,7 @@ _BATCH = 10_000
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
-
-    Args:
-        records: In the topic.
-        warm: How many ingests are measured.
-        warm_up: How many come before them.
-        engine: How Spark is set up.
-    """
+    """What is measured."""
 
     records: int = 400_000
     warm: int = 5
@@ -48,15 +41,7 @@ class Settings:
 
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
-    """Ingest a topic again and again, the loop before each time, and return the result as JSON has it.
-
-    Args:
-        settings: What is measured.
-        tell_user: Called with a line of progress.
-
-    Raises:
-        KafkaLakeError: If the process fails.
-    """
+    """Ingest a topic again and again, the loop before each time, and return the result as JSON has it."""
     with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
         assert broker.pid is not None
         topic = fill(broker.bootstrap_servers, ORDERS, settings.records)

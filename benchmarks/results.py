@@ -117,13 +117,7 @@ def versions() -> dict[str, str]:
 
 
 def document(benchmark: str, settings: Mapping[str, Any], **content: Any) -> dict[str, Any]:
-    """Return a benchmark's result with where, when and how it came about.
-
-    Args:
-        benchmark: Its name.
-        settings: What was asked for.
-        content: What was found.
-    """
+    """Return a benchmark's result with where, when and how it came about."""
     return {
         "benchmark": benchmark,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),

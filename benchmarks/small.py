@@ -40,14 +40,7 @@ PARTS = ("driver", "jvm", "tasks")
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
-
-    Args:
-        records: Of each commit.
-        commits: How many are measured.
-        warm_up: How many come before them.
-        engine: How Spark is set up.
-    """
+    """What is measured."""
 
     records: int = 400
     commits: int = 20
@@ -56,15 +49,7 @@ class Settings:
 
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
-    """Append small batches to a table, by each kind of Spark session, and return the result as JSON has it.
-
-    Args:
-        settings: What is measured.
-        tell_user: Called with a line of progress.
-
-    Raises:
-        KafkaLakeError: If a run fails.
-    """
+    """Append small batches to a table, by each kind of Spark session, and return the result as JSON has it."""
     cases = []
     with scratch() as folder:
         for spark in ("local", "connect"):

@@ -170,18 +170,7 @@ def value(topic: str, number: int) -> bytes | None:
 
 
 def produce(bootstrap: str, name: str, ledger: Sent, rate: float, stop: threading.Event) -> None:
-    """Produce a topic's records at a rate until ``stop`` is set; a key is always in the same partition.
-
-    Args:
-        bootstrap: The brokers, ``host:port``.
-        name: The topic; new, so that offsets begin at 0.
-        ledger: Takes down what and when.
-        rate: Records per second.
-        stop: Ends it; what is queued is delivered first.
-
-    Raises:
-        KafkaLakeError: If not all records are delivered.
-    """
+    """Produce a topic's records at a rate until ``stop`` is set; a key is always in the same partition."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0})
     began, sent = time.monotonic(), 0
     while not stop.wait(_TICK_SECONDS):
@@ -250,16 +239,7 @@ def _kill(chance: random.Random, told: Callable[[str], None]) -> str | None:
 
 
 def measure(settings: Soak, folder: Path, tell_user: Callable[[str], None]) -> dict[str, Any]:
-    """Run the deployment under load, and return what was seen as JSON has it.
-
-    Args:
-        settings: What is run.
-        folder: For everything that the deployment writes.
-        tell_user: Called with a line of progress.
-
-    Raises:
-        KafkaLakeError: If a server ends, or a record isn't visible after minutes.
-    """
+    """Run the deployment under load, and return what was seen as JSON has it."""
     adopt_orphans()
     write_documents(settings.documents(), folder)
     ledgers: dict[str, Ledger] = {name: Sent(PARTITIONS) for name in TOPICS}
@@ -325,14 +305,7 @@ def slices(
     kills: Sequence[Mapping[str, Any]],
     minutes: float,
 ) -> list[dict[str, Any]]:
-    """Return what was seen in each of six parts of the time.
-
-    Args:
-        waits: Of each record: when it was produced (``at``, seconds), how long it waited, and its topic.
-        samples: Memory of each part, and commits until then.
-        kills: When what was killed.
-        minutes: All of the time.
-    """
+    """Return what was seen in each of six parts of the time."""
     length, found = minutes * 10, []
     for part in range(6):
         begin, end = part * length, (part + 1) * length
@@ -377,13 +350,7 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def differing(catalog: LakeCatalog, topic: str, ledger: Sent) -> list[str]:
-    """Compare a topic's tables with what was produced, and return what differs, a line each.
-
-    Args:
-        catalog: Of the tables.
-        topic: Whose.
-        ledger: What was produced.
-    """
+    """Compare a topic's tables with what was produced, and return what differs, a line each."""
     if topic.startswith("keyed"):
         return _differing_keys(catalog, topic, ledger)
     sides = SIDES.get(topic, {})

@@ -23,16 +23,7 @@ ONE_PROCESS = "limit: consumer, Arrow, Parquet"
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
-
-    Args:
-        records: In each topic.
-        repeats: Of everything.
-        topics: Names of the topics. The first is the one that limits and peers read too; of the others only warm
-            ingests are repeated.
-        peers: Whether the peer is measured.
-        engine: How Spark is set up; the peer gets the same heap.
-    """
+    """What is measured."""
 
     records: int
     repeats: int = 3
@@ -61,15 +52,7 @@ def scratch() -> Iterator[Path]:
 
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
-    """Make the topics, let all contenders read them, and return the result as JSON has it.
-
-    Args:
-        settings: What is measured.
-        tell_user: Called with a line of progress.
-
-    Raises:
-        KafkaLakeError: If a contender fails.
-    """
+    """Make the topics, let all contenders read them, and return the result as JSON has it."""
     result = document("throughput-peers" if settings.peers else "throughput", asdict(settings))
     with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
         assert broker.pid is not None

@@ -27,16 +27,7 @@ _RECENT = 20
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
-
-    Args:
-        rows: Of the table, before it changes.
-        changes: Of each batch.
-        batches: Of each kind of keys.
-        engine: How Spark is set up.
-        through_kafka: Whether the rows come through the topic; Spark itself writes them else, which is faster.
-        peer: Whether PyIceberg's upsert is measured too: batches of random keys into a table of the same rows.
-    """
+    """What is measured."""
 
     rows: int
     changes: int = 100_000
@@ -47,15 +38,7 @@ class Settings:
 
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
-    """Fill the table, change it, and return the result as JSON has it.
-
-    Args:
-        settings: What is measured.
-        tell_user: Called with a line of progress.
-
-    Raises:
-        KafkaLakeError: If a run fails, or there is no table in the end.
-    """
+    """Fill the table, change it, and return the result as JSON has it."""
     chance, batches = random.Random(_SEED), []
     with scratch() as folder, keyed_table(folder, settings.rows, settings.engine, {}) as keyed:
         tell_user(f"filling a table of {settings.rows:,} rows")

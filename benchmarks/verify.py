@@ -19,12 +19,7 @@ class Contents:
 
 
 def contents(table: Table, identity: str) -> Contents:
-    """Count what readers of a table see.
-
-    Args:
-        table: As the catalog has it now.
-        identity: SQL of a number that tells its records apart.
-    """
+    """Count what readers of a table see."""
     # Not above: what is measured imports this module and counts nothing.
     import duckdb
 
