@@ -1,4 +1,4 @@
-"""The metrics: name, type, labels and meaning, each declared once. Names and labels are a contract with dashboards."""
+"""The metrics with name, type, labels and meaning. Dashboards depend on names and labels."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,12 +6,12 @@ from typing import Literal
 from kafka_lake.common.markdown import table
 
 MAX_PARTITIONS = 1000
-"""A topic with more of them is told of as a whole."""
+"""A topic with more partitions has one sample of its sum."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric as Prometheus knows it. The label ``table`` is the topic's own table where nothing else is said.
+    """A metric of Prometheus. The label ``table`` is the topic's own table, unless its meaning says otherwise.
 
     Args:
         name: With its unit; of a counter, with ``_total``.

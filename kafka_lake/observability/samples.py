@@ -1,4 +1,4 @@
-"""The state of a topic and its tables at a moment, as samples of metrics. Pure: no broker, no catalog, no clock."""
+"""Samples of metrics from the state of a topic and its tables. Pure: it uses no broker, no catalog, no clock."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ class Sample:
 
     Args:
         labels: Values of its labels, in their order.
-        since: For an age: when it began, in seconds since the epoch. The value then is the time since.
+        since: Of an age: its beginning, in seconds since the epoch, instead of a value.
     """
 
     metric: Metric
@@ -37,7 +37,7 @@ class Sample:
     since: float | None = None
 
     def at(self, now: float) -> float:
-        """Return the value at a time in seconds since the epoch; an age that begins in the future is 0."""
+        """Return the value at a time in seconds since the epoch; ages are at least 0."""
         return self.value if self.since is None else max(0.0, now - self.since)
 
 
@@ -46,8 +46,8 @@ class TableFacts:
     """One of a topic's tables.
 
     Args:
-        committed_at: When anybody last committed, in seconds since the epoch; None for a table without a snapshot.
-        compacted_at: When it was last compacted; None if no snapshot has it.
+        committed_at: Time of the newest snapshot, in seconds since the epoch; None without one.
+        compacted_at: Time of the newest compaction; None if its snapshot has expired.
     """
 
     name: str
@@ -63,11 +63,11 @@ class TopicTables:
 
     Args:
         position: Of the topic's table; None if it has none.
-        committed_at: When a run last committed to it, in seconds since the epoch; None if no snapshot has it.
+        committed_at: Time of the newest commit by a run, in seconds since the epoch; None if its snapshot has expired.
         dead_letters: Rows of its dead-letter table.
-        totals: What runs have done to it; None if that isn't recorded.
-        losses: What was given up for lost.
-        tables: Each of the topic's tables that there is.
+        totals: Counters of all runs; None if the table has none.
+        losses: Offsets recorded as lost.
+        tables: The existing tables of the topic.
     """
 
     position: Position | None
@@ -82,14 +82,14 @@ def table_samples(key: Key, found: TopicTables) -> Iterator[Sample]:
     """Yield the samples of a topic's tables."""
     yield from topic_samples(key, found)
     yield Sample(m.WAITING, key, found.dead_letters)
-    # From the beginning: what the first commit adds is an increase then, which alerts see.
+    # Zeros before the first commit: alerts see its values as an increase.
     yield from _totals(key, found.totals or Totals())
     for each in found.tables:
         yield from _health(key, each)
 
 
 def topic_samples(key: Key, found: TopicTables) -> Iterator[Sample]:
-    """Yield the samples of a topic alone, for tables that several topics fill."""
+    """Yield the samples of one of several topics that fill a table."""
     if found.committed_at is not None:
         yield Sample(m.LAST_COMMIT, key, found.committed_at)
     yield from _losses(key, found.losses)
@@ -101,8 +101,7 @@ def _losses(key: Key, losses: Iterable[Loss]) -> Iterator[Sample]:
         counts[loss.reason] += 1
         if loss.end is not None:
             records[loss.reason] += max(0, loss.end - loss.start)
-    # The records of other losses can't be counted: see `Loss`. A series that exists before the first loss shows it as a
-    # change.
+    # Only these two losses have a known end. Zeros before the first loss make it an increase.
     for reason in ("retention", "skipped"):
         yield Sample(m.LOST, (*key, reason), records[reason])
     for reason in sorted({*get_args(LossReason)} | counts.keys()):
@@ -154,17 +153,17 @@ def broker_samples(key: Key, now: Watermarks) -> Iterator[Sample]:
 
 
 def lag_samples(key: Key, now: Watermarks, position: Position | None) -> Iterator[Sample]:
-    """Yield the samples of a table's position and lag; the position of an older topic of that name doesn't count."""
-    ours = in_topic(position, now)
-    if ours is not None:
-        known = {p: o for p, o in ours.offsets.items() if p in now.end}
+    """Yield the samples of a table's position and lag; a position in an older topic of this name is ignored."""
+    current = in_topic(position, now)
+    if current is not None:
+        known = {p: o for p, o in current.offsets.items() if p in now.end}
         if len(now.partitions) <= MAX_PARTITIONS or len(known) == len(now.partitions):
             yield from _by_partition(m.POSITION, key, known)
-    yield from _by_partition(m.LAG, key, lag_of(ours, now))
+    yield from _by_partition(m.LAG, key, lag_of(current, now))
 
 
 def unread_samples(key: Key, lags: Mapping[int, int], oldest: Mapping[int, float | None]) -> Iterator[Sample]:
-    """Yield the ages of the oldest unread records; no sample for a partition with a lag whose age is unknown."""
+    """Yield the ages of the oldest unread records; none for a partition whose age is unknown."""
     unread = {p for p, lag in lags.items() if lag}
     if len(lags) > MAX_PARTITIONS:
         if unread <= oldest.keys():

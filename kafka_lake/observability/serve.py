@@ -1,4 +1,4 @@
-"""The newest values of each part of each topic, and serving them over HTTP in Prometheus' text format."""
+"""The newest samples of all topics, served over HTTP in Prometheus' text format."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,11 +26,11 @@ class _Part:
 
 
 class LatestSamples:
-    """Values by topic and part, written by collecting threads and read by scrapes.
+    """The newest samples by topic and part, written by collecting threads and read by scrapes.
 
     Args:
-        keys: All topics and their tables. Each of their parts has failed until it has given values.
-        max_age: Seconds for which values count.
+        keys: All topics and their tables. Each part counts as failed until its first samples.
+        max_age: Seconds after which samples expire.
     """
 
     def __init__(self, keys: Iterable[Key], max_age: float) -> None:
@@ -40,75 +40,71 @@ class LatestSamples:
         self._collection: dict[str, tuple[float, float]] = {}
 
     def succeeded(self, key: Key, part: str, samples: Iterable[Sample], now: float) -> None:
-        """Show values of a part, which were true at a time (seconds since the epoch)."""
-        made = tuple(samples)
+        """Replace the samples of a part, collected at a time in seconds since the epoch."""
+        collected = tuple(samples)
         with self._lock:
-            self._parts[key, part] = _Part(made, now, failed=False)
+            self._parts[key, part] = _Part(collected, now, failed=False)
 
     def failed(self, key: Key, part: str, error: str) -> bool:
-        """Show no values of a part any more; return whether the error differs from the last one."""
+        """Remove the samples of a part; return whether the error differs from the last one."""
         with self._lock:
             before = self._parts[key, part]
             self._parts[key, part] = replace(before, failed=True, error=error)
         return before.error != error
 
     def collected(self, cluster: str, now: float, seconds: float) -> None:
-        """Record that all topics of a cluster were collected."""
+        """Record a collection of all topics of a cluster."""
         with self._lock:
             self._collection[cluster] = (now, seconds)
 
     def samples(self, now: float, clusters: int) -> Iterator[Sample]:
-        """Yield the samples of a moment."""
+        """Yield all samples, at a time in seconds since the epoch."""
         with self._lock:
             parts, collection = dict(self._parts), list(self._collection.values())
         yield Sample(m.TOPICS, (), len({topic for (topic, _), _ in parts}))
         if collection and len(collection) == clusters:
             yield Sample(m.COLLECTION_TIME, (), min(at for at, _ in collection))
             yield Sample(m.COLLECTION_SECONDS, (), max(seconds for _, seconds in collection))
-        for (key, part), known in parts.items():
-            at = known.succeeded_at
-            fresh = not known.failed and at is not None and now - at <= self._max_age
+        for (key, part), state in parts.items():
+            at = state.succeeded_at
+            fresh = not state.failed and at is not None and now - at <= self._max_age
             yield Sample(m.SCRAPE_SUCCESS, (*key, part), fresh)
             if at is not None:
                 yield Sample(m.SCRAPE_TIME, (*key, part), at)
             if fresh:
-                yield from known.samples
+                yield from state.samples
 
 
 Samples = Callable[[float], Iterator[Sample]]
 
 
 class Exposed(Collector):
-    """The samples of a moment as `prometheus_client` wants them.
-
-    Args:
-        samples: Gives those of a time, in seconds since the epoch.
-    """
+    """The current samples as metric families of `prometheus_client`."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that have samples, in the order in which they are declared."""
+        """Yield the metrics that have samples, in the order of their declaration."""
         now = time.time()
-        found: dict[str, list[Sample]] = {}
+        by_name: dict[str, list[Sample]] = {}
         for sample in self._samples(now):
-            found.setdefault(sample.metric.name, []).append(sample)
+            by_name.setdefault(sample.metric.name, []).append(sample)
         for metric in METRICS:
             kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
             family = kind(metric.name.removesuffix("_total"), metric.help, labels=metric.labels)
-            for sample in found.get(metric.name, ()):
+            for sample in by_name.get(metric.name, ()):
                 family.add_metric(sample.labels, sample.at(now))
             if family.samples:
                 yield family
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing; without this method, a registry collects all values when this is registered."""
+        """Yield nothing, so that the registry doesn't collect at the registration."""
         return iter(())
 
 
 def start_server(samples: Samples, host: str, port: int) -> Callable[[], None]:
-    """Serve metrics in threads of their own."""
+    """Serve metrics in background threads, and return the function that ends them."""
     registry = CollectorRegistry()
     registry.register(Exposed(samples))
     ProcessCollector(registry=registry)

@@ -223,18 +223,18 @@ def test_nobody_waits_for_a_job_that_hangs_nor_begins_it_twice() -> None:
         release.wait(30)
 
     began = time.monotonic()
-    assert workers.do({"hangs": hang, "works": lambda: done.append(1)}, 0.3) == {"hangs"}
-    assert workers.do({"hangs": hang, "works": lambda: done.append(2)}, 0.3) == {"hangs"}
+    assert workers.run({"hangs": hang, "works": lambda: done.append(1)}, 0.3) == {"hangs"}
+    assert workers.run({"hangs": hang, "works": lambda: done.append(2)}, 0.3) == {"hangs"}
     assert time.monotonic() - began < 5
     assert (begun, done) == ([1], [1, 2])
     release.set()
-    assert workers.do({"hangs": hang}, 10) == set()
+    assert workers.run({"hangs": hang}, 10) == set()
 
 
 def test_many_jobs_may_take_longer_than_one_that_hangs() -> None:
     workers, done = Workers(1), []
     slow = {number: lambda number=number: (time.sleep(0.1), done.append(number)) for number in range(8)}  # type: ignore[misc]
-    assert workers.do(slow, 0.5) == set()
+    assert workers.run(slow, 0.5) == set()
     assert len(done) == 8
 
 
@@ -244,7 +244,7 @@ def test_an_error_of_a_job_costs_no_worker(caplog: pytest.LogCaptureFixture) -> 
     def fail() -> None:
         raise ValueError("a defect")
 
-    assert workers.do({"fails": fail, "works": lambda: done.append(1)}, 10) == set()
+    assert workers.run({"fails": fail, "works": lambda: done.append(1)}, 10) == set()
     assert done == [1]
     assert "A job of the metrics failed: fails" in caplog.text
 
