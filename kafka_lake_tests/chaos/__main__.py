@@ -37,6 +37,7 @@ def run_chaos(
     only: tuple[str, ...] = (),
     sabotage: str | None = None,
     tell_user: Callable[[str], None] = print,
+    tables: int = 5,
 ) -> tuple[Verdict, Tally]:
     """Strike until it is enough, let the tables catch up, and verify.
 
@@ -48,6 +49,7 @@ def run_chaos(
         only: Faults whose names begin so; empty for all.
         sabotage: Breaks the protocol in every run.
         tell_user: Called with a line of progress.
+        tables: How many the first topic has.
     """
     chance = random.Random(seed)
     tally = Tally()
@@ -60,7 +62,7 @@ def run_chaos(
         tell_user(line)
 
     with World(folder, brokers, seed, sabotage, told) as world:
-        declared = world.traffic.new_topic("orders", declared=True, partitions=3, tables=5)
+        declared = world.traffic.new_topic("orders", declared=True, partitions=3, tables=tables)
         inferred = world.traffic.new_topic("clicks", declared=False, partitions=2)
         topics = [declared, inferred]
         for topic in topics:

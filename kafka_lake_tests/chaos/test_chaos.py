@@ -25,7 +25,7 @@ def test_every_record_comes_once_after_faults(
 ) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     faults = (*(f"kill at {label}" for label in labels), *_ONCE)
-    verdict, tally = run_chaos(tmp_path, _SEED, lambda done, deck: done < deck, only=faults)
+    verdict, tally = run_chaos(tmp_path, _SEED, lambda done, deck: done < deck, only=faults, tables=2)
     assert verdict.problems == []
     assert tally.killed_at == dict.fromkeys(labels, 1)
     assert verdict.figures["rows"] > 0

@@ -201,7 +201,7 @@ def test_dead_letter_replay_compares_with_table_rows(
     assert sorted(found) == [(0, 6), (1, 9), (1, 15)]
 
 
-@pytest.mark.parametrize("count", [3, BROADCAST_ROWS + 1])
+@pytest.mark.parametrize("count", [exhaustive(3), BROADCAST_ROWS + 1])
 def test_a_foreign_key_is_in_the_other_table_and_null_passes(
     count: int, frame: Callable[[Sequence[Row]], DataFrame]
 ) -> None:

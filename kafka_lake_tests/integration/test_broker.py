@@ -114,6 +114,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER, tmp_path], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None

@@ -121,6 +121,7 @@ def test_tables_by_value_are_assets_after_refresh(
     assert rows == {"_a": 1, "_b_b": 0, "_c": 1}
 
 
+@pytest.mark.exhaustive
 def test_topics_that_match_get_tables_and_new_ones_are_told_of(
     project: Project,
     broker: EmbeddedBroker,

@@ -50,6 +50,7 @@ def test_declared_columns_take_fields_in_another_case(
     assert notes(report) == [("MANDT", "not kept", said), ("partner.Name", "not kept", said)]
 
 
+@pytest.mark.exhaustive
 def test_a_declared_key_takes_fields_in_another_case(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_declared_key_takes_fields_in_another_case(
     assert values(view(spec)) == [("a", 3.0, "k")]
 
 
+@pytest.mark.exhaustive
 def test_columns_of_another_tool_take_fields_in_another_case(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -50,6 +50,7 @@ def test_first_command_registers_partitions_of_all_topics(new_topic: NewTopic, r
     assert known(tmp_path / "dagster", gone) == []
 
 
+@pytest.mark.exhaustive
 def test_a_deployment_with_a_dagster_of_its_own_gets_them_there(
     new_topic: NewTopic, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_deployment_with_a_dagster_of_its_own_gets_them_there(
     assert not (tmp_path / "dagster").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_topic_that_discover_writes_has_its_partitions_at_once(new_topic: NewTopic, run: Run, tmp_path: Path) -> None:
     topic = new_topic(2)
     topic.send({"id": 1})

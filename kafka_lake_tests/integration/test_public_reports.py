@@ -24,6 +24,7 @@ from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.rule import Range, RuleEntry
 from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.transactions import await_transactions
 
 pytestmark = pytest.mark.integration
@@ -76,7 +77,7 @@ JSON_REFUSED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("declared", [False, True], ids=["inferred", "declared"])
+@pytest.mark.parametrize("declared", [pytest.param(False, id="inferred"), exhaustive(True, id="declared")])
 def test_json_values_of_all_kinds_are_equal_or_dead_letters(
     declared: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -213,6 +214,7 @@ def test_aborted_and_open_transactions_are_never_rows(
     assert ingest(spec, connections(), "again").commits == []
 
 
+@pytest.mark.exhaustive
 def test_changes_of_one_key_in_one_batch_end_as_the_source(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -283,6 +285,7 @@ def test_values_never_choose_a_table_outside_their_namespace(
     assert all("." not in name[1] and "/" not in name[1] for name in own)
 
 
+@pytest.mark.exhaustive
 def test_dropped_table_of_one_kind_is_filled_and_nothing_doubles(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

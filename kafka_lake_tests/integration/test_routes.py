@@ -234,9 +234,6 @@ def test_a_table_added_later_has_the_topic_from_its_beginning(
     # What the other table had of them before goes with a replay.
     replay(spec, connections(), "replay", Extent())
     assert_all_once(spec, topic.ledger, view)
-    send_events(topic, 10, chance)
-    ingest(spec, connections(), "on")
-    assert_all_once(spec, topic.ledger, view)
 
 
 def test_a_table_that_refuses_a_batch_stays_and_the_others_go_on(
