@@ -48,10 +48,11 @@ def defs_of_project() -> Path:
 
 def topic_tables(topic: str | None = None) -> list[TopicTable]:
     """Return the settings of all topics' tables, or of one topic's, in the order of topics."""
-    return _topic_tables(_asset_metadata(), topic)
+    return select_topic_tables(_asset_metadata(), topic)
 
 
-def _topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> list[TopicTable]:
+def select_topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> list[TopicTable]:
+    """Return the settings of the tables among these assets, of all topics or of one."""
     tables = (settings_of(metadata) for metadata in assets if SETTINGS in metadata)
     specs = sorted((spec for table in tables for spec in table.each_topic), key=lambda spec: spec.full_topic)
     if topic is None:
@@ -80,7 +81,7 @@ def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable
     assets = _asset_metadata()
     derived = [spec for spec in _derived_tables(assets) if name in (None, spec.table, spec.name)]
     try:
-        return [*once_each(_topic_tables(assets, name)), *derived]
+        return [*once_each(select_topic_tables(assets, name)), *derived]
     except ConfigurationError:
         if not derived or name is None:
             raise

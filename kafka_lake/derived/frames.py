@@ -27,7 +27,7 @@ from kafka_lake.runtime.record_keys import added_between, at_version
 from kafka_lake.writers.frames import shaped
 
 # Each is a condition on rows.
-_MOST_RANGES = 1000
+MAX_RANGES = 1000
 # Spark's type of a NULL without a type is void. In the text of a struct, a colon follows the names of fields.
 _NOT_STORED = re.compile(r"(?:^|[<,:])((?:void|variant|interval|time\()[^,:<>]*)(?=[,>]|$)")
 
@@ -104,7 +104,7 @@ class Frames:
                 )
             found += places
         exact = tuple(joined_ranges((one for one in found if len(one)), 1))
-        return exact if len(exact) <= _MOST_RANGES else tuple(joined_ranges(exact, None))
+        return exact if len(exact) <= MAX_RANGES else tuple(joined_ranges(exact, None))
 
     def made(self, snapshot: int | None = None) -> DataFrame:
         """Return the rows of the derived table, by default those of the head."""

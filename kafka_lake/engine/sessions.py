@@ -37,7 +37,7 @@ from kafka_lake.engine.settings import (
 from kafka_lake.errors import ConfigurationError, EngineUnavailableError
 
 _THIS_MACHINE = {"127.0.0.1", "localhost", "::1"}
-_CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
 _CONNECT_PAUSE_SECONDS = 0.5
 # gRPC's own pauses between two attempts to connect grow to minutes.
 _CHANNEL = [("grpc.max_reconnect_backoff_ms", 2000)]
@@ -142,10 +142,10 @@ def await_port(remote: str) -> None:
     if getproxies() and not proxy_bypass(host):
         # Only the proxy knows, which gRPC uses by itself.
         return
-    deadline = time.monotonic() + _CONNECT_SECONDS
+    deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
         except OSError as error:
             if time.monotonic() + _CONNECT_PAUSE_SECONDS >= deadline:
                 raise _gone(remote, error.strerror or str(error)) from error

@@ -52,7 +52,7 @@ class RunLineage(ABC):
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._client = _client()
+        self._client = lineage_client()
         self._ended = False
 
     def __enter__(self) -> Self:
@@ -216,7 +216,7 @@ def _uuid(text: str) -> str | None:
 
 
 @cache
-def _client() -> Any:
+def lineage_client() -> Any:
     """Return OpenLineage's client; None if nobody asks for events. Made once in a process."""
     if not any(name.startswith(_PREFIX) and name != _NAMESPACE for name in os.environ):
         return None
@@ -245,7 +245,7 @@ _NOT_INSTALLED = "Traces are asked for by the environment, and not sent: pip ins
 def trace_commit(context: Context, commit: Commit) -> None:
     """Tell of a commit that was made."""
     steps = context.effort.take_steps()
-    if (tracer := _tracer()) is None:
+    if (tracer := current_tracer()) is None:
         return
     figures = {
         "messaging.batch.message_count": commit.records,
@@ -263,14 +263,14 @@ def trace_commit(context: Context, commit: Commit) -> None:
 def trace_failure(context: Context, error: Exception) -> None:
     """Tell of a commit that failed; what becomes of the run is decided by others."""
     steps = context.effort.take_steps()
-    if (tracer := _tracer()) is not None:
+    if (tracer := current_tracer()) is not None:
         _spans(tracer, context, steps, {"error.type": type(error).__qualname__}, error=error)
         flush()
 
 
 def flush() -> None:
     """Send what is yet to be sent, for up to five seconds: a process may end without asking for it."""
-    if _tracer() is None:
+    if current_tracer() is None:
         return
     from opentelemetry import trace
 
@@ -306,7 +306,7 @@ def _spans(
 
 
 @cache
-def _tracer() -> Any:
+def current_tracer() -> Any:
     """Return OpenTelemetry's tracer; None if nobody asks for traces. Set up once in a process."""
     asked = any(map(os.environ.get, ENDPOINTS)) and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
     if find_spec("opentelemetry") is None:

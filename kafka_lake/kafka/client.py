@@ -20,9 +20,9 @@ _SECRET = re.compile(r"password|passphrase|secret|jaas|key\.pem$|private\.key|as
 # After one broker has refused, another may still accept.
 GRACE_SECONDS = 2.0
 # A cluster that has never answered is given up earlier than one that has.
-_FIRST_ANSWER_SECONDS = 8.0
+FIRST_ANSWER_SECONDS = 8.0
 # All brokers refuse connections, or their names are unknown.
-_ALL_DOWN_SECONDS = 4.0
+ALL_DOWN_SECONDS = 4.0
 POLL_SECONDS = 0.1
 END = ClientError._PARTITION_EOF
 _READING: Mapping[str, Any] = {
@@ -141,7 +141,7 @@ class KafkaClient:
             return min(GRACE_SECONDS, self.timeout)
         if self._has_answered:
             return self.timeout
-        return min(_ALL_DOWN_SECONDS if self._reported.all_down else _FIRST_ANSWER_SECONDS, self.timeout)
+        return min(ALL_DOWN_SECONDS if self._reported.all_down else FIRST_ANSWER_SECONDS, self.timeout)
 
     def _answered(self) -> None:
         self._has_answered = True

@@ -24,7 +24,8 @@ DEFAULT_AGE_SECONDS = 24 * 3600.0
 # Where a table's files may be beside its location (https://iceberg.apache.org/docs/latest/configuration/).
 _PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 # Branches of expired rows and of rewritten files can follow a moved head for ten minutes.
-_FOLLOWS, _FOLLOWS_SECONDS = ("_expire", "_retype"), 600.0
+_FOLLOWS = ("_expire", "_retype")
+FOLLOWS_SECONDS = 600.0
 # Branches that a dead-letter table has without one of the topic's table.
 _ALONE = ("_settle", *_FOLLOWS)
 
@@ -56,7 +57,7 @@ def sweep(
         for name, (created, head) in staging_branches(table).items():
             # Dead letters are staged and dropped together with the rows of the same attempt.
             alive = _publishable(table, name) and (not side or name in spared or name.endswith(_ALONE))
-            alive = alive or (name.endswith(_FOLLOWS) and time.time() - created < _FOLLOWS_SECONDS)
+            alive = alive or (name.endswith(_FOLLOWS) and time.time() - created < FOLLOWS_SECONDS)
             if alive and (older_than_seconds is None or time.time() - created < older_than_seconds):
                 spared.add(name)
                 continue

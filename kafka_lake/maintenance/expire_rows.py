@@ -40,7 +40,7 @@ from kafka_lake.maintenance.old_rows import (
     old_files,
 )
 
-_ATTEMPTS = 6
+ATTEMPTS = 6
 _FOLLOWED = 10
 
 
@@ -57,7 +57,7 @@ def expire_rows(
     counted; otherwise it is tried again, a few times.
     """
     retrying = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        stop=tenacity.stop_after_attempt(ATTEMPTS),
         wait=tenacity.wait_random_exponential(0.2, max=5),
         retry=tenacity.retry_if_exception_type(PublishRefusedError),
         reraise=True,

@@ -246,12 +246,13 @@ def _replay(
     yield dead_letter_evaluation(spec, connections.catalog)
 
 
-def _topics(context: dg.OpExecutionContext) -> list[TopicTable]:
+def topics_of_location(context: dg.OpExecutionContext) -> list[TopicTable]:
+    """Return the settings of all tables in the code location that the run belongs to."""
     return topics_of(context.repository_def)
 
 
 def _chosen(context: dg.OpExecutionContext, cluster: str | None, topic: str) -> list[TopicTable]:
-    specs = [spec for spec in _topics(context) if spec.cluster == cluster]
+    specs = [spec for spec in topics_of_location(context) if spec.cluster == cluster]
     chosen = [spec for spec in specs if spec.topic == topic]
     if not chosen:
         known = ", ".join(sorted({spec.topic for spec in specs})) or "none"

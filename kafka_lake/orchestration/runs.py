@@ -38,7 +38,7 @@ _STARTING = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 _AS_JSON = TypeAdapter(TopicTable)
 _FAILED = ("FAILURE", "IN_PROGRESS")
 _COUNTED_FAILURES = 12
-_FIRST_PAUSE = 5.0
+FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 1800.0
 _LONGEST_BESIDE_OTHERS = 60.0
 _CLOCKS_DIFFER = 3600.0
@@ -174,7 +174,7 @@ def failures(context: dg.SensorEvaluationContext, spec: TopicTable) -> Failures:
         return Failures()
     # One table, or one topic, that can't go on fails the run; the others wait for the next run no longer than this.
     longest = _LONGEST_BESIDE_OTHERS if spec.has_routes or spec.topics else _LONGEST_PAUSE
-    return Failures(len(failed), failed[0].end_time + min(_FIRST_PAUSE * 2 ** (len(failed) - 1), longest))
+    return Failures(len(failed), failed[0].end_time + min(FIRST_PAUSE * 2 ** (len(failed) - 1), longest))
 
 
 def settings_in(run: dg.DagsterRun) -> dict[str, str]:

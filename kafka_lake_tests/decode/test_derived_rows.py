@@ -84,7 +84,7 @@ def test_offsets_between_added_rows_are_not_derived_again(
     session = spark_resource.spark_session
     added = orders_of(session, [(each, 1, "s") for each in (3, 3, 4, 90, 700, 702)])
     monkeypatch.setattr(frames_module, "added_between", lambda *_: added)
-    monkeypatch.setattr(frames_module, "_MOST_RANGES", most)
+    monkeypatch.setattr(frames_module, "MAX_RANGES", most)
     each = pinned(800)
     upstream = Pinned(each.identifier, each.read, each.before, Changes(True, {0: 800}, added=((1, 2),)), "_kafka")
     plan = DerivePlan(None, 1, Record("q", {}, {}), {"orders": upstream}, {})

@@ -263,7 +263,7 @@ def test_rolled_back_table_is_refilled_while_topic_is_idle(
     spark_resource: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kafka_lake.ingest.continuous.run._TABLE_POLL_SECONDS", 0.5)
+    monkeypatch.setattr("kafka_lake.ingest.continuous.run.TABLE_POLL_SECONDS", 0.5)
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids(range(2))

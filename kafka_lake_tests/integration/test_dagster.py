@@ -911,7 +911,7 @@ def test_dead_letter_job_moves_rows_and_triggers_downstream(
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     assert runner.run(strict, (0, 0)).success
     # In process a job has no code location to ask.
-    monkeypatch.setattr("kafka_lake.orchestration.jobs._topics", lambda context: [lenient])
+    monkeypatch.setattr("kafka_lake.orchestration.jobs.topics_of_location", lambda context: [lenient])
     definitions = dg.Definitions(
         assets=build_topic_assets(lenient, SHOWN),
         jobs=[build_replay_job()],

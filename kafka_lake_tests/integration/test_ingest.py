@@ -298,7 +298,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
     """Return a function that gives the steps of each commit that has been told of, in their order."""
     provider, kept = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    monkeypatch.setattr(telemetry, "_tracer", lambda: provider.get_tracer("test"))
+    monkeypatch.setattr(telemetry, "current_tracer", lambda: provider.get_tracer("test"))
 
     def found() -> list[list[str]]:
         all_spans = kept.get_finished_spans()
@@ -313,7 +313,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What OpenLineage is told."""
     told: list[Any] = []
     client = SimpleNamespace(emit=lambda event: told.append(Serde.to_dict(event)))
-    monkeypatch.setattr(telemetry, "_client", lambda: client)
+    monkeypatch.setattr(telemetry, "lineage_client", lambda: client)
     return told
 
 

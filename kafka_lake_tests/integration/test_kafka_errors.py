@@ -250,7 +250,7 @@ def test_brokers_that_are_all_down_are_given_up_early(question: Callable[[KafkaC
 def test_who_accepts_connections_and_is_silent_is_given_up_early(
     question: Callable[[KafkaCluster], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_lake.kafka.client, "_FIRST_ANSWER_SECONDS", 2.5)
+    monkeypatch.setattr(kafka_lake.kafka.client, "FIRST_ANSWER_SECONDS", 2.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(KafkaError, match=f"{address} gave no answer") as failed:

@@ -243,7 +243,7 @@ def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
         raise PublishRefusedError("main moved")
 
     monkeypatch.setattr(StagingBranch, "publish", refused)
-    monkeypatch.setattr(expiry, "_ATTEMPTS", 2)
+    monkeypatch.setattr(expiry, "ATTEMPTS", 2)
     with pytest.raises(PublishRefusedError):
         maintain(replace(spec, maintenance=replace(KEEP, keep_rows="88d")), connections())
     assert see.ids() == [1, 2, 4, 5, 33]
@@ -276,7 +276,7 @@ def test_killed_row_expiry_deletes_nothing_until_the_next(
     assert see.ids() == [1, 2]
     assert see.position() == {0: 3}
     # What it has left goes when no expiry can need it any more.
-    monkeypatch.setattr("kafka_lake.maintenance.clean._FOLLOWS_SECONDS", 0.0)
+    monkeypatch.setattr("kafka_lake.maintenance.clean.FOLLOWS_SECONDS", 0.0)
     topic.send({"id": 3})
     ingest(spec, connections(), "run-3")
     see.assert_no_branches()

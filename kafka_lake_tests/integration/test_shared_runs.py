@@ -106,7 +106,7 @@ def test_refused_topic_fails_alone_and_is_retried_alone(
     assert failed_checks(result, bad) == {"rule_small"}
     assert lake.tick(Pace(0.2, 60.0)) == [], "the failed topic pauses"
 
-    monkeypatch.setattr(topic_runs, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(topic_runs, "FIRST_PAUSE", 0.0)
     topics[0].send_ids([9], 2)
     topics[2].send_ids([9], 2)
     requests = {len(each.asset_selection or ()): each for each in lake.tick(Pace(0.2, 60.0))}

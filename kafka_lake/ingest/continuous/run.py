@@ -70,7 +70,7 @@ class Stop:
 
 
 # Others may move a table back while its topic rests: then there is work, and the topic doesn't tell.
-_TABLE_POLL_SECONDS = 10.0
+TABLE_POLL_SECONDS = 10.0
 # For whether others wait, which is a question to Dagster's database.
 _QUEUE_POLL_SECONDS = 1.0
 _DOUBLINGS = 10
@@ -176,7 +176,7 @@ class ContinuousRun:
                 pass
             self.ended = f"the topic has partitions that are not this run's: {', '.join(map(str, others))}"
             return
-        if not news and now - self._at.planned < _TABLE_POLL_SECONDS:
+        if not news and now - self._at.planned < TABLE_POLL_SECONDS:
             return
         self._at = replace(self._at, planned=now)
         if self._commit():

@@ -36,8 +36,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGSTER_MODULE_NAME", "kafka_lake.definitions")
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(client, "_ALL_DOWN_SECONDS", 0.3)
-    monkeypatch.setattr(sessions, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(client, "ALL_DOWN_SECONDS", 0.3)
+    monkeypatch.setattr(sessions, "CONNECT_SECONDS", 0.1)
 
 
 def told(*arguments: str) -> str:

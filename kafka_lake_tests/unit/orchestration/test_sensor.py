@@ -287,7 +287,7 @@ def test_a_dead_run_does_not_block_its_topic(instance, catalog, answers, monkeyp
     tags = {TOPIC_TAG: "pizzas", HEARTBEAT_TAG: "elsewhere:boot:1:17:123 2026-01-02T03:04:05+00:00"}
     job = dg.GraphDefinition("any").to_job()
     dead = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)
-    monkeypatch.setattr(topic_runs, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(topic_runs, "FIRST_PAUSE", 0.0)
     assert len(tick(instance, catalog).run_requests) == 1
     assert instance.get_run_by_id(dead.run_id).status is dg.DagsterRunStatus.FAILURE
 
@@ -491,7 +491,7 @@ def test_failed_topic_of_a_shared_run_is_retried_alone(instance, catalog, due, m
     finish(instance, first, failed=("b",))
     (others,) = tick(instance, catalog, MANY).run_requests
     assert list(others.asset_selection) == [table_key(MANY[0]), table_key(MANY[2])], "b pauses"
-    monkeypatch.setattr(topic_runs, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(topic_runs, "FIRST_PAUSE", 0.0)
     again = {each.tags[TOPIC_TAG]: each for each in tick(instance, catalog, MANY).run_requests}
     assert set(again) == {"a [0…1], c [0…1]", "b"}
     assert again["b"].run_config["ops"]["pizza__b"]["config"]["catch_up_for"] == 0.0
