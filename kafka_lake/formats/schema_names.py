@@ -1,4 +1,4 @@
-"""The names of the schemas that values were written with, by the ids that the values begin with."""
+"""The names of the schemas of values, by the schema ids in their first bytes."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -13,31 +13,29 @@ from kafka_lake.formats.task.registered import HEADER, message_indexes
 from kafka_lake.formats.writer_schema import ROOT_MESSAGE
 from kafka_lake.kafka.registry import WriterSchema
 
-_HEADER_BYTES = 5
 _INDEX_BYTES = 5
-# A number that isn't negative, as a zigzag varint: bytes from 80 on, then one below; the first one is even.
+# A zigzag varint that isn't negative: bytes from 80 on, then one below 80; the first byte is even.
 _INDEX_IN_HEX = "(?:[0-7][02468ACE]|[89A-F][02468ACE](?:[89A-F].){0,3}[0-7].)"
 
 
 def index_prefix(value: Column) -> Column:
-    """Return the bytes of a record's message indexes, for `message_indexes`; null if it has none."""
-    first = F.hex(F.substring(value, _HEADER_BYTES + 1, 1))
+    """Return the bytes with a value's message indexes, for `message_indexes`; null if there are none."""
+    first = F.hex(F.substring(value, HEADER + 1, 1))
     count = F.shiftright(F.conv(first, 16, 10).cast("int"), 1)
-    rest = F.hex(F.substr(value, F.lit(_HEADER_BYTES + 2), count * _INDEX_BYTES))
+    rest = F.hex(F.substr(value, F.lit(HEADER + 2), count * _INDEX_BYTES))
     pattern = F.concat(F.lit(f"^({_INDEX_IN_HEX}){{"), count.cast("string"), F.lit("}"))
     indexes = F.when(count == 0, F.lit("")).otherwise(F.regexp_substr(rest, pattern))
-    # Null if the pattern doesn't match.
     return F.when(first.rlike("^[0-7][02468ACE]$"), F.unhex(F.concat(first, indexes)))
 
 
 _MOST_IDS = 1_000
 
 SchemaNames = Mapping[bytes, str | None]
-"""The names of values' schemas by the bytes that the values begin with; None for ids that the registry doesn't know."""
+"""Schema names by the first bytes of values; None for ids that the registry doesn't have."""
 
 
 def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | None:
-    """Return the name of a schema; None if it has none, or can't be read.
+    """Return the name of a schema; None if it has none, or is invalid.
 
     >>> schema_name(WriterSchema("AVRO", '{"type": "record", "namespace": "shop", "name": "Order", "fields": []}'))
     'shop.Order'
@@ -58,23 +56,23 @@ def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | Non
         parsed = parsed["type"]
     if isinstance(parsed, dict) and "name" in parsed:
         return full_name(parsed, "")
-    # The text may be the name of a schema that it refers to.
+    # The schema may be the name of a referenced one.
     return parsed if isinstance(parsed, str) and "." in parsed else None
 
 
 def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema]) -> SchemaNames:
-    """Return the names of the schemas that values were written with, by the bytes that those values begin with."""
+    """Return the names of the schemas of records' values, by the first bytes of the values."""
     value = F.col("value")
     ids = records.select(schema_id(value).alias("id")).filter("id is not null").distinct()
-    found = sorted(row["id"] for row in ids.limit(_MOST_IDS + 1).collect())
-    if len(found) > _MOST_IDS:
+    id_list = sorted(row["id"] for row in ids.limit(_MOST_IDS + 1).collect())
+    if len(id_list) > _MOST_IDS:
         raise TableError(
             f"Topic {topic}: where: schema: the values of one commit begin with more than {_MOST_IDS} "
             "different schema ids.",
-            "Values that no registry's serializer writes look like that. Nothing was read into a table. Use header: "
-            "or sql: in where:.",
+            "Probably no registry's serializer wrote them. Nothing was read into a table. Use header: or sql: in "
+            "where:.",
         )
-    schemas = dict(_known(found, fetch))
+    schemas = dict(_fetched(id_list, fetch))
     names = {_start(id_): schema_name(schema) for id_, schema in schemas.items() if schema.kind != "PROTOBUF"}
     if protobuf := [id_ for id_, schema in schemas.items() if schema.kind == "PROTOBUF"]:
         chosen = records.filter(schema_id(value).isin(protobuf))
@@ -82,30 +80,31 @@ def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema
         for row in prefixes.filter("prefix is not null").distinct().limit(_MOST_IDS).collect():
             prefix = bytes(row["prefix"])
             names[_start(row["id"]) + prefix] = schema_name(schemas[row["id"]], prefix)
-    unknown = dict.fromkeys(_start(id_) for id_ in found if id_ not in schemas)
+    unknown = dict.fromkeys(_start(id_) for id_ in id_list if id_ not in schemas)
     return {**{start: name for start, name in names.items() if name is not None}, **unknown}
 
 
 def name_of(value: Column, names: SchemaNames) -> Column:
-    """Return the name of the schema of a value; null if it has none of these."""
-    found = F.lit(None).cast("string")
-    for start, name in ((start, name) for start, name in names.items() if name is not None):
-        found = F.when(F.substring(value, 1, len(start)) == F.lit(start), F.lit(name)).otherwise(found)
-    return found
+    """Return the name of a value's schema; null if it isn't among these."""
+    column = F.lit(None).cast("string")
+    for start, name in names.items():
+        if name is not None:
+            column = F.when(F.substring(value, 1, len(start)) == F.lit(start), F.lit(name)).otherwise(column)
+    return column
 
 
 def schema_id(value: Column) -> Column:
-    """Return the schema id that a value begins with; null if it doesn't begin with a zero byte and four more."""
+    """Return the schema id at the start of a value; null if it has no header."""
     framed = (F.octet_length(value) >= HEADER) & (F.substring(value, 1, 1) == F.lit(b"\x00"))
     return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint"))
 
 
-def _known(ids: list[int], fetch: Callable[[int], WriterSchema]) -> Iterator[tuple[int, WriterSchema]]:
+def _fetched(ids: list[int], fetch: Callable[[int], WriterSchema]) -> Iterator[tuple[int, WriterSchema]]:
     for id_ in ids:
         try:
             yield id_, fetch(id_)
         except UnknownSchemaError:
-            # Its values are dead letters of the table that takes what no route takes.
+            # Values with this id match no table.
             continue
 
 

@@ -1,4 +1,4 @@
-"""Protobuf schemas: from what a registry or a file gives to one self-contained message type. No engine."""
+"""Compiles Protobuf schemas of a registry or a file to self-contained message types."""
 
 import base64
 import binascii
@@ -28,7 +28,7 @@ _MAIN = "schema.proto"
 _REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _IMPORT = re.compile(r"""\bimport\b[^"';]*["']([^"']+)["']""")
-# Neither a way out of the folder nor an option of protoc.
+# Neither a path out of the folder nor an option of protoc.
 _FILE = re.compile(r"(?!.*(?:^|/)\.{0,2}(?:/|$))[A-Za-z0-9_][\w.@+ /-]{0,199}", re.ASCII)
 _WARNING, _LOG = re.compile("warning: |^WARNING: "), re.compile(r"^[EFIW][0-9]{4} .*?\] ")
 _WELL_KNOWN = re.compile(r"(?:google/(?:api|protobuf|rpc|type)|confluent)/[a-z0-9_/]+\.proto")
@@ -36,7 +36,7 @@ _WELL_KNOWN = re.compile(r"(?:google/(?:api|protobuf|rpc|type)|confluent)/[a-z0-
 
 @dataclass(frozen=True)
 class ProtobufMessage:
-    """A message type with all that it needs, as plain data.
+    """A message type with all files that it needs, as plain data.
 
     Args:
         files: A serialized FileDescriptorSet, each file after those that it imports.
@@ -47,14 +47,13 @@ class ProtobufMessage:
 
 
 class _SchemaError(ValueError):
-    """What is wrong with a schema, without the schema's name and a full stop."""
+    """An invalid schema; the message has no full stop."""
 
 
 def message_of(schema: WriterSchema, indexes: Sequence[int] = (0,), name: str | None = None) -> ProtobufMessage:
-    """Return the message type that records of a schema have.
+    """Return a message type of a schema, by its indexes or its name.
 
-    What schemas import from Google (``google/protobuf``, ``google/type`` and the like) and from Confluent is known
-    without references.
+    Imports of Google's files (``google/protobuf``, ``google/type`` and the like) and Confluent's need no references.
     """
     try:
         files = _compile(schema.text, tuple(schema.references.items()))
@@ -67,7 +66,7 @@ def message_of(schema: WriterSchema, indexes: Sequence[int] = (0,), name: str | 
 
 
 def imports_of(text: str) -> list[str]:
-    """Return the names of the files that a .proto text imports, those alone that are within a folder."""
+    """Return the names of the files that a .proto text imports, without paths out of the folder."""
     return [name for name in _IMPORT.findall(text) if _FILE.fullmatch(name)]
 
 
@@ -86,11 +85,11 @@ def _at(file: FileDescriptorProto, indexes: Sequence[int]) -> str:
             java, python = found
             raise _SchemaError(
                 f"the message at index {list(indexes)} is {java} as Java's serializers count and {python} as "
-                "others do; only its name tells"
+                "others do; use its name"
             )
         ((simple, message),) = found.items()
         name = f"{name}.{simple}" if name else simple
-        candidates = [[each for each in message.nested_type if not each.options.map_entry], message.nested_type]
+        candidates = [[m for m in message.nested_type if not m.options.map_entry], message.nested_type]
     return name
 
 
@@ -115,9 +114,9 @@ def _names(messages: Iterable[DescriptorProto], scope: str) -> Iterator[str]:
 
 @lru_cache(maxsize=256)
 def _compile(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
-    """Return a serialized FileDescriptorSet: each file after those that it imports, so that the schema's is last.
+    """Return a serialized FileDescriptorSet: each file after its imports, the schema's file last.
 
-    Descriptors go through protoc as well: it finds out what is wrong with them, where the protobuf package would crash.
+    Descriptors are compiled, too: protoc reports errors in them that would crash the protobuf package.
     """
     texts = dict(references)
     main = _MAIN
@@ -128,7 +127,7 @@ def _compile(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
 
 
 def _imported(main: str, texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, FileDescriptorProto]]:
-    """Return what a file imports and itself: what is to be compiled, and what is described already."""
+    """Return a file and its imports: the texts to compile, and the descriptors."""
     sources: dict[str, str] = {}
     files: dict[str, FileDescriptorProto] = {}
     rest = [main]
@@ -139,7 +138,7 @@ def _imported(main: str, texts: Mapping[str, str]) -> tuple[dict[str, str], dict
         file = _described(name, texts[name]) if name in texts else _well_known(name)
         if file is not None:
             files[name] = file
-            rest += [each for each in file.dependency if isinstance(each, str)]
+            rest += file.dependency
         elif name in texts:
             sources[name] = texts[name]
             rest += _IMPORT.findall(texts[name])
@@ -147,7 +146,7 @@ def _imported(main: str, texts: Mapping[str, str]) -> tuple[dict[str, str], dict
 
 
 def _described(name: str, text: str) -> FileDescriptorProto | None:
-    """Return the file that base64 of a FileDescriptorProto describes, None for any other text."""
+    """Return the file of a FileDescriptorProto in base64; None for any other text."""
     if not _BASE64.fullmatch(text):
         return None
     try:
@@ -181,7 +180,7 @@ def _protoc(main: str, sources: Mapping[str, str], files: Mapping[str, FileDescr
         root.mkdir()
         for name, text in sources.items():
             if not _FILE.fullmatch(name):
-                raise _SchemaError(f"a reference has the name {name!r}, which is no file name to import")
+                raise _SchemaError(f"a reference has the name {name!r}, which is not the name of a file to import")
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode("utf-8", "replace"))
@@ -191,6 +190,6 @@ def _protoc(main: str, sources: Mapping[str, str], files: Mapping[str, FileDescr
         run = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
         if run.returncode:
             lines = [_LOG.sub("", line) for line in run.stderr.splitlines() if not _WARNING.search(line)]
-            said = lines[0].replace(f"{root}/", "") if lines else f"code {run.returncode}"
-            raise _SchemaError(f"protoc says {said.rstrip('.')}")
+            error = lines[0].replace(f"{root}/", "") if lines else f"code {run.returncode}"
+            raise _SchemaError(f"protoc reports {error.rstrip('.')}")
         return result.read_bytes()

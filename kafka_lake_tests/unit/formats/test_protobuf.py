@@ -350,13 +350,13 @@ def test_times_to_the_nanosecond() -> None:
 @pytest.mark.parametrize(
     ("values", "error"),
     [
-        ({"at": {"seconds": 2**40}}, "Field at is no time of the years 1 to 9999."),
-        ({"at": {"seconds": -(2**63)}}, "Field at is no time of the years 1 to 9999."),
-        ({"ats": [{}, {"nanos": -1}]}, "Field ats is no time of the years 1 to 9999."),
-        ({"ins": {1: {"at": {"nanos": 10**9}}}}, "Field ins.value.at is no time of the years 1 to 9999."),
-        ({"took": {"seconds": 315_576_000_001}}, "Field took is no duration."),
-        ({"took": {"nanos": -(10**9)}}, "Field took is no duration."),
-        ({"took": {"seconds": 1, "nanos": -1}}, "Field took is no duration."),
+        ({"at": {"seconds": 2**40}}, "Field at is not a time of the years 1 to 9999."),
+        ({"at": {"seconds": -(2**63)}}, "Field at is not a time of the years 1 to 9999."),
+        ({"ats": [{}, {"nanos": -1}]}, "Field ats is not a time of the years 1 to 9999."),
+        ({"ins": {1: {"at": {"nanos": 10**9}}}}, "Field ins.value.at is not a time of the years 1 to 9999."),
+        ({"took": {"seconds": 315_576_000_001}}, "Field took is not a duration."),
+        ({"took": {"nanos": -(10**9)}}, "Field took is not a duration."),
+        ({"took": {"seconds": 1, "nanos": -1}}, "Field took is not a duration."),
     ],
 )  # fmt: skip
 def test_times_that_are_none(values: dict[str, Any], error: str) -> None:
@@ -557,9 +557,9 @@ def test_field_names_that_mean_something_to_python() -> None:
             "message M { In in = 1; message In { google.protobuf.Timestamp at = 1; int32 at__nanos = 2; } }",
             "in.at__nanos is a field, and also the column for the nanoseconds of the timestamp beside it",
         ),
-        ("message M { int32 a = 1 }", 'protoc says schema.proto:13:25: Expected ";"'),
-        ("message M { Missing a = 1; }", 'protoc says schema.proto:13:13: "Missing" is not defined'),
-        ('import "absent.proto"; message M { int32 a = 1; }', "protoc says absent.proto: File not found"),
+        ("message M { int32 a = 1 }", 'protoc reports schema.proto:13:25: Expected ";"'),
+        ("message M { Missing a = 1; }", 'protoc reports schema.proto:13:13: "Missing" is not defined'),
+        ('import "absent.proto"; message M { int32 a = 1; }', "protoc reports absent.proto: File not found"),
         ("", r"there is no message at index \[0\]"),
     ],
 )  # fmt: skip
@@ -654,7 +654,7 @@ def test_a_descriptor_may_leave_names_to_be_found() -> None:
     described = message(base64.b64encode(file.SerializeToString()).decode(), name="M")
     assert decoded(described, b"\x08\x01\x18\x01")[0]["size"] == "SMALL"
     size.type_name = "Missing"
-    with pytest.raises(SchemaNotSupportedError, match=r'protoc says schema\.proto: "Missing" is not defined'):
+    with pytest.raises(SchemaNotSupportedError, match=r'protoc reports schema\.proto: "Missing" is not defined'):
         message(base64.b64encode(file.SerializeToString()).decode(), name="M")
 
 
@@ -687,21 +687,21 @@ def test_references_that_are_not_imported_do_no_harm() -> None:
 def test_references_that_are_missing_or_wrong() -> None:
     box = as_base64(BOX, "box.proto", {"parts/line.proto": LINE})
     for references, said in [
-        ({"box.proto": BOX}, "protoc says parts/line.proto: File not found"),
-        ({"../box.proto": BOX}, "a reference has the name '../box.proto', which is no file name to import"),
+        ({"box.proto": BOX}, "protoc reports parts/line.proto: File not found"),
+        ({"../box.proto": BOX}, "a reference has the name '../box.proto', which is not the name of a file to import"),
         ({"/tmp/box.proto": BOX}, "a reference has the name '/tmp/box.proto'"),
         ({"--version": BOX}, "a reference has the name '--version'"),
         ({"a//b.proto": BOX}, "a reference has the name 'a//b.proto'"),
-        ({"box.proto": BOX, "parts/line.proto": ORDER}, "protoc says box.proto:1:35: File recursively imports"),
+        ({"box.proto": BOX, "parts/line.proto": ORDER}, "protoc reports box.proto:1:35: File recursively imports"),
     ]:
         (name,) = [each for each in references if each != "parts/line.proto"]
         with pytest.raises(SchemaNotSupportedError, match=said):
             message(ORDER.replace("box.proto", name), references)
     order = as_base64(ORDER, "x", {"parts/line.proto": LINE, "box.proto": BOX})
     for references, said in [
-        ({}, "protoc says parts/line.proto: File not found"),
-        ({"parts/line.proto": order, "box.proto": box}, 'protoc says Symbol name "parts.Box" conflicts with'),
-        ({"parts/line.proto": as_base64(PROTO2, "x", {})}, 'protoc says schema.proto: ".parts.Line" is not defined'),
+        ({}, "protoc reports parts/line.proto: File not found"),
+        ({"parts/line.proto": order, "box.proto": box}, 'protoc reports Symbol name "parts.Box" conflicts with'),
+        ({"parts/line.proto": as_base64(PROTO2, "x", {})}, 'protoc reports schema.proto: ".parts.Line" is not defined'),
     ]:
         with pytest.raises(SchemaNotSupportedError, match=said):
             message(box, references)
@@ -874,7 +874,7 @@ def test_what_becomes_of_the_values_of_a_batch() -> None:
     assert list(zip(made.error_class.to_pylist(), made.error_message.to_pylist(), strict=True)) == [
         (None, None),
         (None, None),
-        ("malformed", "The bytes don't decode by schema id 7. Field at is no time of the years 1 to 9999."),
+        ("malformed", "The bytes don't decode by schema id 7. Field at is not a time of the years 1 to 9999."),
         ("malformed", "The bytes don't decode by schema id 7. The bytes do not parse as shop.M."),
         ("too_large", "The value has 17 bytes, the limit is 15."),
         ("null_in_required_column", "Required, but null or missing: at."),

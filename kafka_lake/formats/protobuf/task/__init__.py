@@ -1,4 +1,4 @@
-"""Protobuf messages become Arrow columns: a batch of messages becomes one Arrow array, column by column.
+"""Decodes Protobuf messages to Arrow columns, all messages of a batch at once.
 
 The machines of a cluster need the packages ``protobuf``, ``ptars``, ``numpy`` and ``pyarrow`` for it.
 """

@@ -1,9 +1,8 @@
-"""Batches of Protobuf messages become a table's columns, by ptars.
+"""Decodes batches of Protobuf messages to a table's columns, by ptars.
 
-ptars takes some bytes that Google's parser refuses, and reads some otherwise. So each message that it read is written
-again: bytes that come out as they went in are the plain serialization of what was read, and mean the same to everyone.
-All others are parsed and written again by Google's protobuf package, which also says what is malformed, and are then
-read by ptars.
+ptars accepts some bytes that Google's parser rejects, and reads others differently. So each message is written again
+after reading: if the bytes are the same, all parsers agree. Google's protobuf package parses and writes the other
+messages, and finds malformed ones; then ptars reads them.
 """
 
 from collections.abc import Sequence
@@ -34,10 +33,10 @@ _serialize = empty_pb2.Empty.SerializePartialToString
 
 
 class ProtobufDecoder:
-    """Decodes batches of Protobuf messages, without any framing, that are all of one type.
+    """Decodes Protobuf messages of one type, without framing.
 
-    Malformed are bytes that Google's parser refuses, messages that lack what proto2 requires, and messages with a value
-    that its column can't hold, such as a time outside of the years 1 to 9999.
+    Malformed are bytes that Google's parser rejects, messages without fields that proto2 requires, and messages with
+    values that their columns can't hold, such as a time outside of the years 1 to 9999.
 
     Args:
         files: A serialized FileDescriptorSet, each file after those that it imports.
@@ -45,7 +44,7 @@ class ProtobufDecoder:
         max_bytes: Longer values are ``too_large`` and not decoded; None for no limit.
 
     Raises:
-        UnsupportedTypeError: If the message can be no columns.
+        UnsupportedTypeError: If no table can hold the message.
     """
 
     def __init__(
@@ -62,8 +61,8 @@ class ProtobufDecoder:
         payloads = values if len(places) == len(values) else values.take(pa.array(places))
         messages, at, failed = self._reader.read(payloads)
         for number, error in failed.items():
-            said = f"The bytes don't decode by {self._fit.label}. {error}"
-            errors[int(places[number])] = MALFORMED, said[:MESSAGE]
+            message = f"The bytes don't decode by {self._fit.label}. {error}"
+            errors[int(places[number])] = MALFORMED, message[:MESSAGE]
         return self._fit.decoded(messages, places[at], errors, count=len(values), seen=NOTHING)
 
 
@@ -71,7 +70,7 @@ class MessageReader:
     """Reads messages of one type as structs."""
 
     def __init__(self, files: bytes, name: str) -> None:
-        # Of an extra, which only machines that decode Protobuf need.
+        # An extra: only machines that decode Protobuf have it.
         from ptars import HandlerPool, PtarsConfig
 
         schema = Schema(files)
@@ -88,7 +87,7 @@ class MessageReader:
         self._handler = handlers.get_for_message(pool.FindMessageTypeByName(f"{_PACKAGE}.{main}"))
 
     def read(self, payloads: pa.Array) -> tuple[pa.StructArray, np.ndarray, dict[int, str]]:
-        """Return the messages as structs, the numbers of their payloads, ascending, and why others are none."""
+        """Return messages as structs, the ascending numbers of their payloads, and the errors of the other payloads."""
         made, failed = self._by_ptars(payloads)
         todo = np.array(sorted(failed), dtype=np.int64)
         places = np.delete(np.arange(len(payloads)), todo)
@@ -96,26 +95,26 @@ class MessageReader:
             return made, places, {}
         plain, numbers, errors = self._written_again(payloads, todo)
         others, failed = self._by_ptars(plain)
-        errors |= {int(numbers[number]): f"{why}." for number, why in failed.items()}
+        errors |= {int(numbers[number]): f"{reason}." for number, reason in failed.items()}
         good = np.delete(numbers, list(failed))
         return *in_order([made, others], [places, good], self.type), errors
 
     def _by_ptars(self, payloads: pa.Array) -> tuple[pa.StructArray, dict[int, str]]:
-        """Return the messages that all parsers read alike, and why others are none, by number."""
+        """Return the messages that all parsers read alike, and the reasons of failure of the other payloads."""
         if not len(payloads):
             return pa.nulls(0, self.type), {}
         try:
             batch = self._handler.array_to_record_batch(payloads)
             written = self._handler.record_batch_to_array(batch)
         except BaseException as reason:
-            # A panic of Rust's is a BaseException without a public name.
+            # A panic in Rust is a BaseException without a public name.
             if not isinstance(reason, ValueError) and type(reason).__name__ != "PanicException":
                 raise
             if len(payloads) == 1:
                 return pa.nulls(0, self.type), {0: "A text in it is not UTF-8, or it can't be read"}
             half = len(payloads) // 2
             (one, failed), (other, rest) = self._by_ptars(payloads[:half]), self._by_ptars(payloads[half:])
-            return pa.concat_arrays([one, other]), failed | {half + number: why for number, why in rest.items()}
+            return pa.concat_arrays([one, other]), failed | {half + number: error for number, error in rest.items()}
         (rows,), failed = self._struct.arrays(batch.to_struct_array())
         if not written.equals(payloads):
             unlike = pc.not_equal(payloads, written).to_numpy(zero_copy_only=False)
@@ -127,7 +126,7 @@ class MessageReader:
         return rows.filter(pa.array(good)), failed
 
     def _written_again(self, payloads: pa.Array, todo: np.ndarray) -> tuple[pa.Array, np.ndarray, dict[int, str]]:
-        """Return messages as Google's serializer writes them, without unknown fields, their numbers, and errors."""
+        """Write messages by Google's serializer, without unknown fields; return them, their numbers, and errors."""
         written: list[bytes] = []
         numbers: list[int] = []
         errors: dict[int, str] = {}
@@ -147,16 +146,16 @@ class MessageReader:
 
 
 def _describe(values: Values, file: Any) -> str:
-    """Add a message with all messages in it to a file, as ptars shall read it, and return its name."""
+    """Add a message and its nested messages to the file for ptars, and return its name."""
     name = f"M{len(file.message_type)}"
     message = file.message_type.add(name=name)
-    for each in values.fields:
-        field = message.field.add(name=f"f{each.number}", number=each.number, type=each.values.wire)
-        field.label = FieldDescriptorProto.LABEL_REPEATED if each.repeated else FieldDescriptorProto.LABEL_OPTIONAL
-        if each.values.wire == FieldDescriptorProto.TYPE_MESSAGE:
-            field.type_name = f".{_PACKAGE}.{_describe(each.values, file)}"
-        if each.optional:
+    for part in values.fields:
+        field = message.field.add(name=f"f{part.number}", number=part.number, type=part.values.wire)
+        field.label = FieldDescriptorProto.LABEL_REPEATED if part.repeated else FieldDescriptorProto.LABEL_OPTIONAL
+        if part.values.wire == FieldDescriptorProto.TYPE_MESSAGE:
+            field.type_name = f".{_PACKAGE}.{_describe(part.values, file)}"
+        if part.optional:
             field.proto3_optional = True
             field.oneof_index = len(message.oneof_decl)
-            message.oneof_decl.add(name=f"_f{each.number}")
+            message.oneof_decl.add(name=f"_f{part.number}")
     return name

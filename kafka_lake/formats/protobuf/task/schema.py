@@ -1,4 +1,4 @@
-"""Protobuf schemas: which columns a message has. What no table can hold is refused."""
+"""Finds the columns of a Protobuf message. Fields that no column can hold are an error."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ _MAX_PARTS, _MAX_DEPTH = 20_000, 100
 
 
 class UnsupportedTypeError(ValueError):
-    """A message has a field that no column can hold; the text names it."""
+    """A message has a field that no column can hold; the message names it."""
 
 
 class Schema:
-    """The messages of a schema. Enums are int32 in them, the same on the wire, so that unknown numbers are seen."""
+    """The messages of a schema. Enums are int32, which has the same encoding, so that unknown numbers are kept."""
 
     def __init__(self, files: bytes) -> None:
         self.pool = descriptor_pool.DescriptorPool()
@@ -42,20 +42,20 @@ class Schema:
         for field in message.field:
             described = descriptor.fields_by_name[field.name]
             if described.enum_type is not None:
-                # Of two names for one number, the first is the value's and the others are aliases.
+                # The first of several names for a number counts; the others are aliases.
                 values = reversed(described.enum_type.values)
                 self.enums[described.full_name] = {value.number: value.name for value in values}
                 field.type = FieldDescriptor.TYPE_INT32
                 field.ClearField("type_name")
                 field.ClearField("default_value")
             if packs and described.is_repeated and field.type not in _NEVER_PACKED:
-                # As ptars writes lists; parsers read both forms.
+                # ptars writes packed lists; parsers read both forms.
                 field.options.packed = True
         for nested in message.nested_type:
             self._prepare(nested, descriptor.nested_types_by_name[nested.name], packs)
 
     def struct(self, descriptor: Descriptor, path: str = "", above: tuple[str, ...] = ()) -> Values:
-        """Return how messages become structs."""
+        """Return the conversion of messages to structs."""
         name = descriptor.full_name
         if name in above:
             return json_of(descriptor, path)
@@ -72,7 +72,7 @@ class Schema:
             for described, field in zip(descriptor.fields, fields, strict=True)
             for column in _columns(described.name, field.values.types)
         ]
-        _refuse_twins([column.name for column in columns], path)
+        _check_names([column.name for column in columns], path)
         by_number = tuple(sorted(fields, key=lambda field: field.number))
         return Values({"": pa.struct(columns)}, _MESSAGE, structs(descriptor, fields, columns), by_number)
 
@@ -104,7 +104,7 @@ def _columns(name: str, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
     return [pa.field(name + suffix, kind, metadata=comment if suffix else None) for suffix, kind in types.items()]
 
 
-def _refuse_twins(names: Sequence[str], path: str) -> None:
+def _check_names(names: Sequence[str], path: str) -> None:
     (twin, count), *_ = Counter(names).most_common(1)
     if count > 1:
         at = f"{path}.{twin}" if path else twin

@@ -1,4 +1,4 @@
-"""Messages that a table has a type for: timestamps, durations, wrappers, JSON and decimals."""
+"""Messages with a column type of their own: timestamps, durations, wrappers, JSON and decimals."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from google.protobuf import empty_pb2, json_format, message_factory  # type: ign
 from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from kafka_lake.formats.protobuf.task.values import Field, Misfits, Values, decimals, marked, or_default
+from kafka_lake.formats.protobuf.task.values import Field, Rejected, Values, decimals, marked, or_default
 
 WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
@@ -34,7 +34,7 @@ _initialized = empty_pb2.Empty.IsInitialized
 
 
 def well_known(pool: Any, field: FieldDescriptor, path: str) -> Values | None:
-    """Return how the messages of a field become values of a table's own type; None if there is none for them."""
+    """Return the conversion of a field's well-known messages; None for other messages."""
     match field.message_type.full_name:
         case "google.protobuf.Timestamp":
             return _timestamps(path)
@@ -48,7 +48,7 @@ def well_known(pool: Any, field: FieldDescriptor, path: str) -> Values | None:
 
 
 def json_of(descriptor: Descriptor, path: str) -> Values:
-    """Return how messages within themselves, which no table holds, become Protobuf's JSON."""
+    """Return the conversion of recursive messages, which no column can hold, to Protobuf's JSON."""
 
     def convert(value: Any) -> str:
         try:
@@ -61,69 +61,69 @@ def json_of(descriptor: Descriptor, path: str) -> Values:
 
 
 def presence() -> Values:
-    """Return how messages without fields become structs, which fields that the schema gets later can join."""
+    """Return the conversion of messages without fields to structs; the schema may get fields later."""
     kind = pa.struct([("_set", pa.bool_())])
 
-    def arrays(payloads: pa.Array) -> tuple[list[pa.Array], Misfits]:
-        # Bytes in it are unknown fields, which the protobuf package removes.
-        found = pa.array([{"_set": True}, None], kind).take(pc.if_else(payloads.is_valid(), 0, 1))
-        return [found], marked(pc.greater(pc.fill_null(pc.binary_length(payloads), 0), 0), "It has unknown fields")
+    def arrays(payloads: pa.Array) -> tuple[list[pa.Array], Rejected]:
+        # Its bytes are unknown fields, which the protobuf package removes.
+        structs = pa.array([{"_set": True}, None], kind).take(pc.if_else(payloads.is_valid(), 0, 1))
+        return [structs], marked(pc.greater(pc.fill_null(pc.binary_length(payloads), 0), 0), "It has unknown fields")
 
     return Values({"": kind}, FieldDescriptor.TYPE_BYTES, arrays)
 
 
 def wrapped(inner: Values) -> Values:
-    """Return how wrappers become what they wrap, null where unset."""
+    """Return the conversion of wrappers to their values; null if unset."""
     held = or_default(inner)
 
-    def arrays(values: pa.StructArray) -> tuple[list[pa.Array], Misfits]:
-        (found,), misfits = held.arrays(values.field(0))
-        return [pc.if_else(values.is_valid(), found, pa.scalar(None, found.type))], misfits
+    def arrays(values: pa.StructArray) -> tuple[list[pa.Array], Rejected]:
+        (content,), rejected = held.arrays(values.field(0))
+        return [pc.if_else(values.is_valid(), content, pa.scalar(None, content.type))], rejected
 
     return Values(inner.types, FieldDescriptor.TYPE_MESSAGE, arrays, (Field(1, held, optional=True),))
 
 
 def _timestamps(path: str) -> Values:
-    """Return how timestamps become microseconds, and nanoseconds beyond them in a column beside."""
+    """Return the conversion of timestamps to microseconds, with the remaining nanoseconds in another column."""
 
-    def arrays(values: pa.StructArray) -> tuple[list[pa.Array], Misfits]:
+    def arrays(values: pa.StructArray) -> tuple[list[pa.Array], Rejected]:
         seconds, nanos = (values.field(number).to_numpy() for number in range(2))
         strange = (seconds < _FIRST_SECOND) | (seconds > _LAST_SECOND) | (nanos < 0) | (nanos >= _SECOND)
         micros = np.where(strange, 0, seconds) * 1_000_000 + nanos // 1000
         nulls = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
         whole = pa.array(micros, pa.int64(), mask=nulls).cast(_MICROS)
         rest = pa.array(nanos % 1000, pa.int32(), mask=nulls)
-        return [whole, rest], marked(strange, f"Field {path} is no time of the years 1 to 9999")
+        return [whole, rest], marked(strange, f"Field {path} is not a time of the years 1 to 9999")
 
     return Values({"": _MICROS, "__nanos": pa.int32()}, FieldDescriptor.TYPE_MESSAGE, arrays, _SECONDS_AND_NANOS)
 
 
 def _durations(path: str) -> Values:
-    """Return how durations become seconds."""
+    """Return the conversion of durations to seconds."""
 
-    def arrays(values: pa.StructArray) -> tuple[list[pa.Array], Misfits]:
+    def arrays(values: pa.StructArray) -> tuple[list[pa.Array], Rejected]:
         seconds, nanos = (values.field(number).to_numpy().astype(np.int64) for number in range(2))
         strange = (np.abs(seconds) > _LONGEST_DURATION) | (seconds == np.iinfo(np.int64).min)
         strange |= (np.abs(nanos) >= _SECOND) | (np.sign(seconds) * np.sign(nanos) < 0)
         seconds, nanos = np.where(strange, 0, seconds), np.where(strange, 0, nanos)
-        misfits = marked(strange, f"Field {path} is no duration")
+        rejected = marked(strange, f"Field {path} is not a duration")
         if (np.abs(seconds) < np.iinfo(np.int64).max // _SECOND - 1).all():
             low = seconds * _SECOND + nanos
-            return [decimals(low, low >> 63, values, _SECONDS)], misfits
+            return [decimals(low, low >> 63, values, _SECONDS)], rejected
         # Beyond 292 years.
         exact = [_decimal(int(s) * _SECOND + int(n), 9) for s, n in zip(seconds, nanos, strict=True)]
-        return [pc.if_else(values.is_valid(), pa.array(exact, _SECONDS), pa.scalar(None, _SECONDS))], misfits
+        return [pc.if_else(values.is_valid(), pa.array(exact, _SECONDS), pa.scalar(None, _SECONDS))], rejected
 
     return Values({"": _SECONDS}, FieldDescriptor.TYPE_MESSAGE, arrays, _SECONDS_AND_NANOS)
 
 
 def _each_as(descriptor: Descriptor, kind: pa.DataType, convert: Callable[[Any], Any]) -> Values:
-    """Return values that are converted one by one; ptars leaves their messages as bytes."""
+    """Return the conversion of messages one by one; ptars leaves them as bytes."""
     parse = message_factory.GetMessageClass(descriptor).FromString
 
-    def arrays(payloads: pa.Array) -> tuple[list[pa.Array], Misfits]:
+    def arrays(payloads: pa.Array) -> tuple[list[pa.Array], Rejected]:
         values: list[Any] = []
-        misfits: Misfits = {}
+        rejected: Rejected = {}
         for number, payload in enumerate(payloads.to_pylist()):
             value = None
             if payload is not None:
@@ -133,9 +133,9 @@ def _each_as(descriptor: Descriptor, kind: pa.DataType, convert: Callable[[Any],
                         raise ValueError("A required field is missing")
                     value = convert(message)
                 except (DecodeError, ValueError) as reason:
-                    misfits[number] = str(reason)
+                    rejected[number] = str(reason)
             values.append(value)
-        return [pa.array(values, kind)], misfits
+        return [pa.array(values, kind)], rejected
 
     return Values({"": kind}, FieldDescriptor.TYPE_BYTES, arrays)
 
@@ -153,7 +153,7 @@ def _json_value(value: Any) -> Any:
     if name == "Struct":
         return {key: _json_value(value.fields[key]) for key in sorted(value.fields)}
     if name == "ListValue":
-        return [_json_value(each) for each in value.values]
+        return [_json_value(item) for item in value.values]
     kind = value.WhichOneof("kind")
     if kind in ("struct_value", "list_value"):
         return _json_value(getattr(value, kind))
@@ -165,7 +165,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _confluent_decimal(pool: Any, field: FieldDescriptor, path: str) -> Values:
-    """Return Confluent's decimal as the type that its field declares, as text if it declares none."""
+    """Return the conversion of Confluent's decimal to the type that its field declares; without one, to text."""
     declared = _declared_decimal(pool, field)
 
     def unscaled(value: Any) -> int:
@@ -179,7 +179,7 @@ def _confluent_decimal(pool: Any, field: FieldDescriptor, path: str) -> Values:
 
     def convert(value: Any) -> Decimal:
         number, rest, shift = unscaled(value), 0, scale - value.scale
-        # A power is never longer than what decides, whatever scale the record claims.
+        # The power is limited, whatever scale the record has: more digits change nothing.
         if shift > 0:
             number *= 10 ** min(shift, _DECIMAL_DIGITS)
         elif shift < 0:
