@@ -131,12 +131,7 @@ class Changes:
         wiser = replace(self, rows=rows.decoder if rows else self.rows)
         if keys is not None and isinstance(keys.decoder, Registered):
             wiser = replace(wiser, keys=keys.decoder)
-        return Learned(wiser, bool((rows and rows.again) or (keys and keys.again)) or wiser._refuses_more(self))
-
-    def _refuses_more(self, before: "Changes") -> bool:
-        """Return whether schemas are known now to be no envelopes: what is said of their records depends on it."""
-        schemas = [each.rows.refused for each in (self, before) if isinstance(each.rows, Registered)]
-        return self.keys is not None and len(schemas) == 2 and schemas[0].keys() != schemas[1].keys()
+        return Learned(wiser, bool((rows and rows.again) or (keys and keys.again)))
 
     def look(self, records: DataFrame) -> "Changes":
         """Return a decoder that has looked at rows, and at the columns of the first record's key if that is needed."""

@@ -15,7 +15,7 @@ from kafka_lake.formats.decoder import Learned, Nothing, observed_in_tasks
 from kafka_lake.formats.json.driver import OpenContent, work_of
 from kafka_lake.formats.task.columns import Rules
 from kafka_lake.formats.task.decoded import Observed
-from kafka_lake.formats.task.registered import Key, key_of, name_of
+from kafka_lake.formats.task.registered import Key, key_of, name_of, no_schema
 from kafka_lake.formats.writer_schema import Writer, writer_of
 from kafka_lake.kafka.registry import SchemaType, WriterSchema
 
@@ -86,7 +86,7 @@ class Registered(Nothing):
     def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
         """Return a decoder that knows the schemas of the ids that were strange in a pass, and what is beside them."""
         wiser = self._knowing(seen, records)
-        if set(wiser.writers) != set(self.writers):
+        if set(wiser.writers) != set(self.writers) or wiser._explains_more(self):
             return Learned(wiser, again=True)
         if self._watches() and replace(seen, schemas={}, key=None):
             schemas = [writer.schema for writer in wiser.writers.values() if writer.schema.kind == "JSON"]
@@ -118,6 +118,14 @@ class Registered(Nothing):
             strange = wiser._strange(wiser.looked(records))
             wiser = wiser.known([], [key for key in strange if key[1]])
         return wiser
+
+    def _explains_more(self, before: "Registered") -> bool:
+        """Return whether the registry has ids that can't be used: tasks reported them as missing.
+
+        Message indexes don't count: corrupt values have any number of them.
+        """
+        new = self.refused.keys() - before.refused.keys()
+        return any(self.refused[key] != no_schema(key[0]) for key in new if not key[1])
 
     def _strange(self, seen: Observed) -> list[Key]:
         keys = map(key_of, seen.schemas)
@@ -159,7 +167,7 @@ class Registered(Nothing):
                 if schema.kind != "PROTOBUF" or prefix:
                     writers[key] = writer_of(schema, prefix)
             except UnknownSchemaError:
-                refused[key] = f"the registry has no schema id {id_}"
+                refused[key] = no_schema(id_)
             except SchemaNotSupportedError as error:
                 refused[key] = str(error)
         return replace(self, writers=writers, refused=refused, protobuf=frozenset(protobuf))

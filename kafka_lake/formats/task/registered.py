@@ -1,4 +1,4 @@
-"""Values that begin with the id of their schema, which a registry has: the values of each schema go to its decoder."""
+"""Decodes values that begin with the id of their schema in a registry, each by the decoder of its schema."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ from kafka_lake.formats.task.fit import Errors
 HEADER = 5
 """Bytes before the value: a zero, and the id of the schema as a big-endian number."""
 GLUE_STARTS, GLUE_HEADER = (b"\x03\x00", b"\x03\x05"), 18
-"""How the serializers of AWS Glue Schema Registry begin: a byte 3, a byte for the compression, the UUID of the schema
-version (https://github.com/awslabs/aws-glue-schema-registry, AWSSchemaRegistryConstants)."""
+"""Header of AWS Glue Schema Registry's serializers: a byte 3, a byte for the compression, the schema version's UUID
+(https://github.com/awslabs/aws-glue-schema-registry, AWSSchemaRegistryConstants)."""
 GLUE_FORMAT = "Written in AWS Glue Schema Registry's format"
 GLUE_NOT_READ = (
     "That format is not read. Have the producer write Confluent's wire format, or keep the values with format: bytes."
 )
-_MOST_STRANGERS = 200
+_MOST_UNKNOWN = 200
 _MOST_INDEXES, _INDEX_BYTES = 63, 5
 
 Key = tuple[int, bytes]
-"""Id of a schema, and the bytes behind it that name a message of a Protobuf schema."""
+"""Schema id, and the bytes after it that name a message of a Protobuf schema."""
 
 
 class _Decoder(Protocol):
@@ -38,13 +38,13 @@ class RegisteredDecoder:
     """Decodes values in the wire format of Confluent's and like registries.
 
     The format is a zero byte, the id as four bytes, for Protobuf the message's indexes, and the value.
-    `Observed.schemas` has how many values each schema wrote; of unknown schemas, the most frequent.
+    `Observed.schemas` counts the values of each schema, and of the most frequent unknown ones.
 
     Args:
-        decoders: What decodes the bytes behind the header.
-        schemas: Which of the decoders a schema has, by its number.
-        refused: Schemas whose values can't be decoded, and why.
-        protobuf: Ids of Protobuf schemas, whose values name a message behind the id.
+        decoders: Decoders of the bytes after the header.
+        schemas: The index of each schema's decoder.
+        refused: Schemas whose values can't be decoded → reason.
+        protobuf: Ids of Protobuf schemas, whose values name a message after the id.
         max_bytes: Longer values are ``too_large`` and not decoded; None for no limit.
     """
 
@@ -73,32 +73,32 @@ class RegisteredDecoder:
         framed = heads.framed(places)
         for number in places[~framed].tolist():
             errors[number] = NO_SCHEMA_ID, _not_framed(values[number].as_py())
-        mine: dict[int, list[tuple[np.ndarray, int]]] = {}
+        by_decoder: dict[int, list[tuple[np.ndarray, int]]] = {}
         counts: Counter[str] = Counter()
-        strangers: Counter[str] = Counter()
+        unknown: Counter[str] = Counter()
         for key, group in self._groups(heads, places[framed]):
             if key in self._schemas:
                 counts[name_of(key)] += len(group)
-                mine.setdefault(self._schemas[key], []).append((group, HEADER + len(key[1])))
+                by_decoder.setdefault(self._schemas[key], []).append((group, HEADER + len(key[1])))
                 continue
             if key not in self._refused:
-                strangers[name_of(key)] += len(group)
-            errors |= dict.fromkeys(group.tolist(), (UNKNOWN_SCHEMA, self._why(key)[:MESSAGE]))
-        parts = [self._part(heads, number, groups) for number, groups in mine.items()]
-        return self._together(parts, errors, len(values), {**counts, **dict(strangers.most_common(_MOST_STRANGERS))})
+                unknown[name_of(key)] += len(group)
+            errors |= dict.fromkeys(group.tolist(), (UNKNOWN_SCHEMA, self._reason(key)[:MESSAGE]))
+        parts = [self._part(heads, number, groups) for number, groups in by_decoder.items()]
+        return self._together(parts, errors, len(values), {**counts, **dict(unknown.most_common(_MOST_UNKNOWN))})
 
     def _groups(self, heads: "_Heads", places: np.ndarray) -> list[tuple[Key, np.ndarray]]:
         """Return the places of the values of each schema."""
         ids = heads.ids(places)
-        found: list[tuple[Key, np.ndarray]] = []
+        groups: list[tuple[Key, np.ndarray]] = []
         for id_ in np.unique(ids).tolist():
-            mine = places[ids == id_]
-            found += self._messages(heads, id_, mine) if id_ in self._prefixes else [((id_, b""), mine)]
-        return found
+            of_id = places[ids == id_]
+            groups += self._messages(heads, id_, of_id) if id_ in self._prefixes else [((id_, b""), of_id)]
+        return groups
 
     def _messages(self, heads: "_Heads", id_: int, places: np.ndarray) -> list[tuple[Key, np.ndarray]]:
-        """Return the places of the values of each message of a Protobuf schema; without a prefix if they name none."""
-        found: list[tuple[Key, np.ndarray]] = []
+        """Return the places of the values of each Protobuf message; the prefix is empty for values that name none."""
+        groups: list[tuple[Key, np.ndarray]] = []
         prefixes = list(self._prefixes[id_])
         while len(places):
             prefix = prefixes.pop(0) if prefixes else index_prefix(heads.behind(int(places[0])))
@@ -106,21 +106,27 @@ class RegisteredDecoder:
                 break
             same = heads.begin_with(places, prefix)
             if same.any():
-                found.append(((id_, prefix), places[same]))
+                groups.append(((id_, prefix), places[same]))
                 places = places[~same]
-        others: dict[bytes, list[int]] = {}
+        rest: dict[bytes, list[int]] = {}
         for place in places.tolist():
-            others.setdefault(index_prefix(heads.behind(place)) or b"", []).append(place)
-        return [*found, *(((id_, prefix), np.array(group)) for prefix, group in others.items())]
+            rest.setdefault(index_prefix(heads.behind(place)) or b"", []).append(place)
+        return [*groups, *(((id_, prefix), np.array(group)) for prefix, group in rest.items())]
 
-    def _why(self, key: Key) -> str:
-        reason = self._refused.get(key) or self._refused.get((key[0], b""))
-        if not reason:
-            return f"Schema id {key[0]} names no message that is known."
-        return f"{reason[0].upper()}{reason[1:].rstrip('.')}."
+    def _reason(self, key: Key) -> str:
+        id_, prefix = key
+        reason = self._refused.get(key) or self._refused.get((id_, b""))
+        if reason:
+            return f"{reason[0].upper()}{reason[1:].rstrip('.')}."
+        if id_ not in self._prefixes:
+            # If the registry has the schema, the pass is repeated and this message isn't stored.
+            return f"{no_schema(id_)}."
+        if not prefix:
+            return f"No message indexes of Protobuf follow schema id {id_}."
+        return f"Schema id {id_} has no message with the indexes {prefix.hex()} that can be read."
 
     def _part(self, heads: "_Heads", number: int, groups: list[tuple[np.ndarray, int]]) -> tuple[Decoded, np.ndarray]:
-        """Return what a decoder makes of its values, and their places."""
+        """Decode the values of one decoder; return the result and their places."""
         places = np.concatenate([group for group, _ in groups])
         skipped = np.concatenate([np.full(len(group), skip) for group, skip in groups])
         if len(groups) > 1:
@@ -137,22 +143,22 @@ class RegisteredDecoder:
         seen = replace(seen, schemas=schemas)
         if len(parts) == 1 and len(parts[0][1]) == count:
             return replace(parts[0][0], seen=seen)
-        made, places = in_order([d.made for d, _ in parts], [mine[d.places] for d, mine in parts], self._kind)
-        for decoded, mine in parts:
+        made, places = in_order([d.made for d, _ in parts], [places[d.places] for d, places in parts], self._kind)
+        for decoded, places_of_part in parts:
             if decoded.error_class.null_count < len(decoded.error_class):
-                errors |= _errors_of(decoded, mine)
+                errors |= _errors_of(decoded, places_of_part)
         return Decoded(made, places, *failed_at(errors, count), seen)
 
 
 def _errors_of(decoded: Decoded, places: np.ndarray) -> Errors:
     failed = np.flatnonzero(pc.is_valid(decoded.error_class).to_numpy(zero_copy_only=False))
     at = pa.array(failed)
-    said = zip(decoded.error_class.take(at).to_pylist(), decoded.error_message.take(at).to_pylist(), strict=True)
-    return dict(zip(places[failed].tolist(), said, strict=True))
+    reasons = zip(decoded.error_class.take(at).to_pylist(), decoded.error_message.take(at).to_pylist(), strict=True)
+    return dict(zip(places[failed].tolist(), reasons, strict=True))
 
 
 class _Heads:
-    """What a batch's values begin with."""
+    """The first bytes of a batch's values."""
 
     def __init__(self, values: pa.BinaryArray) -> None:
         _, offsets, content = values.buffers()
@@ -162,37 +168,37 @@ class _Heads:
         self._bytes = np.frombuffer(self._content, np.uint8)
 
     def framed(self, places: np.ndarray) -> np.ndarray:
-        """Return which of the values begin with a zero and have four more bytes."""
+        """Return which values begin with a zero byte and have four more bytes."""
         found: np.ndarray = self._sizes[places] >= HEADER
         found[found] = self._byte(places[found], 0) == 0
         return found
 
     def ids(self, places: np.ndarray) -> np.ndarray:
-        """Return the schema ids of values that are framed."""
+        """Return the schema ids of framed values."""
         found = np.zeros(len(places), dtype=np.int64)
         for number in range(1, HEADER):
             found = found << 8 | self._byte(places, number)
         return found
 
     def begin_with(self, places: np.ndarray, prefix: bytes) -> np.ndarray:
-        """Return which of the values have this prefix behind the id."""
+        """Return which values have a prefix after the id."""
         found: np.ndarray = self._sizes[places] >= HEADER + len(prefix)
         for number, byte in enumerate(prefix, HEADER):
             found[found] = self._byte(places[found], number) == byte
         return found
 
     def behind(self, place: int) -> bytes:
-        """Return the first bytes behind the id of a value, as many as message indexes can have."""
+        """Return the bytes after a value's id, at most as many as message indexes can have."""
         content: bytes = (
             self._values[place].as_buffer()[HEADER : HEADER + 1 + _MOST_INDEXES * _INDEX_BYTES].to_pybytes()
         )
         return content
 
     def payloads(self, places: np.ndarray, skipped: np.ndarray) -> pa.Array:
-        """Return values without so many of their first bytes."""
+        """Return values without some of their first bytes."""
         begins = self._begins[places] + skipped
         ends = self._begins[places] + self._sizes[places]
-        # What lies between two values is an element too; every second one is meant.
+        # Every second element is a value, the others are the bytes between values.
         offsets = np.empty(2 * len(places), np.int32)
         offsets[0::2], offsets[1::2] = begins, ends
         buffers = [None, pa.py_buffer(offsets), self._content]
@@ -204,8 +210,13 @@ class _Heads:
         return found
 
 
+def no_schema(id_: int) -> str:
+    """Return the reason for an id that the registry doesn't have."""
+    return f"The registry has no schema id {id_}"
+
+
 def name_of(key: Key) -> str:
-    """Return how `Observed.schemas` calls a schema.
+    """Return the name of a schema in `Observed.schemas`.
 
     >>> name_of((7, b"")), name_of((7, bytes([4, 2, 0])))
     ('7', '7:040200')
@@ -215,26 +226,26 @@ def name_of(key: Key) -> str:
 
 
 def key_of(name: str) -> Key:
-    """Return the schema that `name_of` calls so."""
+    """Return the schema of a name."""
     id_, _, prefix = name.partition(":")
     return int(id_), bytes.fromhex(prefix)
 
 
 def message_indexes(prefix: bytes) -> tuple[tuple[int, ...], int]:
-    r"""Return the message indexes that bytes begin with, and how many bytes they take.
+    r"""Return the message indexes at the start of some bytes, and how many bytes they take.
 
-    Confluent's rule: the number of indexes, then each, as zigzag varints; ``[0]``, the most frequent, is a mere 0
+    Confluent's format: the number of indexes, then each index, as zigzag varints; ``[0]``, the most frequent, is one 0
     (https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format).
 
     Raises:
-        ValueError: If they begin with none.
+        ValueError: If there are none.
 
     >>> message_indexes(b"\x00rest"), message_indexes(b"\x04\x02\x00rest")
     (((0,), 1), ((1, 0), 3))
     """
     count, end = _index(prefix, 0)
     if count > _MOST_INDEXES:
-        raise ValueError(f"No message indexes: {count} would be more than messages can be nested.")
+        raise ValueError(f"No message indexes: {count} are more levels than messages can have.")
     indexes = []
     for _ in range(count):
         index, end = _index(prefix, end)
@@ -243,7 +254,7 @@ def message_indexes(prefix: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def index_prefix(behind: bytes) -> bytes | None:
-    """Return the message indexes that bytes begin with, as they are; None if they begin with none."""
+    """Return the bytes of the message indexes at the start of some bytes; None if there are none."""
     try:
         return behind[: message_indexes(behind)[1]]
     except ValueError:
@@ -251,7 +262,7 @@ def index_prefix(behind: bytes) -> bytes | None:
 
 
 def _index(raw: bytes, start: int) -> tuple[int, int]:
-    """Return the number at a place, a zigzag varint that isn't negative, and where it ends."""
+    """Return the non-negative zigzag varint at a place, and where it ends."""
     number = 0
     for shift, byte in enumerate(raw[start : start + _INDEX_BYTES]):
         number |= (byte & 0x7F) << 7 * shift

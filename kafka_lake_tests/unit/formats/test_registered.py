@@ -82,7 +82,7 @@ def test_what_can_not_be_decoded_says_why_in_its_place() -> None:
         ("malformed", "The bytes don't decode by schema id 7."),
         (None, None),
         ("unknown_schema", "The registry has no schema id 8."),
-        ("unknown_schema", "Schema id 9 names no message that is known."),
+        ("unknown_schema", "The registry has no schema id 9."),
         (
             "no_schema_id",
             f"Written in AWS Glue Schema Registry's format, schema version {uuid}. That format is not read. "
@@ -102,7 +102,7 @@ def test_messages_of_a_protobuf_schema_are_told_by_their_prefix() -> None:
     found = mine.decode(pa.array(values, pa.binary()))
     assert [row and row["id"] for row in found.rows.to_pylist()] == [1, 3, None, None, None, 4]
     assert found.error_class.to_pylist() == [None, None, *["unknown_schema"] * 3, None]
-    assert found.error_message[2].as_py() == "Schema id 5 names no message that is known."
+    assert found.error_message[2].as_py() == "Schema id 5 has no message with the indexes 0208 that can be read."
     assert found.seen.schemas == {"5:00": 1, "5:040200": 2, "5:0208": 1, "5": 2}
 
 
@@ -145,9 +145,20 @@ def test_a_pass_that_met_a_new_schema_is_done_again_and_none_else() -> None:
     known: Any = learned.decoder
     assert known.seen(told) == {"schema id 7": 3}
     assert known.marks() == {"kafka-lake.schema-ids": "7"}
-    assert known.work(NOWHERE, None)["refused"] == {(8, b""): "the registry has no schema id 8"}
+    assert known.work(NOWHERE, None)["refused"] == {(8, b""): "The registry has no schema id 8"}
     assert known.learn(told, records, NOWHERE) is None
     assert known.learn(NOTHING, records, NOWHERE) is None
+
+
+def test_schema_of_another_format_repeats_the_pass_once() -> None:
+    records: Any = None
+    # Tasks report that the registry doesn't have it.
+    learned = Registered("avro", fetch).learn(counts(schemas={"9": 2}), records, NOWHERE)
+    assert learned is not None
+    assert learned.again
+    known: Any = learned.decoder
+    assert known.work(NOWHERE, None)["refused"] == {(9, b""): "schema id 9 is JSON, the topic's format is avro"}
+    assert known.learn(counts(schemas={"9": 2}), records, NOWHERE) is None
 
 
 def test_fields_beside_a_json_schema_are_learned_from_what_tasks_report() -> None:
