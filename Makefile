@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
 PACKAGES := kafka_lake kafka_lake_tests benchmarks .ci/mkdocs_hooks.py
 NEWEST := .venv-newest
-EXTRAS := s3,java,protobuf,postgres,glue,hive,kubernetes,otel,openlineage
+EXTRAS := s3,java,protobuf,postgres,glue,hive,kubernetes,openlineage
 TOLD := confluent-kafka|dagster|dagster-pyspark|pyarrow|pydantic|pyiceberg|pyspark
 
 # Each process of the tests and the demo would compile all that it imports anew: ten seconds of it.

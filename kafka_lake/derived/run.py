@@ -26,9 +26,9 @@ from kafka_lake.derived.upstream import APPEND
 from kafka_lake.engine.frames import shuffles
 from kafka_lake.error_classification import is_transient
 from kafka_lake.errors import PublishRefusedError, TableError
+from kafka_lake.ingest.lineage import RunLineage, Subject, place_of, table_facets, written_facets
 from kafka_lake.ingest.report import merged
 from kafka_lake.ingest.run import RunLog
-from kafka_lake.ingest.telemetry import RunLineage, Subject, place_of, table_facets, written_facets
 from kafka_lake.maintenance.clean import sweep
 from kafka_lake.maintenance.maintain import maintain
 from kafka_lake.runtime.context import call, short_pauses

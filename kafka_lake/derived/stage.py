@@ -32,7 +32,7 @@ from kafka_lake.derived.query import ORIGIN
 from kafka_lake.derived.upstream import REBUILD, REWRITE
 from kafka_lake.derived.verify import verify
 from kafka_lake.errors import AuditFailedError, ConfigurationError
-from kafka_lake.ingest.publish import GateFailedError
+from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.quality.validation import Validation, referenced_tables

@@ -1,16 +1,19 @@
-"""Audit: is what was staged exactly what was planned? Findings, not opinions; the same for staged and published."""
+"""Audit: check that the staged snapshots hold exactly what was planned, and that the topic's rules hold."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
+
+from pyiceberg.table import Table
 
 from kafka_lake.catalog.positions import POSITION, ancestors, summary_of
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Positions, place, positions_to_json
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.formats.task.error_classes import WRONG_TYPE
-from kafka_lake.runtime.commit import NOT_KEPT, ColumnNote, Finding, rule_finding
+from kafka_lake.runtime.commit import NOT_KEPT, RULES_REMEDY, ColumnNote, Finding, rule_finding
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.runtime.plan import Plan
@@ -21,7 +24,7 @@ from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.dead_letters import added_rows
 from kafka_lake.writers.history.versions import HistoryResult
 from kafka_lake.writers.schema_changes import SchemaRefusedError
-from kafka_lake.writers.staged import Staged
+from kafka_lake.writers.staged import Staged, StagedTable
 from kafka_lake.writers.upsert.merge import UpsertResult
 
 # Lines about columns that are left out: their names may be data.
@@ -31,7 +34,7 @@ _DEAD_LETTERS = "records with such values are dead letters; on_incompatible: new
 
 @dataclass(frozen=True)
 class PartitionRows:
-    """What a snapshot adds of one Kafka partition: rows, first and last offset, and how many offsets are distinct."""
+    """The rows that a snapshot adds of one Kafka partition: count, first and last offset, distinct offsets."""
 
     partition: int
     rows: int
@@ -40,60 +43,128 @@ class PartitionRows:
     distinct: int
 
 
-def audit(
-    context: Context, plan: Plan, staged: Staged, earlier: tuple[int, int] = (0, 0)
-) -> tuple[list[Finding], dict[int, int]]:
-    """Examine a staged commit."""
-    spec, primary = context.spec, staged.primary
-    held = None
-    if spec.metadata_column and staged.keyed is None:
-        held = None if primary.spans is None else partitions_of(primary.spans)
-        if held is None or any(each.distinct != each.rows for each in held):
-            held = _staged_partitions(context, staged, spec.metadata_column)
-    table = primary.branch.staged or primary.state.table.refresh()
-    schemas = {s.schema_id: s for s in table.metadata.schemas}
-    head = table.metadata.snapshot_by_id(primary.branch.head)
-    new = table.metadata.snapshot_by_id(primary.appended)
-    old_schema = schemas.get(head.schema_id) if head and head.schema_id is not None else None
-    new_schema = schemas.get(new.schema_id) if new and new.schema_id is not None else None
-    evolution = changes(old_schema, new_schema) if old_schema and new_schema else []
-    if new_schema and any(each.kind == "removed" for each in evolution):
-        # What the table hadn't any more when it was planned, its owner has dropped.
-        ours = [c.column for c in changes(primary.state.table.schema(), new_schema) if c.kind == "removed"]
-        evolution = [c for c in evolution if c.kind != "removed" or c.column in ours]
-    carried = summary_of(new).get(POSITION, "") if new else ""
-    behind = [s.snapshot_id for s in ancestors(table, primary.snapshot)]
-    chain = (
-        []
-        if primary.branch.head in behind and primary.appended in behind
-        else [f"the staged snapshot {primary.snapshot} does not follow {primary.branch.head}"]
+class GateFailedError(AuditFailedError):
+    """A check of the audit refused a commit. `main` is as it was, and the staged snapshot has been removed.
+
+    Args:
+        findings: The result of each check.
+        table: Namespace and name of the table.
+    """
+
+    what_to_do: ClassVar[str] = (
+        "The message names the check. `dead_letters`: look at them with `kafka-lake dead-letters TOPIC`, then fix "
+        "the producer or the schema, or raise `dead_letters: limit`. `schema_evolution`: see `SchemaRefusedError`. "
+        "`row_count` and `offset_continuity`: a transform must give one row for one row and leave the metadata "
+        "column alone; without a transform this is a bug, please report it. `rule_…`: rows break a rule of the "
+        "topic's, see [rules](rules.md#when-a-rule-fails-a-run)."
     )
-    chain += [
+
+    def __init__(
+        self, message: str, findings: Sequence[Finding], remedy: str = "", table: tuple[str, str] | None = None
+    ) -> None:
+        usual = "main is as it was and the staged snapshot is gone; mend the cause and run again."
+        super().__init__(message, remedy or usual)
+        self.findings, self.table = list(findings), table
+
+    @property
+    def is_about_counts(self) -> bool:
+        """Return whether the number of records or rows is the only problem."""
+        return {result.check for result in self.findings if result.refuses} == {"row_count"}
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A staged commit that passed its audit.
+
+    Args:
+        failed_so_far: Dead letters and records of the run's earlier commits.
+        rows_by_partition: Rows by Kafka partition; empty without a metadata column.
+        published_at: When readers could see it, in seconds since the epoch; 0 before its publication.
+    """
+
+    plan: Plan
+    staged: Staged
+    failed_so_far: tuple[int, int]
+    findings: tuple[Finding, ...]
+    rows_by_partition: Mapping[int, int]
+    published_at: float = 0.0
+
+
+def audit(context: Context, plan: Plan, staged: Staged, failed_so_far: tuple[int, int] = (0, 0)) -> Audited:
+    """Check a staged commit; whatever is refused is discarded.
+
+    Raises:
+        GateFailedError: If a check failed.
+    """
+    try:
+        findings, rows_by_partition = check(context, plan, staged, failed_so_far)
+        if failed := [result for result in findings if result.refuses]:
+            reasons = "; ".join(f"{result.check}: {problem}" for result in failed for problem in result.problems)
+            raise GateFailedError(
+                f"Topic {context.spec.topic}, table {context.table_name}: {reasons}.",
+                findings,
+                RULES_REMEDY if all(result.is_rule for result in failed) else "",
+                context.spec.identifier,
+            )
+        context.observer.step_done("audited")
+    except BaseException:
+        staged.discard()
+        raise
+    context.timings.finish("audit")
+    return Audited(plan, staged, failed_so_far, tuple(findings), rows_by_partition)
+
+
+def check(
+    context: Context, plan: Plan, staged: Staged, failed_so_far: tuple[int, int] = (0, 0)
+) -> tuple[list[Finding], dict[int, int]]:
+    """Return the result of each check, and the rows by Kafka partition."""
+    spec, primary = context.spec, staged.primary
+    partitions = _partitions(context, staged)
+    table = primary.branch.staged or primary.state.table.refresh()
+    appended = table.metadata.snapshot_by_id(primary.appended)
+    carried = summary_of(appended).get(POSITION, "") if appended else ""
+    lineage = {snapshot.snapshot_id for snapshot in ancestors(table, primary.snapshot)}
+    problems = [
         f"{place(plan.topic, v.partition)} has {v.rows} rows that Kafka no longer has, the first at offset {v.first}; "
         "keep them with --keep-missing"
         for v in staged.vanished
     ]
-    return [
+    if not {primary.branch.head, primary.appended} <= lineage:
+        problems.insert(0, f"the staged snapshot {primary.snapshot} does not follow {primary.branch.head}")
+    results = [
         row_count(spec, plan, staged),
-        offset_continuity(plan, primary.state.position, held, carried, chain=chain, others=primary.state.others),
-        schema_evolution(evolution, spec, staged),
-        dead_letters(spec, staged, earlier),
+        offset_continuity(
+            plan, primary.state.position, partitions, carried, problems=problems, others=primary.state.others
+        ),
+        schema_evolution(_column_changes(table, primary), spec, staged),
+        dead_letters(spec, staged, failed_so_far),
         data_loss(plan.named_losses),
         *map(rule_finding, staged.rules),
-    ], _summed_rows(held or ())
-
-
-def _summed_rows(held: Sequence[PartitionRows]) -> dict[int, int]:
+    ]
     rows: Counter[int] = Counter()
-    for each in held:
-        rows[each.partition] += each.rows
-    return dict(rows)
+    for found in partitions or ():
+        rows[found.partition] += found.rows
+    return results, dict(rows)
+
+
+def _column_changes(table: Table, primary: StagedTable) -> list[Change]:
+    """Return how the columns differ from those of the planned head, without columns that the owner has dropped."""
+    schemas = {schema.schema_id: schema for schema in table.metadata.schemas}
+    snapshots = (table.metadata.snapshot_by_id(each) for each in (primary.branch.head, primary.appended))
+    before, after = (schemas.get(s.schema_id) if s and s.schema_id is not None else None for s in snapshots)
+    if before is None or after is None:
+        return []
+    found = changes(before, after)
+    if any(change.kind == "removed" for change in found):
+        present = {change.column for change in changes(primary.state.table.schema(), after) if change.kind == "removed"}
+        found = [change for change in found if change.kind != "removed" or change.column in present]
+    return found
 
 
 def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
     """Check that rows, dead letters and tombstones make up the records read, and that no dead letter is missing."""
     if staged.keyed is not None:
-        return _keyed_row_count(spec, plan, staged, staged.keyed)
+        return _upsert_row_count(spec, plan, staged, staged.keyed)
     total = staged.primary.rows + staged.failed + staged.tombstones
     problems = []
     if total != staged.records:
@@ -101,7 +172,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
             f"{staged.records} records were read, but {staged.primary.rows} rows + {staged.failed} dead letters + "
             f"{staged.tombstones} tombstones make {total}"
         )
-    problems += [*_others(plan, staged), *_dead_letters_missing(spec, plan, staged)]
+    problems += [*_selection_problems(plan, staged), *_missing_dead_letters(spec, plan, staged)]
     facts = {
         "records_read": staged.records,
         "rows_added": staged.primary.rows,
@@ -117,8 +188,8 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
     return Finding("row_count", tuple(problems), facts)
 
 
-def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: UpsertResult | HistoryResult) -> Finding:
-    """Check that changes and dead letters make up the records, and that each key is as its changes left it."""
+def _upsert_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: UpsertResult | HistoryResult) -> Finding:
+    """Check that changes and dead letters make up the records, and that the merged rows match the changes."""
     problems = [*batch.problems]
     if batch.changes + staged.failed != staged.records:
         problems.append(
@@ -132,28 +203,29 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: Upsert
         "dead_letters": staged.failed,
         "invisible_offsets": max(0, plan.records_at_most - staged.records - plan.elsewhere),
     }
-    return Finding("row_count", (*problems, *_others(plan, staged), *_dead_letters_missing(spec, plan, staged)), facts)
+    problems += [*_selection_problems(plan, staged), *_missing_dead_letters(spec, plan, staged)]
+    return Finding("row_count", tuple(problems), facts)
 
 
-def _others(plan: Plan, staged: Staged) -> tuple[str, ...]:
-    """Return what is wrong with a table's share of the records."""
+def _selection_problems(plan: Plan, staged: Staged) -> tuple[str, ...]:
+    """Check that all records that are routed to the table were read for it."""
     if plan.share is None or plan.share.records == staged.records:
         return ()
     return (f"{plan.share.records} records are routed to this table, but {staged.records} were read for it",)
 
 
-def _dead_letters_missing(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str, ...]:
+def _missing_dead_letters(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str, ...]:
     kept = staged.known_failed + (staged.dead_letters.rows if staged.dead_letters else 0)
     if spec.dead_letters != "table" or plan.kind == "dead_letter_replay" or kept == staged.failed:
         return ()
-    if any(each.fails for each in staged.rules):
+    if any(result.fails for result in staged.rules):
         return ()
     return (f"{staged.failed} records didn't decode, but the dead-letter table has {kept} of them",)
 
 
-def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0, 0)) -> Finding:
-    """Check that no more records failed than the topic's settings allow, counted over the whole run."""
-    failed, records = staged.failed + earlier[0], staged.records + earlier[1]
+def dead_letters(spec: TopicTable, staged: Staged, failed_so_far: tuple[int, int] = (0, 0)) -> Finding:
+    """Check that the whole run has no more dead letters than the topic's settings allow."""
+    failed, records = staged.failed + failed_so_far[0], staged.records + failed_so_far[1]
     classes = "; ".join(
         f"{c.count} {c.name}, the first in {place(c.topic, c.partition)} at offset {c.offset}{_reason(c)}"
         for c in staged.classes
@@ -164,9 +236,9 @@ def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0
     elif staged.failed and not spec.is_within_limit(failed, records):
         problems.append(f"{failed} dead letters of {records} records, the limit is {spec.max_dead_letters} ({classes})")
     facts: dict[str, Any] = {"dead_letters": staged.failed, "policy": spec.dead_letters}
-    for each in staged.classes:
-        facts[each.name] = each.count
-        facts[f"sample_{each.name}"] = f"{each.place}{_reason(each)}{f' Value: {each.value}' if spec.samples else ''}"
+    for c in staged.classes:
+        facts[c.name] = c.count
+        facts[f"sample_{c.name}"] = f"{c.place}{_reason(c)}{f' Value: {c.value}' if spec.samples else ''}"
     return Finding("dead_letters", tuple(problems), facts)
 
 
@@ -175,7 +247,7 @@ def _reason(of: DeadLetterClass) -> str:
 
 
 def data_loss(losses: Sequence[Loss]) -> Finding:
-    """Tell what a commit gives up for lost; it is published nevertheless, since that is what was asked for."""
+    """Report the records that Kafka lost. The commit is published: `on_data_loss: continue` or a reset allowed it."""
     facts = {f"{loss.topic}/{loss.partition}": str(loss) for loss in losses}
     return Finding("data_loss", tuple(str(loss) for loss in losses), facts)
 
@@ -183,35 +255,36 @@ def data_loss(losses: Sequence[Loss]) -> Finding:
 def offset_continuity(
     plan: Plan,
     before: Position | None,
-    held: Sequence[PartitionRows] | None,
+    partitions: Sequence[PartitionRows] | None,
     carried: str,
-    chain: Sequence[str] = (),
+    problems: Sequence[str] = (),
     others: Positions = MappingProxyType({}),
 ) -> Finding:
     """Check that the commit starts where the table's position ends, overlaps nothing and has every offset once."""
-    problems, topic = list(chain), plan.topic
+    problems, topic = list(problems), plan.topic
     ranges = {r.partition: r for r in plan.ranges}
     lost = {loss.partition for loss in plan.losses}
-    for each in plan.ranges if plan.kind == "append" else ():
-        expected = before.offsets.get(each.partition) if before else None
-        if expected is not None and expected != each.start and each.partition not in lost:
-            where = place(topic, each.partition)
-            problems.append(f"{where} starts at {each.start}, the table's position is {expected}")
+    for planned in plan.ranges if plan.kind == "append" else ():
+        expected = before.offsets.get(planned.partition) if before else None
+        if expected is not None and expected != planned.start and planned.partition not in lost:
+            where = place(topic, planned.partition)
+            problems.append(f"{where} starts at {planned.start}, the table's position is {expected}")
     if plan.kind in ("replace", "dead_letter_replay") and before is not None and before != plan.after:
         problems.append(f"a {plan.kind} must not move the position, which was {before.to_json()}")
     if carried != (wanted := positions_to_json([plan.after, *others.values()])):
         problems.append(f"the staged snapshot carries position {carried or '(none)'}, not {wanted}")
-    for rows in held or ():
-        where, planned = place(topic, rows.partition), ranges.get(rows.partition)
-        problems += _partition_problems(where, rows, planned, plan.kind == "dead_letter_replay")
+    for rows in partitions or ():
+        where = place(topic, rows.partition)
+        is_planned = plan.kind != "dead_letter_replay"
+        problems += _partition_problems(where, rows, ranges.get(rows.partition), is_planned)
     facts = {f"{topic}/{r.partition}": f"{r.start}..{r.end}" for r in plan.ranges}
     return Finding("offset_continuity", tuple(problems), facts)
 
 
-def _partition_problems(where: str, rows: PartitionRows, planned: OffsetRange | None, anywhere: bool) -> list[str]:
+def _partition_problems(where: str, rows: PartitionRows, planned: OffsetRange | None, is_planned: bool) -> list[str]:
     problems = []
-    if planned is None and not anywhere:
-        return [f"{where} has {rows.rows} rows (offsets {rows.first} to {rows.last}) that nobody planned"]
+    if planned is None and is_planned:
+        return [f"{where} has {rows.rows} rows (offsets {rows.first} to {rows.last}) that were not planned"]
     if planned is not None and (rows.first < planned.start or rows.last >= planned.end):
         problems.append(
             f"{where} has offsets {rows.first} to {rows.last}, planned were {planned.start} to {planned.end - 1}"
@@ -224,7 +297,7 @@ def _partition_problems(where: str, rows: PartitionRows, planned: OffsetRange | 
 def schema_evolution(
     evolution: Sequence[Change], spec: TopicTable | None = None, staged: Staged | None = None
 ) -> Finding:
-    """Check that the schema changed in ways only that are safe by Iceberg's rules, and tell what didn't change."""
+    """Check that every change of columns is safe by Iceberg's rules, and report values that have no column."""
     problems = [
         f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in evolution if not c.safe
     ]
@@ -244,7 +317,7 @@ def schema_evolution(
 
 
 def schema_refused(error: SchemaRefusedError) -> Finding:
-    """Return the finding of a commit that was refused before it was staged."""
+    """Return the check result of a commit that was refused before it was staged."""
     return Finding("schema_evolution", error.reasons, {}, _done(error.changes))
 
 
@@ -255,7 +328,7 @@ def noted(
     conflicts: Sequence[Conflict],
     unkept: Mapping[str, str],
 ) -> tuple[ColumnNote, ...]:
-    """Return what happened to columns, and what did not and why, as lines of a table."""
+    """Return the notes about columns that changed, and about those that didn't, with the reason."""
     why = f"evolution is {spec.evolution}"
     notes = [
         ColumnNote(column=c.column, what=f"not {c.kind}", before=c.before, after=c.after, why=why)
@@ -271,8 +344,8 @@ def noted(
             ColumnNote(column=c.column, what="not changed", before=c.have, after=c.got, why=f"{c.label}: {instead}")
         )
     notes += [
-        ColumnNote(column=path, what=NOT_KEPT, before="", after="", why=said)
-        for path, said in islice(unkept.items(), _NOTED)
+        ColumnNote(column=path, what=NOT_KEPT, before="", after="", why=why_not)
+        for path, why_not in islice(unkept.items(), _NOTED)
     ]
     if len(unkept) > _NOTED:
         more = f"{len(unkept) - _NOTED} more not kept"
@@ -285,13 +358,13 @@ def _done(changes: Sequence[Change]) -> tuple[ColumnNote, ...]:
 
 
 def partitions_of(spans: Sequence[Span]) -> list[PartitionRows]:
-    """Return what tasks wrote of each Kafka partition, as a scan of their files would find it.
+    """Return the rows that tasks wrote, by Kafka partition.
 
-    The offsets within a span ascend, so they are distinct. Where spans of a partition overlap they might not be: then
-    as many are counted as can be distinct at the most, which is less than there are rows.
+    Offsets ascend within a span, so they are distinct. Where spans overlap, ``distinct`` is an upper bound below the
+    number of rows.
     """
     found: dict[int, PartitionRows] = {}
-    for span in sorted(spans, key=lambda each: (each.partition, each.first)):
+    for span in sorted(spans, key=lambda s: (s.partition, s.first)):
         before = found.get(
             span.partition,
             PartitionRows(partition=span.partition, rows=0, first=span.first, last=span.first - 1, distinct=0),
@@ -307,11 +380,16 @@ def partitions_of(spans: Sequence[Span]) -> list[PartitionRows]:
     return list(found.values())
 
 
-def _staged_partitions(context: Context, staged: Staged, column: str) -> list[PartitionRows]:
-    found = context.connections.frames.partitions(added_rows(context, context.spec.identifier, staged.primary), column)
-    return [
-        PartitionRows(
-            partition=r["partition"], rows=r["rows"], first=r["first"], last=r["last"], distinct=r["distinct"]
-        )
-        for r in found
-    ]
+def _partitions(context: Context, staged: Staged) -> list[PartitionRows] | None:
+    """Return the staged rows by Kafka partition, by a scan only if the tasks' reports aren't enough."""
+    spec, primary = context.spec, staged.primary
+    if spec.metadata_column is None or staged.keyed is not None:
+        return None
+    if primary.spans is not None:
+        reported = partitions_of(primary.spans)
+        if all(found.distinct == found.rows for found in reported):
+            return reported
+    rows = added_rows(context, spec.identifier, primary)
+    found = context.connections.frames.partitions(rows, spec.metadata_column)
+    names = ("partition", "rows", "first", "last", "distinct")
+    return [PartitionRows(**{name: row[name] for name in names}) for row in found]

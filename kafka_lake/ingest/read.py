@@ -1,8 +1,8 @@
 """Read: exactly the planned offsets, through Spark's own Kafka source where that can read them."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 
@@ -20,20 +20,22 @@ class Records:
     """The records of a commit.
 
     Args:
-        plan: The commit, with the table's share of its records.
-        others: Gives what names the records of the topic's other tables, lazy; None if all records are the table's.
-        written: The table's rows, if they have been written together with those of other tables.
-        new_tables: Values that get tables, as `Admission.new` has them: the table names them before it gets records.
-        without_table: How many of the records have a value that gets no table.
-        unmatched: Other records, lazy, which become dead letters of the table since no table takes them; None for none.
-        ignored: How many others no table takes, and none gets.
+        plan: The plan, with the number of the table's records.
+        other_tables: Gives the keys of records of the topic's other tables, lazily; None if all are this table's.
+        written: The table's data files, if the shared job has written them.
+        new_tables: Values that get tables; a commit records them before there are records for them.
+        table_properties: Table properties that the commit sets.
+        without_table: How many records have a value that gets no table.
+        unmatched: Records that no table takes and that become dead letters of this table, lazy; None if there are none.
+        ignored: How many records no table takes, and `unmatched: ignore` drops.
     """
 
     plan: Plan
     frame: DataFrame
-    others: Callable[[], DataFrame] | None = None
+    other_tables: Callable[[], DataFrame] | None = None
     written: Prewritten | None = None
     new_tables: NewTables = ()
+    table_properties: Mapping[str, str] = field(default_factory=dict)
     without_table: int = 0
     unmatched: DataFrame | None = None
     ignored: int = 0

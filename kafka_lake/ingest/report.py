@@ -5,11 +5,45 @@ from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 
 from kafka_lake.common.offsets import Position, Watermarks, lag
+from kafka_lake.common.records import without_time
 from kafka_lake.common.text import rough
+from kafka_lake.ingest.audit import Audited
+from kafka_lake.ingest.read import Records
 from kafka_lake.runtime.commit import CHECKS, ColumnNote, Commit, Finding, Waited
+from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.writers.staged import Staged
+
+
+def report_commit(context: Context, records: Records, published: Audited) -> Commit:
+    """Return what a published commit did; warn of records whose timestamp no table can hold."""
+    plan, staged = records.plan, published.staged
+    if staged.untimed:
+        context.observer.warn(f"Topic {context.spec.topic}: {without_time(staged.untimed)}.")
+    return Commit(
+        snapshot=staged.primary.snapshot,
+        ranges=plan.ranges,
+        after=plan.after,
+        records=staged.records,
+        rows=staged.primary.rows,
+        dead_letters=staged.failed,
+        tombstones=staged.tombstones,
+        files=staged.primary.files,
+        size=staged.primary.size,
+        rows_by_partition=published.rows_by_partition,
+        findings=published.findings,
+        kind=plan.kind,
+        classes=staged.classes,
+        waited=waited(staged, published.published_at) if plan.kind != "replace" else None,
+        published_at=published.published_at,
+        bytes_read=staged.bytes_read,
+        elsewhere=plan.elsewhere,
+        ignored=records.ignored,
+        without_table=records.without_table,
+        untimed=staged.untimed,
+        decoded_singly=staged.decoded_singly,
+    )
 
 
 def waited(staged: Staged, visible_at: float) -> Waited | None:

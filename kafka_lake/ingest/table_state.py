@@ -1,4 +1,4 @@
-"""The table's position as a run needs it: from its snapshots, or else from its rows."""
+"""A table's state for a run: its position, from its snapshots or recovered from its rows."""
 
 from collections import deque
 from collections.abc import Collection
@@ -32,30 +32,32 @@ from kafka_lake.runtime.record_keys import at_version, state_of
 from kafka_lake.spec.topic_table import TopicTable, full_topic
 from kafka_lake.writers.staged import Staged
 
-_OURS = "kafka-lake."
+_OWN = "kafka-lake."
 
 
-def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Position | None:
-    """Return the position that the rows prove: commits are whole, so all before the last offset is there, or expired.
+def recovered_position(context: Context, state: TableState, now: Watermarks) -> Position | None:
+    """Return the position behind the last rows: commits are whole, so all earlier records are in the table or expired.
 
-    None if kafka_lake wrote no row of the topic, so that the table begins where a new one would. Its rows name their
-    record in the metadata column, and its snapshots have properties: so no row may have a value there, no snapshot a
-    property, and no snapshot that had one may have expired. With positions in other topics, no row is of this topic.
+    None if kafka_lake wrote no row of the topic: no row has a value in the metadata column, and no snapshot has or had
+    its properties. With positions in other topics, it is enough that no row is of this topic.
 
-    Partitions without a row begin where a new table would begin, or where the table was taken over from another writer.
-    Dead letters don't count: a run that died before its rows were published has left some of offsets without rows.
+    Partitions without a row start as in a new table, or at the adopted position. Dead letters don't count: they are
+    published before the rows.
+
+    Raises:
+        TableError: If the rows don't prove a position.
     """
     spec, connections = context.spec, context.connections
-    strangers = not _may_have_commits_of_ours(spec, state.table)
+    is_foreign = not _may_have_own_commits(spec, state.table)
     where = f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position"
-    way_on = f"Set the position with `kafka-lake reset {spec.full_topic} --to …`, or choose another table."
+    remedy = f"Set the position with `kafka-lake reset {spec.full_topic} --to …`, or choose another table."
     columns = _origins(state.table)
-    if strangers and not columns:
+    if is_foreign and not columns:
         return None
     if spec.metadata_column is None or spec.metadata_column not in columns or state.head is None:
         raise TableError(
-            f"{where} in topic {spec.topic}, and without a metadata column the rows don't tell how far they reach.",
-            f"Nothing was read, since rows could double. {way_on}",
+            f"{where} in topic {spec.topic}, and without a metadata column the rows don't show the offsets.",
+            f"Nothing was read, since rows could double. {remedy}",
         )
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
     found = connections.frames.furthest(rows, spec.metadata_column)
@@ -63,13 +65,13 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
         return None
     reached = {r["partition"]: r["last"] + 1 for r in found if _same_topic(r["topic"], r["topic_id"], now)}
     reached = _with_expired(reached, state.table, now)
-    if strangers and columns == {spec.metadata_column} and all(r["topic"] is None for r in found):
+    if is_foreign and columns == {spec.metadata_column} and all(r["topic"] is None for r in found):
         return None
     if not reached:
         raise TableError(
             f"{where}, and none of the rows is of topic {spec.topic} as it is now "
             f"(id {now.identity.topic_id or 'unknown'}).",
-            f"Nothing was read. {way_on}",
+            f"Nothing was read. {remedy}",
         )
     adopted = adopted_position(state.table)
     if adopted is not None and adopted.identity.same_as(now.identity):
@@ -77,13 +79,13 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
     missing = [p for p in now.partitions if p not in reached]
     if missing and spec.start == "latest":
         raise TableError(
-            f"{where} in topic {spec.topic}, and of partitions {missing} there are no rows that would tell it.",
-            f"Nothing was read, since start is latest and records could be missed. {way_on}",
+            f"{where} in topic {spec.topic}, and partitions {missing} have no rows.",
+            f"Nothing was read, since start is latest and records could be missed. {remedy}",
         )
-    if spec.start == "latest" and (untold := _untold(spec, state, {r["topic"] for r in found})):
-        ways = " and ".join(f"`kafka-lake reset {each} --to …`" for each in untold)
+    if spec.start == "latest" and (lost := _topics_without_rows(spec, state, {r["topic"] for r in found})):
+        ways = " and ".join(f"`kafka-lake reset {each} --to …`" for each in lost)
         raise TableError(
-            f"{where}, and of topics {', '.join(untold)} there are no rows that would tell it.",
+            f"{where}, and topics {', '.join(lost)} have no rows.",
             f"Nothing was read, since start is latest and records of these topics could be missed. Set their positions "
             f"with {ways}.",
         )
@@ -91,17 +93,17 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
     return Position(now.identity, {**{p: starts[p] for p in missing}, **reached})
 
 
-def _untold(spec: TopicTable, state: TableState, of_rows: Collection[str | None]) -> list[str]:
-    """Return the other topics of a table whose positions may be gone, and that have no rows.
+def _topics_without_rows(spec: TopicTable, state: TableState, of_rows: Collection[str | None]) -> list[str]:
+    """Return the table's other topics without a position or rows.
 
-    A commit with this topic's position would hide that: they would look like topics that are new to the table.
+    After a commit with this topic's position, they would look like new topics.
     """
-    told = {spec.topic, *state.others, *of_rows}
-    return [full_topic(spec.cluster, each) for each in spec.topics if each not in told]
+    known = {spec.topic, *state.others, *of_rows}
+    return [full_topic(spec.cluster, topic) for topic in spec.topics if topic not in known]
 
 
 def _with_expired(reached: dict[int, int], table: Table, now: Watermarks) -> dict[int, int]:
-    """Return how far a table reaches, the rows counted in that have expired."""
+    """Return the offsets behind the last rows, expired rows included."""
     proven = proven_positions(table).get(now.identity.topic)
     if proven is None or not proven.identity.same_as(now.identity):
         return reached
@@ -109,39 +111,39 @@ def _with_expired(reached: dict[int, int], table: Table, now: Watermarks) -> dic
 
 
 def may_have_begun(state: TableState, topic: str) -> bool:
-    """Return whether ``main`` may have carried a topic's position that is gone: rolled back, or expired since.
+    """Return whether ``main`` may have had a position of the topic that was rolled back or has expired.
 
-    What was staged and never published doesn't count. Where positions in other topics are carried on, no position is
-    gone by expiry alone.
+    Staged snapshots that were never published don't count. A position can't expire while the table has positions of
+    other topics.
     """
-    snapshots = {each.snapshot_id: each for each in state.table.metadata.snapshots}
-    been = {entry.snapshot_id for entry in state.table.metadata.snapshot_log}
-    summaries = [summary_of(snapshots[each]) for each in been & snapshots.keys()]
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in state.table.metadata.snapshots}
+    heads = {entry.snapshot_id for entry in state.table.metadata.snapshot_log}
+    summaries = [summary_of(snapshots[head]) for head in heads & snapshots.keys()]
     if state.others:
-        return any(topic in positions_in(each) for each in summaries)
-    return any(POSITION in each for each in summaries) or _may_have_expired(state.table)
+        return any(topic in positions_in(summary) for summary in summaries)
+    return any(POSITION in summary for summary in summaries) or _may_have_expired(state.table)
 
 
 def _may_have_expired(table: Table) -> bool:
-    """Return whether a snapshot of ours may have been in the history of ``main``, and has expired."""
+    """Return whether a snapshot of kafka_lake may have expired from the history of ``main``."""
     if (totals := totals_of(table)) is not None and totals.commits:
         return True
     oldest = deque(ancestors(table, head_of(table)), maxlen=1)
-    has_properties_of_ours = any(key.startswith(_OURS) for key in table.properties)
-    return has_properties_of_ours and any(follows_another(each) for each in oldest)
+    has_own_properties = any(key.startswith(_OWN) for key in table.properties)
+    return has_own_properties and any(follows_another(snapshot) for snapshot in oldest)
 
 
 def _origins(table: Table) -> set[str]:
-    """Return the columns that say where a row came from, whatever they are called: settings may have changed."""
+    """Return the metadata columns, by their type: the setting of the name may have changed."""
     return {field.name for field in table.schema().fields if has_origin(field.field_type)}
 
 
-def _may_have_commits_of_ours(spec: TopicTable, table: Table) -> bool:
-    """Return whether a snapshot of ours may be in the table's history, or may have been before it expired."""
+def _may_have_own_commits(spec: TopicTable, table: Table) -> bool:
+    """Return whether a snapshot of kafka_lake is in the table's history, or may have expired from it."""
     if spec.metadata_column is None:
-        # Nothing tells our rows from those of other writers.
+        # Without the column, own rows can't be distinguished from foreign ones.
         return True
-    if any(key.startswith(_OURS) for s in table.metadata.snapshots for key in summary_of(s)):
+    if any(key.startswith(_OWN) for snapshot in table.metadata.snapshots for key in summary_of(snapshot)):
         return True
     return _may_have_expired(table)
 
@@ -153,21 +155,21 @@ def _same_topic(topic: str | None, topic_id: str | None, now: Watermarks) -> boo
 
 @dataclass(frozen=True)
 class Tables:
-    """The topic's two tables as a commit found them, or left them.
+    """The state of a table and its dead-letter table.
 
     Args:
-        table: The topic's table; None if there is none.
-        dead_letters: Its dead-letter table; None if there is none, or nothing in it.
+        table: None if it doesn't exist.
+        dead_letters: None if it doesn't exist or is empty.
     """
 
     table: TableState | None
     dead_letters: TableState | None
 
 
-def tables(context: Context) -> Tables:
-    """Return the topic's tables as they are now, the dead-letter table looked at first.
+def current_tables(context: Context) -> Tables:
+    """Return the topic's current tables.
 
-    So whatever made dead letters obsolete before the first look is in the table by the second.
+    The dead-letter table is loaded first, so the table contains every commit that made those dead letters obsolete.
     """
     dead_letters = context.connections.catalog.table(context.spec.dead_letter_table)
     table = context.connections.catalog.table(context.spec.identifier)
@@ -180,7 +182,12 @@ def tables(context: Context) -> Tables:
 def with_position(
     context: Context, topic: TopicEnds, state: TableState, required: bool = True, sought: bool = True
 ) -> TableState:
-    """Return a table's state, its position rebuilt if no snapshot carries it any more."""
+    """Return a table's state; its position is recovered if no snapshot has it.
+
+    Args:
+        required: Whether a position that can't be recovered is an error.
+        sought: Whether to recover it.
+    """
     if not sought:
         return state
     try:
@@ -192,13 +199,17 @@ def with_position(
 
 
 def dead_letters_head(context: Context) -> int | None:
-    """Return the head of the topic's dead-letter table; None if there is no such table, or nothing in it."""
+    """Return the head of the dead-letter table; None if it doesn't exist or is empty."""
     table = context.connections.catalog.table(context.spec.dead_letter_table)
     return head_of(table) if table else None
 
 
 def existing(context: Context, state: TableState | None) -> TableState:
-    """Return the table's state."""
+    """Return the state of a table with a position.
+
+    Raises:
+        TableError: If there is none.
+    """
     if state is None or state.position is None:
         topic = context.spec.topic
         raise TableError(
@@ -208,27 +219,27 @@ def existing(context: Context, state: TableState | None) -> TableState:
     return state
 
 
-def _refuse_filled_by_others(context: Context, table: Table) -> None:
-    """Refuse to begin a table that another program fills, or has filled, from a topic: its rows could double."""
-    who = filled_by(table)
-    if who is None:
+def _check_not_foreign(context: Context, table: Table) -> None:
+    """Refuse a table that another program has filled from a topic: its records would be doubled."""
+    writer = filled_by(table)
+    if writer is None:
         return
     topic = context.spec.full_topic
     raise TableError(
-        f"Table {context.table_name} was filled by {who}, and has no position in topic {topic}.",
+        f"Table {context.table_name} was filled by {writer}, and has no position in topic {topic}.",
         f"Nothing was read, since rows could double. Take it over with `kafka-lake adopt {context.table_name} --topic "
         f"{topic} …`. If its rows aren't this topic's, set where it begins with `kafka-lake reset {topic} --to …`.",
     )
 
 
-def _refuse_other_clusters(context: Context, topic: TopicEnds, state: TableState) -> None:
-    ours = topic.now.identity.cluster_id
-    for each in state.others.values():
-        theirs = each.identity.cluster_id
-        if ours and theirs and ours != theirs:
+def _check_same_cluster(context: Context, topic: TopicEnds, state: TableState) -> None:
+    cluster = topic.now.identity.cluster_id
+    for position in state.others.values():
+        other = position.identity.cluster_id
+        if cluster and other and cluster != other:
             raise TableError(
-                f"Table {context.table_name} has rows of topic {each.identity.topic} in Kafka cluster {theirs}, and "
-                f"topic {context.spec.topic} is in cluster {ours}.",
+                f"Table {context.table_name} has rows of topic {position.identity.topic} in Kafka cluster {other}, and "
+                f"topic {context.spec.topic} is in cluster {cluster}.",
                 "Nothing was read: the topics of one table are of one cluster. Give this one another table:, or mend "
                 "cluster:.",
             )
@@ -238,15 +249,14 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
     table, spec, warn = state.table, context.spec, context.observer.warn
     if state.position is not None:
         return state
-    _refuse_other_clusters(context, topic, state)
-    rows, gone = row_count(table), f"no snapshot carries the position of topic {spec.topic} any more"
+    _check_same_cluster(context, topic, state)
+    rows, gone = row_count(table), f"no snapshot has the position of topic {spec.topic} any more"
     if not rows and (proven := position_in(proven_positions(table), spec.topic, spec.topics)) is not None:
-        # All rows have expired. Another topic by the same name is refused by its identity.
         at = dict(proven.offsets)
-        warn(f"Table {context.table_name}: {gone}, and all rows have expired; it goes on from where it was then: {at}.")
+        warn(f"Table {context.table_name}: {gone}, and all rows have expired; it continues at {at}.")
         return replace(state, position=proven, rebuilt=True)
-    if rows and (position := rebuilt_position(context, state, topic.now)) is not None:
-        warn(f"Table {context.table_name}: {gone}; rebuilt from the rows: {dict(position.offsets)}.")
+    if rows and (position := recovered_position(context, state, topic.now)) is not None:
+        warn(f"Table {context.table_name}: {gone}; recovered from the rows: {dict(position.offsets)}.")
         return replace(state, position=position, rebuilt=True)
     if spec.start == "latest" and (state.others or not rows) and may_have_begun(state, spec.topic):
         raise TableError(
@@ -260,24 +270,25 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
         return state
     if not rows:
         return state
-    _refuse_filled_by_others(context, table)
+    _check_not_foreign(context, table)
     warn(
-        f"Table {context.table_name}: its {rows} rows are others', none can be of topic {spec.topic}; they stay, and "
+        f"Table {context.table_name}: its {rows} rows are of other writers, none of topic {spec.topic}; they stay, and "
         f"the topic begins at {spec.start}."
     )
     return replace(state, adopted=rows)
 
 
-def left_by(context: Context, found: Tables, staged: Staged) -> Tables | None:
-    """Return a table as a commit left it; None where an answer was lost, or dead letters may be obsolete now."""
+def tables_after(context: Context, tables: Tables, staged: Staged) -> Tables | None:
+    """Return the tables after a commit; None if the catalog's answer was lost, or dead letters may be obsolete now."""
     table = staged.primary.branch.published
-    dead_letters = found.dead_letters.table if found.dead_letters else None
+    dead_letters = tables.dead_letters.table if tables.dead_letters else None
     if staged.dead_letters:
         dead_letters = staged.dead_letters.branch.published
         if dead_letters is None:
             return None
     if table is None:
         return None
-    left = state_of(context.spec, table)
-    beside = state_of(context.spec, dead_letters) if dead_letters else None
-    return None if beside and pending_reconciliation(left, beside) else Tables(left, beside)
+    state = state_of(context.spec, table)
+    dead_letter_state = state_of(context.spec, dead_letters) if dead_letters else None
+    is_unreconciled = dead_letter_state is not None and pending_reconciliation(state, dead_letter_state)
+    return None if is_unreconciled else Tables(state, dead_letter_state)

@@ -1,4 +1,4 @@
-"""The runner of a topic with several tables: each commits by itself; one that fails doesn't stop the others."""
+"""The runner of a topic with several tables: each table commits by itself, and an error of one stops only that one."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,50 +9,50 @@ from kafka_lake.common.offsets import Position, least
 from kafka_lake.error_classification import headline, is_transient
 from kafka_lake.errors import ConditionError, KafkaError, KafkaLakeError, RecordTooLargeError
 from kafka_lake.ingest.jobs.append import Job
+from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
-from kafka_lake.ingest.shares import TableShare, TopicRecords
-from kafka_lake.ingest.telemetry import Lineage
+from kafka_lake.ingest.shared_read import SharedRead, TableReader
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.by_value import begins_in
 from kafka_lake.runtime.commit import Commit
-from kafka_lake.runtime.context import Context, Effort, StoppedError
+from kafka_lake.runtime.context import Context, StoppedError, Timings
 from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
 
 Identifier = tuple[str, str]
 
-_SETTLE_SECONDS = 300.0
+_POSITION_SECONDS = 300.0
 _FOR_ALL_TABLES = (ConditionError, KafkaError, RecordTooLargeError, StoppedError)
 
 
 class LeftBehindError(KafkaLakeError):
-    """Some tables of a topic, or topics of a table, stay where they are; the others are up to date."""
+    """Some tables of a topic, or topics of a table, could not be brought up to date; the others are."""
 
     what_to_do: ClassVar[str] = (
-        "The message says for each table or topic why. Mend the cause and run again: it goes on where it stopped."
+        "The message has the reason for each table or topic. Mend the cause and run again: it continues from there."
     )
 
     def __init__(self, about: str, errors: Mapping[str, Exception], report: RunReport) -> None:
-        said = "; ".join(f"{name}: {headline(error)}" for name, error in errors.items())
+        reasons = "; ".join(f"{name}: {headline(error)}" for name, error in errors.items())
         remedies = dict.fromkeys(error.remedy for error in errors.values() if isinstance(error, KafkaLakeError))
         super().__init__(
-            f"{about} where they were: {said}",
-            " ".join(filter(None, remedies)) or "Mend the cause and run again: each goes on where it stopped.",
+            f"{about} where they were: {reasons}",
+            " ".join(filter(None, remedies)) or "Mend the cause and run again: it continues from there.",
         )
         self.errors, self.report = dict(errors), report
 
 
 class TopicRunner:
-    """Makes the commits of a run over a topic with several tables, as `Runner` does for one.
+    """Makes the commits of a run over a topic with several tables.
 
     Args:
-        context: What the run works with; its settings are the topic's.
-        job: Makes what the run is for, for one of the tables.
-        topic: What the topic holds, if it is known already.
+        context: The run's context, with the topic's settings.
+        job: Makes the job of a table.
+        topic: The topic's watermarks, if they have been polled already.
 
     Attributes:
-        errors: Why tables stopped, by namespace and name.
+        errors: The error of each stopped table, by namespace and name.
     """
 
     def __init__(self, context: Context, job: Callable[[Context], Job], topic: TopicEnds | None = None) -> None:
@@ -61,9 +61,9 @@ class TopicRunner:
         self.lineage = Lineage(context)
         self.errors: dict[Identifier, Exception] = {}
         self._job = job
-        self._records = TopicRecords(context)
+        self._shared = SharedRead(context)
         self._runners: dict[Identifier, Runner] = {}
-        self._settled = self._reported = time.monotonic()
+        self._positions_committed = self._reported = time.monotonic()
 
     @property
     def commits(self) -> list[Commit]:
@@ -72,18 +72,19 @@ class TopicRunner:
 
     @property
     def position(self) -> Position | None:
-        """Return the least position of the tables that go on; offsets without a record for them count as done."""
-        positions = [each.position for each in self._going() if each.position is not None]
-        if not positions or len(positions) < len(self._going()):
+        """Return the least position of the running tables, passed offsets included; None if one has no position."""
+        running = self._running()
+        positions = [runner.position for runner in running if runner.position is not None]
+        if not positions or len(positions) < len(running):
             return None
-        return least([replace(positions[0], offsets=self._next_offsets(each)) for each in self._going()])
+        return least([replace(positions[0], offsets=self._next_offsets(runner)) for runner in running])
 
     def run(self) -> RunReport:
-        """Commit what the job asks for until it asks for nothing more."""
+        """Make commits until the jobs of all tables are done."""
         with self.lineage:
             self.topic.poll()
             self._add_tables()
-            for runner in self._going():
+            for runner in self._running():
                 runner.job.prepare(self.topic)
             while self.next_commit() is not None:
                 pass
@@ -92,35 +93,35 @@ class TopicRunner:
             return report
 
     def next_commit(self) -> Commit | None:
-        """Let each table make its next commit."""
+        """Let each table make its next commit; return the first one."""
         self._add_tables()
         try:
             while True:
                 commits, is_done = self._round()
-                if not self._going():
+                if not self._running():
                     self.raise_errors(self.report())
-                if time.monotonic() - self._settled > _SETTLE_SECONDS:
-                    self._settle()
+                if time.monotonic() - self._positions_committed > _POSITION_SECONDS:
+                    self._commit_positions()
                 if commits or is_done:
                     return commits[0] if commits else None
         finally:
             # Spark can drop the cached batch.
-            self._records.next_round()
+            self._shared.next_round()
 
     def _round(self) -> tuple[list[Commit], bool]:
-        """Let each table commit its part of one batch; return the commits, and whether all tables are done."""
-        self._records.next_round()
+        """Let each table commit its records of one batch; return the commits, and whether all tables are done."""
+        self._shared.next_round()
         commits, is_done = list[Commit](), True
         for runner in self._in_order():
-            share = self._records.shares[runner.context.spec.identifier]
+            reader = self._shared.readers[runner.context.spec.identifier]
             commit = self._commit(runner)
             commits += [commit] if commit else []
-            is_done &= not (runner.has_passed or share.is_waiting)
+            is_done &= not (runner.has_passed or reader.is_waiting)
             self._add_tables()
         return commits, is_done
 
     def report(self) -> RunReport:
-        """Return what was done since the last report, or since the run began."""
+        """Return the report of the commits since the last one, or since the run began."""
         began, self._reported = self._reported, time.monotonic()
         reports = {
             table: replace(runner.report(), seconds=self._reported - began) for table, runner in self._runners.items()
@@ -129,23 +130,23 @@ class TopicRunner:
         return replace(own, others=reports)
 
     def finish(self) -> RunReport:
-        """Write the position of each table, drop branches of dead runs, and return the last report."""
+        """Commit the position of each table, drop branches of killed runs, and return the last report."""
         try:
-            self._settle()
+            self._commit_positions()
         finally:
-            self._records.next_round()
+            self._shared.next_round()
         report = self.report()
         for runner in self._runners.values():
             runner.finish()
         return report
 
     def forget_failed(self) -> None:
-        """Count dead letters anew, as `Runner.forget_failed`."""
+        """Count dead letters from 0 in each table."""
         for runner in self._runners.values():
             runner.forget_failed()
 
     def raise_errors(self, report: RunReport) -> None:
-        """Raise the errors of tables that stopped."""
+        """Raise the errors of stopped tables as one."""
         if self.errors:
             errors = {".".join(table): error for table, error in self.errors.items()}
             raise LeftBehindError(f"Topic {self.context.spec.topic}: the run left tables", errors, report)
@@ -158,8 +159,8 @@ class TopicRunner:
         if not self._runners:
             own = self.context.connections.catalog.table(self.context.spec.identifier)
             if own is not None:
-                self._records.know(state_of(self.context.spec, own))
-        for spec in self._records.context.spec.tables:
+                self._shared.note_values(state_of(self.context.spec, own))
+        for spec in self._shared.context.spec.tables:
             if spec.identifier not in self._runners:
                 self._runners[spec.identifier] = self._runner(spec)
 
@@ -167,41 +168,43 @@ class TopicRunner:
         observer, name = self.context.observer, ".".join(spec.identifier)
         if spec.identifier != self.context.spec.identifier:
             observer = replace(observer, step_done=lambda step: self.context.observer.step_done(f"{name}: {step}"))
-        begins = begins_in(self._records.properties, spec.identifier)
-        context = replace(self.context, spec=spec, observer=observer, effort=Effort(), begins=begins)
-        share = TableShare(self._records, context)
-        self._records.shares[spec.identifier] = share
-        runner = Runner(context, self._job(context), self.topic, share)
+        begins = begins_in(self._shared.table_properties, spec.identifier)
+        context = replace(self.context, spec=spec, observer=observer, timings=Timings(), begins=begins)
+        reader = TableReader(self._shared, context)
+        self._shared.readers[spec.identifier] = reader
+        runner = Runner(context, self._job(context), self.topic, reader)
         runner.lineage = self.lineage
         table = context.connections.catalog.table(spec.identifier)
         runner.position = state_of(spec, table).position if table else None
         return runner
 
-    def _going(self) -> list[Runner]:
+    def _running(self) -> list[Runner]:
         return [runner for table, runner in self._runners.items() if table not in self.errors]
 
     def _in_order(self) -> list[Runner]:
-        """Return the runners that go on, furthest behind first; those that must read alone come last."""
-        reached = {runner.context.spec.identifier: sum(self._next_offsets(runner).values()) for runner in self._going()}
-        near = max(reached.values(), default=0) - self.context.spec.max_records_per_commit
+        """Return the running tables by offset; tables too far behind to share a batch come last."""
+        offsets = {
+            runner.context.spec.identifier: sum(self._next_offsets(runner).values()) for runner in self._running()
+        }
+        near = max(offsets.values(), default=0) - self.context.spec.max_records_per_commit
 
-        def place(runner: Runner) -> tuple[bool, int]:
-            its = reached[runner.context.spec.identifier]
-            return its < near, its
+        def order(runner: Runner) -> tuple[bool, int]:
+            offset = offsets[runner.context.spec.identifier]
+            return offset < near, offset
 
-        return sorted(self._going(), key=place)
+        return sorted(self._running(), key=order)
 
     def _next_offsets(self, runner: Runner) -> dict[int, int]:
-        """Return a table's next offset, by partition."""
-        now, share = self.topic.now, self._records.shares[runner.context.spec.identifier]
+        """Return the next offsets that a table reads."""
+        now, reader = self.topic.now, self._shared.readers[runner.context.spec.identifier]
         if runner.position is not None:
             offsets = dict(runner.position.offsets)
         else:
             offsets = {**(now.low if self.context.spec.start == "earliest" else now.end), **runner.context.begins}
-        return {partition: share.next(partition, offset) for partition, offset in offsets.items()}
+        return {partition: reader.next(partition, offset) for partition, offset in offsets.items()}
 
     def _commit(self, runner: Runner) -> Commit | None:
-        """Let a table make its next commit; after an error it stops for the rest of the run."""
+        """Let a table make its next commit. After an error, the table is left out for the rest of the run."""
         table = runner.context.spec.identifier
         try:
             return runner.next_commit()
@@ -209,25 +212,25 @@ class TopicRunner:
             if isinstance(error, _FOR_ALL_TABLES) or is_transient(error):
                 raise
             self.errors[table] = error
-            self._records.shares[table].is_stopped = True
-            self.context.observer.warn(f"{headline(error)} Table {'.'.join(table)} stays where it is; others go on.")
+            self._shared.readers[table].is_stopped = True
+            self.context.observer.warn(f"{headline(error)} Table {'.'.join(table)} stops; the other tables go on.")
             return None
 
-    def _settle(self) -> None:
-        """Commit the position of each table that got no records, so that the next run doesn't read them again."""
-        self._settled = time.monotonic()
-        for runner in self._going():
-            share = self._records.shares[runner.context.spec.identifier]
-            if not share.has_passed:
+    def _commit_positions(self) -> None:
+        """Commit the position of each table with passed offsets, so that the next run doesn't read them again."""
+        self._positions_committed = time.monotonic()
+        for runner in self._running():
+            reader = self._shared.readers[runner.context.spec.identifier]
+            if not reader.has_passed:
                 continue
-            share.is_settling = True
+            reader.moves_position_only = True
             try:
-                if self._commit(runner) and runner.is_unsettled:
+                if self._commit(runner) and runner.may_have_to_reconcile:
                     self._commit(runner)
             finally:
-                share.is_settling = False
+                reader.moves_position_only = False
 
 
 def runner_of(context: Context, job: Callable[[Context], Job], topic: TopicEnds | None = None) -> Runner | TopicRunner:
-    """Return what makes the commits of a run, to one table or to several."""
+    """Return the runner of a topic with one table or several."""
     return TopicRunner(context, job, topic) if context.spec.has_routes else Runner(context, job(context), topic)

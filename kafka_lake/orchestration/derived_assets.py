@@ -12,7 +12,7 @@ from kafka_lake.derived.derived_table import DerivedTable, Identifier, Unit, Win
 from kafka_lake.derived.engine import DeriveReport, Engine
 from kafka_lake.derived.run import derive
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.publish import GateFailedError
+from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.orchestration.assets import Presentation
 from kafka_lake.orchestration.checks import check_result, rule_check_spec, with_all_rules
 from kafka_lake.orchestration.heartbeat import heartbeat

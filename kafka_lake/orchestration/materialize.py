@@ -14,13 +14,13 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.continuous.round import Round
 from kafka_lake.ingest.continuous.run import ContinuousRun, Stop
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.plan.append import is_time
-from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.published import examine, examine_rules
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import each_topic, ingest, logged_run, replay

@@ -22,7 +22,7 @@ from kafka_lake.common.markdown import code
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.error_classification import headline, is_transient
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.publish import GateFailedError
+from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.report import PartitionReport, Progress, Reached, RunReport, RunSoFar, merged
 from kafka_lake.ingest.run import Chosen
 from kafka_lake.ingest.topic_runner import LeftBehindError

@@ -255,7 +255,7 @@ class NewValues:
     admission: Admission
     records: int
 
-    def told(self, spec: TopicTable) -> str:
+    def message(self, spec: TopicTable) -> str:
         """Return what becomes of the records whose values have no table; empty if there are none."""
         refused = self.admission.refused
         if not self.records:
@@ -296,8 +296,8 @@ def new_values(context: Context, routed_records: DataFrame, names: SchemaNames) 
     return NewValues(admission, left.filter(~F.col("value").isin(taken)).count() if taken else left.count())
 
 
-def telling(state: TableState, todo: Plan) -> Plan:
-    """Return the commit to the topic's own table that tells of new tables: it moves nothing but the head."""
+def new_tables_plan(state: TableState, todo: Plan) -> Plan:
+    """Return the commit that records new tables among the own table's properties; it moves the head only."""
     starts = {r.partition: r.start for r in todo.ranges}
     return position_only(state.position or replace(todo.after, offsets={**todo.after.offsets, **starts}, last={}))
 

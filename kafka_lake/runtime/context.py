@@ -103,57 +103,37 @@ def short_pauses(policy: RetryPolicy) -> tenacity.wait.wait_base:
     return tenacity.wait_random_exponential(policy.initial_seconds, min(policy.max_seconds, LONGEST_SHORT_PAUSE))
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step that was taken.
-
-    Args:
-        began: When, in nanoseconds since the epoch.
-    """
-
-    name: str
-    began: int
-    ended: int
-
-
-class Effort:
-    """Adds up what is done for the next commit; refused attempts are part of it.
+class Timings:
+    """The seconds of each step of the next commit, refused attempts included.
 
     Attributes:
-        refused: How many publications others have been faster than.
+        refused: Publications that were refused because another writer committed first.
     """
 
     def __init__(self) -> None:
         self.refused = 0
         self._seconds: dict[str, float] = {}
-        self._since = time.monotonic_ns()
-        self._steps: list[Step] = []
+        self._since = time.monotonic()
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Return how long each step took."""
+        """Return the seconds of each step."""
         return dict(self._seconds)
 
-    def begin(self) -> None:
-        """Begin an attempt: what lies before it is of no step."""
-        self._since = time.monotonic_ns()
+    def start(self) -> None:
+        """Start the clock of the first step of an attempt."""
+        self._since = time.monotonic()
 
-    def done(self, step: str) -> None:
-        """Add the time since the step before to this one."""
-        now, ended = time.monotonic_ns(), time.time_ns()
-        self._seconds[step] = self._seconds.get(step, 0.0) + (now - self._since) / 1e9
-        self._steps.append(Step(step, ended - (now - self._since), ended))
+    def finish(self, step: str) -> None:
+        """Add the time since the previous step to this one."""
+        now = time.monotonic()
+        self._seconds[step] = self._seconds.get(step, 0.0) + now - self._since
         self._since = now
 
-    def clear(self) -> None:
-        """Forget all of it: the commit is published."""
+    def reset(self) -> None:
+        """Start anew after a publication."""
         self.refused = 0
         self._seconds.clear()
-
-    def take_steps(self) -> Sequence[Step]:
-        """Return the steps since they were taken last, in their order, published or not."""
-        steps, self._steps = self._steps, []
-        return steps
 
 
 log = logging.getLogger(__name__)
@@ -213,7 +193,7 @@ class Context:
         run_id: Goes into branch names, snapshot summaries and dead letters.
         sleep: Pauses between attempts, for that many seconds; what it raises ends the run.
         decoding: Makes columns, rows and dead letters of the records.
-        effort: What the next commit has taken so far.
+        timings: Seconds of the next commit's steps so far.
         begins: Where the table begins if it has no position, by partition; what it lacks is where the settings say.
     """
 
@@ -223,7 +203,7 @@ class Context:
     observer: Observer = field(default_factory=Observer)
     sleep: Callable[[float], None] = time.sleep
     decoding: "Decoding" = field(kw_only=True)
-    effort: Effort = field(default_factory=Effort)
+    timings: Timings = field(default_factory=Timings)
     begins: Mapping[int, int] = field(default_factory=dict)
 
     def with_retries(self, function: Callable[[], T], passes: Callable[[BaseException], bool] = is_transient) -> T:

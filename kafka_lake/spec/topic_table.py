@@ -209,6 +209,16 @@ class TopicTable:
         return self.write != "append"
 
     @property
+    def is_written_by_arrow(self) -> bool:
+        """Return whether tasks can write the table's rows together with those of other tables."""
+        return self.format == "json" and self.write == "append"
+
+    @property
+    def can_sample_columns(self) -> bool:
+        """Return whether a sample of the records may determine the columns of a new table."""
+        return self.is_written_by_arrow and self.evolution == "evolve"
+
+    @property
     def has_source_order(self) -> bool:
         """Return whether the envelope tells where a change is in its source's order."""
         return self.envelope == "debezium"

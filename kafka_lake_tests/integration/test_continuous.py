@@ -19,9 +19,9 @@ from confluent_kafka.admin import NewPartitions
 from kafka_lake.catalog.positions import ancestors, head_of
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.formats.decoder import batch_metrics
+from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.maintenance.policy import commits_since_compaction

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.publish import GateFailedError
+from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.read import SAMPLE_RECORDS
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest

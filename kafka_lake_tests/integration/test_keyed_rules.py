@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.rule import Range, RowCount, RuleEntry

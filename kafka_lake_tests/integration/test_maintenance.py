@@ -54,7 +54,7 @@ def test_a_position_that_expired_is_rebuilt_from_the_rows(
     topic.send_ids([20, 21, 22], 3)
     said: list[str] = []
     ingest(spec, connections(), "run-2", observer=Observer(warn=said.append))
-    assert any("rebuilt from the rows" in line for line in said)
+    assert any("recovered from the rows" in line for line in said)
     view(spec).assert_exactly_once(topic.ledger)
 
     # Nothing new: the rebuilt position is written down all the same, so that it is looked for once only.
@@ -132,7 +132,7 @@ def test_empty_table_started_at_latest_is_not_restarted(
         sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{first.snapshot_id}"))
     assert view(spec).position() == {}
     topic.send_ids([1])
-    with pytest.raises(TableError, match="carries the position of topic") as caught:
+    with pytest.raises(TableError, match="has the position of topic") as caught:
         ingest(spec, connections(), "run-2")
     assert f"kafka-lake reset {topic.name}" in str(caught.value)
     reset(spec, connections(), "run-3", "0:1")
@@ -156,7 +156,7 @@ def test_deleted_rows_and_expiry_by_pyiceberg_stop_start_latest(
     only_the_head_stays(table)
     assert view(spec).position() == {}
     topic.send_ids([2, 3])
-    with pytest.raises(TableError, match="carries the position of topic") as caught:
+    with pytest.raises(TableError, match="has the position of topic") as caught:
         ingest(spec, connections(), "run-3")
     assert f"kafka-lake reset {topic.name}" in str(caught.value)
     assert view(spec).position() == {}

@@ -12,8 +12,8 @@ import pytest
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
-from kafka_lake.ingest.publish import GateFailedError
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.runtime.context import Connections, Observer

@@ -79,7 +79,7 @@ def test_values_get_tables_up_to_the_limit(
     tables = {"order": "_orders", "click": "_click"}
     # Columns come from what has no value.
     send(topic, "order click click! refund refund")
-    assert killed_at(spec, "new tables told")
+    assert killed_at(spec, "new tables recorded")
     ingest(spec, connections(), "first", observer=observer)
     tables["refund"] = "_refund"
     assert held(spec, view) == expected(topic, tables)

@@ -118,7 +118,7 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
     assert see.position() == {}
     topic.send({"id": 31}, 2)
     ingest(spec, connections(), "rebuilt", observer=Observer(warn=said.append))
-    assert "rebuilt from the rows" in said[2]
+    assert "recovered from the rows" in said[2]
     ends[2] += 1
     see.assert_exactly_once(young(topic.ledger), ends)
 

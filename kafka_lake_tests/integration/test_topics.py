@@ -231,7 +231,7 @@ def test_topics_join_and_leave_a_table_that_one_alone_has_filled(
     table.append(table.scan(limit=0).to_arrow(), snapshot_properties={POSITION: position.to_json()})
     told: list[str] = []
     ingest(of(both, a), connections(), "rebuilt", observer=Observer(warn=told.append))
-    assert any("rebuilt from the rows" in each for each in told)
+    assert any("recovered from the rows" in each for each in told)
     rows = [r for r in view(both).rows() if r["_kafka"]["topic"] == a.name]
     assert len({(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows}) == len(rows)
     assert max(r["id"] for r in rows) == 100

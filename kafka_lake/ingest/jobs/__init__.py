@@ -1,1 +1,1 @@
-"""Who asks for commits, and which: a small class for each reason to write to a table."""
+"""Jobs: the reasons to write to a table. Each gives the plans and records of its commits."""

@@ -1,4 +1,4 @@
-"""Jobs: what the pipeline asks of each, and the usual one, which brings a table up to where its topic ended."""
+"""The interface of jobs, and `Append`: the job that brings a table up to the end of its topic."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.common.offsets import Position
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.plan.append import opening, plan, start_offsets, untold
+from kafka_lake.ingest.plan.append import old_brokers_warning, opening, plan, start_offsets
 from kafka_lake.ingest.read import Records, read
-from kafka_lake.ingest.shares import TableShare
+from kafka_lake.ingest.shared_read import TableReader
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Context
@@ -19,44 +19,44 @@ from kafka_lake.writers.staged import Staged
 
 
 class Job(ABC):
-    """Asks for one commit after the other until it asks for nothing more."""
+    """A reason to write to a table: gives the plan and the records of one commit after another."""
 
     position_required = True
-    """Whether a position that can't be told is an obstacle; not for who is there to set it."""
+    """Whether a position that can't be recovered is an error."""
 
     position_sought = True
-    """Whether a position that no snapshot has is looked for in the rows; not for who brings one along."""
+    """Whether a position that no snapshot has is recovered from the rows."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
 
     def prepare(self, topic: TopicEnds) -> None:  # noqa: B027  Most jobs have nothing to do there.
-        """Do what comes before the first plan: refuse what can't be done, finish what a run before began."""
+        """Prepare the job before its first plan."""
 
     @abstractmethod
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the next commit; None if there is nothing more to do."""
+        """Return the plan of the next commit; None if the job is done."""
 
     def read(self, todo: Plan) -> DataFrame:
-        """Return a plan's records, lazily: those of its ranges, from Kafka."""
+        """Return the records of a plan's ranges, lazily."""
         return read(self.context.connections, todo, self.context.spec.topic)
 
-    def records(self, todo: Plan, share: TableShare | None) -> Records | None:
-        """Return the records of a plan that are for the table; None if there are none, and it is to be passed over."""
-        return Records(todo, self.read(todo)) if share is None else share.of(todo)
+    def records(self, todo: Plan, reader: TableReader | None) -> Records | None:
+        """Return the table's records of a plan; None if there are none and the offsets are passed."""
+        return Records(todo, self.read(todo)) if reader is None else reader.records(todo)
 
     def published(self, staged: Staged) -> None:  # noqa: B027
-        """Be told of a commit's publication, as soon as it is visible."""
+        """Called as soon as a commit is visible."""
 
     def committed(self, commit: Commit, todo: Plan) -> None:  # noqa: B027
-        """Be told of a commit that is done."""
+        """Called after a commit."""
 
 
 class Append(Job):
-    """Brings a table up to what the run last saw of its topic.
+    """Brings a table up to the watermarks of its topic.
 
     Args:
-        partitions: Only these Kafka partitions; None for all.
+        partitions: Kafka partitions to read; None for all.
     """
 
     def __init__(self, context: Context, partitions: Collection[int] | None = None) -> None:
@@ -66,19 +66,19 @@ class Append(Job):
         self._has_warned = False
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the next part of the backlog; `Job.plan` says the rest.
+        """Return the next part of the backlog.
 
         Raises:
             DataLossError: If Kafka no longer has what comes next, and the topic's settings don't say to go on.
             ConfigurationError: If the topic has none of the chosen partitions.
         """
         spec, warn = self.context.spec, self.context.observer.warn
-        self._warn_of_old_brokers(topic)
+        self._warn_about_old_brokers(topic)
         position = state.position if state else None
         if position is None:
-            # "latest" stays where it was at first: what came since would be in no table.
-            found = {**start_offsets(spec, self.context.connections.cluster, topic.now), **self.context.begins}
-            self._starts.update({p: max(self._starts.get(p, o), topic.now.low[p]) for p, o in found.items()})
+            # "latest" is determined once: records that arrive later are read.
+            starts = {**start_offsets(spec, self.context.connections.cluster, topic.now), **self.context.begins}
+            self._starts.update({p: max(self._starts.get(p, o), topic.now.low[p]) for p, o in starts.items()})
         todo = plan(
             position,
             topic.validated(position, self._partitions),
@@ -94,7 +94,7 @@ class Append(Job):
                     f"it begins at {self._starts}."
                 )
             if begins is None and state and state.others and topic.now.partitions:
-                # Without a position, the next run would look again whether rows are of this topic.
+                # Without a position, the next run would scan the rows again.
                 return position_only(Position(topic.now.identity, dict(self._starts), topic.now.epochs))
             return begins
         if todo is None and state and state.rebuilt and position:
@@ -103,11 +103,11 @@ class Append(Job):
             raise ConfigurationError(
                 f"Topic {spec.topic} has no partition {min(self._partitions)}; it has "
                 f"{', '.join(map(str, topic.now.partitions))}.",
-                "Choose among those. Where you added another one to Dagster by hand, delete it there.",
+                "Choose one of those. If you added the partition to Dagster by hand, delete it there.",
             )
         return todo
 
-    def _warn_of_old_brokers(self, topic: TopicEnds) -> None:
-        if not self._has_warned and (shortcoming := untold(topic.now)):
-            self.context.observer.warn(shortcoming)
+    def _warn_about_old_brokers(self, topic: TopicEnds) -> None:
+        if not self._has_warned and (warning := old_brokers_warning(topic.now)):
+            self.context.observer.warn(warning)
         self._has_warned = True

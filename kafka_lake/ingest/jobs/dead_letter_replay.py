@@ -13,7 +13,7 @@ from kafka_lake.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.read import Records
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.shares import TableShare
+from kafka_lake.ingest.shared_read import TableReader
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.conditions import records_of, with_known
@@ -99,7 +99,7 @@ class DeadLetterReplay(Job):
         self._records = _chosen(self.context, self._where, dead_letters)
         return Plan((), found.position, 0, "dead_letter_replay")
 
-    def records(self, todo: Plan, share: TableShare | None) -> Records | None:
+    def records(self, todo: Plan, reader: TableReader | None) -> Records | None:
         """Return the chosen dead letters, all of which are the table's."""
         return Records(todo, self.read(todo))
 

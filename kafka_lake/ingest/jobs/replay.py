@@ -7,10 +7,10 @@ from kafka_lake.catalog.positions import TableState, adopted_position, row_count
 from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.errors import ConfigurationError, DataLossError, TableError
 from kafka_lake.ingest.jobs.append import Job
-from kafka_lake.ingest.limits import forget, refused_in
 from kafka_lake.ingest.plan.append import is_time, offsets_of, start_timestamp_ms
 from kafka_lake.ingest.plan.changes import refuse_adopted, refuse_other_log, replacement, resetting
 from kafka_lake.ingest.table_state import existing
+from kafka_lake.ingest.too_large import forget, recorded_in
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Context
@@ -167,7 +167,7 @@ class Reset(Job):
         has_rows = row_count(state.table) and spec.metadata_column in state.table.schema().column_names
         todo = resetting(state.position, topic.validated(state.position), chosen, rows_name_records=bool(has_rows))
         refuse_adopted(adopted_position(state.table), topic.now, todo.after.offsets)
-        is_there = state.position == todo.after and not refused_in(state.table, topic.now.identity)
+        is_there = state.position == todo.after and not recorded_in(state.table, topic.now.identity)
         return None if is_there else todo
 
     def committed(self, commit: Commit, todo: Plan) -> None:

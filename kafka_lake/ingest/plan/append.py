@@ -1,4 +1,4 @@
-"""Everything that a topic has and its table lacks, where a new table begins, and the next commit."""
+"""The plan of an append: start offsets, the backlog of a topic, and the next commit."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +11,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.runtime.plan import Plan, chunk, position_only
 from kafka_lake.spec.topic_table import TopicTable
 
-WAYS_ON = (
+_CONTINUE = (
     "Nothing was read. To continue with what is left and have the loss recorded, set on_data_loss: continue in the "
     "topic's YAML. Or choose where those partitions continue: `kafka-lake reset {topic} --to … --partitions …`."
 )
@@ -30,11 +30,11 @@ _WHY = {
 }
 
 
-def ways_on(topic: str, losses: Sequence[Loss]) -> str:
-    """Return what to do about losses: of logs that were replaced, if there are any, since that is the larger one."""
+def loss_remedy(topic: str, losses: Sequence[Loss]) -> str:
+    """Return what to do about losses. Advice about a replaced log comes before advice about deleted records."""
     replaced = [loss for loss in losses if loss.reason == "replaced"]
     if not replaced:
-        return WAYS_ON.format(topic=topic)
+        return _CONTINUE.format(topic=topic)
     return _REPLACED.format(
         topic=topic,
         partitions=",".join(str(loss.partition) for loss in replaced),
@@ -42,8 +42,10 @@ def ways_on(topic: str, losses: Sequence[Loss]) -> str:
     )
 
 
-def unsure(position: Position | None, now: Watermarks, partitions: Collection[int] | None = None) -> list[int]:
-    """Return the partitions that have another leader than when the position was written, whose logs may differ."""
+def with_other_leader(
+    position: Position | None, now: Watermarks, partitions: Collection[int] | None = None
+) -> list[int]:
+    """Return the partitions whose leader epoch has changed since the position was written: their log may differ."""
     if position is None or not position.identity.same_as(now.identity):
         return []
     return [
@@ -55,30 +57,29 @@ def unsure(position: Position | None, now: Watermarks, partitions: Collection[in
     ]
 
 
-def untold(now: Watermarks) -> str | None:
-    """Return what can't be told of a topic since its brokers are old, as a sentence; None if all can be told."""
+def old_brokers_warning(now: Watermarks) -> str | None:
+    """Return a warning if the brokers are too old to detect a recreated topic or a cut log; None otherwise."""
     if now.identity.topic_id and now.epochs.keys() >= now.end.keys():
         return None
     what = [] if now.identity.topic_id else ["no topic id (they are older than Kafka 2.8)"]
     if not now.epochs.keys() >= now.end.keys():
         what.append("no leader epochs (they are older than Kafka 2.1)")
     return (
-        f"Topic {now.identity.topic}: the brokers tell {' and '.join(what)}. If the topic was deleted and recreated, "
-        "or its log was cut off, and it is longer than the table's position by now, nobody can tell, and what lies "
-        "before the position is not read."
+        f"Topic {now.identity.topic}: the brokers have {' and '.join(what)}. A topic that was deleted and recreated, "
+        "or whose log was cut off, is not noticed once it is longer than the table's position; the records before the "
+        "position are not read."
     )
 
 
 def another_topic(position: Position, now: Watermarks) -> TopicReplacedError:
-    """Return the error of a topic that isn't the one that the table was filled from."""
+    """Return the error of a topic other than the one that the table was filled from."""
     before, current = position.identity, now.identity
     if before.topic != current.topic:
         return TopicReplacedError(
             f"The table of topic {current.topic} is topic {before.topic}'s: it was filled from that one as far as "
             f"{dict(position.offsets)} (topic id {before.topic_id}, cluster {before.cluster_id}).",
             "Nothing was read, since rows of two topics would be mixed. Give one of them another table: in its YAML; "
-            f"if {current.topic} takes the place of {before.topic}, say so with `kafka-lake reset {current.topic} "
-            "--to earliest`.",
+            f"if {current.topic} replaces {before.topic}, run `kafka-lake reset {current.topic} --to earliest`.",
         )
     clusters = before.cluster_id and current.cluster_id and before.cluster_id != current.cluster_id
     what = "cluster id" if clusters else "topic id"
@@ -87,7 +88,7 @@ def another_topic(position: Position, now: Watermarks) -> TopicReplacedError:
         f"(table: topic {before.topic}, id {before.topic_id}, cluster {before.cluster_id}; "
         f"now: topic {current.topic}, id {current.topic_id}, cluster {current.cluster_id}). "
         f"The table's position is {dict(position.offsets)}.",
-        f"{_WHY[bool(clusters)]} {WAYS_ON.format(topic=current.topic)}",
+        f"{_WHY[bool(clusters)]} {_CONTINUE.format(topic=current.topic)}",
     )
 
 
@@ -95,14 +96,15 @@ _BY_PARTITION = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 
 def start_offsets(spec: TopicTable, cluster: KafkaCluster, now: Watermarks) -> dict[int, int]:
-    """Return where each partition begins for a table that has no position yet."""
+    """Return the start offset of each partition for a table without a position."""
     if spec.start == "earliest":
         return dict(now.low)
     if spec.start == "latest":
         return dict(now.end)
-    found = cluster.offsets_at(spec.topic, now.partitions, start_timestamp_ms(spec.start))
+    offsets = cluster.offsets_at(spec.topic, now.partitions, start_timestamp_ms(spec.start))
     return {
-        p: now.end[p] if (at := found.get(p)) is None else min(max(at, now.low[p]), now.end[p]) for p in now.partitions
+        p: now.end[p] if (at := offsets.get(p)) is None else min(max(at, now.low[p]), now.end[p])
+        for p in now.partitions
     }
 
 
@@ -123,7 +125,7 @@ def start_timestamp_ms(text: str, setting: str = "start") -> int:
 
 
 def is_time(text: str) -> bool:
-    """Return whether `offsets_of` would take a text for a time.
+    """Return whether a text is a time for `offsets_of`.
 
     >>> is_time("2026-01-31T00:00:00Z"), is_time("0:17,1:4"), is_time("17")
     (True, False, False)
@@ -132,10 +134,11 @@ def is_time(text: str) -> bool:
 
 
 def offsets_of(text: str, topic: str, cluster: KafkaCluster, now: Watermarks) -> dict[int, int]:
-    """Return the offset per partition that a person means by ``--from`` or ``--to``.
+    """Return the offset of each partition for ``--from`` or ``--to``.
 
-    That is ``earliest``, ``latest``, an offset, an ISO 8601 time, or offsets of some partitions, as in ``0:17,1:4``. A
-    time beyond the last record is the end.
+    Args:
+        text: ``earliest``, ``latest``, an offset, an ISO 8601 time, or offsets of some partitions, as in ``0:17,1:4``.
+            A time after the last record is the end.
     """
     if text in ("earliest", "latest"):
         return dict(now.low if text == "earliest" else now.end)
@@ -144,18 +147,18 @@ def offsets_of(text: str, topic: str, cluster: KafkaCluster, now: Watermarks) ->
     if _BY_PARTITION.fullmatch(text):
         return {int(p): int(o) for p, o in (pair.split(":") for pair in text.split(","))}
     moment = start_timestamp_ms(text, "--from or --to")
-    found = cluster.offsets_at(topic, now.partitions, moment)
-    return {p: now.end[p] if found.get(p) is None else int(found[p] or 0) for p in now.partitions}
+    offsets = cluster.offsets_at(topic, now.partitions, moment)
+    return {p: now.end[p] if offsets.get(p) is None else int(offsets[p] or 0) for p in now.partitions}
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """Everything that the topic has and the table lacks.
+    """The offsets of a topic that the table hasn't read.
 
     Args:
-        before: Where reading goes on, per partition: the table's position, past what is lost.
-        ranges: One per partition of the topic, empty ones too.
-        losses: What Kafka no longer has.
+        before: The table's position, moved past lost records.
+        ranges: One for each partition of the topic, empty ones included.
+        losses: Offsets that Kafka no longer has.
     """
 
     before: Position
@@ -170,7 +173,12 @@ def backlog(
     partitions: Collection[int] | None = None,
     accept_losses: bool = False,
 ) -> Backlog:
-    """Return everything that the topic has and the table lacks."""
+    """Return the offsets of a topic that the table hasn't read.
+
+    Raises:
+        DataLossError: If Kafka no longer has some of them, unless losses are accepted.
+        TopicReplacedError: If the topic was recreated, or is another topic.
+    """
     if position is None:
         first = {p: starts[p] for p in now.partitions}
         return Backlog(Position(now.identity, first, now.epochs), _to_the_end(first, now))
@@ -179,13 +187,13 @@ def backlog(
             raise another_topic(position, now)
         gone = tuple(Loss(p, o, None, "topic recreated") for p, o in sorted(position.offsets.items()))
         return Backlog(Position(now.identity, dict(now.low), now.epochs), _to_the_end(now.low, now), gone)
-    # A partition that the position doesn't know was added to the topic since: all of it is new.
+    # Partitions that the position doesn't have were added to the topic: all their records are new.
     known = {**dict.fromkeys(now.partitions, 0), **position.offsets}
     at, epochs = dict(known), dict(now.epochs)
     losses = []
     for partition, offset in sorted(known.items()):
         if partitions is not None and partition not in partitions:
-            # It waits where it is, a new one where its log begins.
+            # Not chosen: stays at its position, or at the start of its log.
             at[partition] = position.offsets.get(partition, now.low.get(partition, 0))
             if partition in position.epochs:
                 epochs[partition] = position.epochs[partition]
@@ -211,12 +219,12 @@ def backlog(
             losses.append(Loss(partition, now.replaced[partition], offset, "replaced"))
     if losses and not accept_losses:
         raise DataLossError(
-            f"Topic {position.identity.topic}: Kafka no longer has what the table lacks: "
+            f"Topic {position.identity.topic}: Kafka no longer has records that the table hasn't read: "
             f"{'; '.join(str(loss) for loss in losses)}.",
-            ways_on(position.identity.topic, losses),
+            loss_remedy(position.identity.topic, losses),
         )
     lost = {loss.partition for loss in losses}
-    last = {p: each for p, each in position.last.items() if p in at and p not in lost}
+    last = {p: record for p, record in position.last.items() if p in at and p not in lost}
     return Backlog(Position(now.identity, at, epochs, last), _to_the_end(at, now), tuple(losses))
 
 
@@ -228,15 +236,15 @@ def plan(
     partitions: Collection[int] | None = None,
     accept_losses: bool = False,
 ) -> Plan | None:
-    """Return the next commit, of at most ``max_records`` offsets, or None if there is nothing to do.
+    """Return the next commit of at most ``max_records`` offsets; None if there is nothing to read or record.
 
-    The position must have been read together with the head that the branch will start from.
+    The position must be that of the head that the staging branch will start from.
     """
     due = backlog(position, now, starts=starts, partitions=partitions, accept_losses=accept_losses)
     chosen = tuple(r for r in due.ranges if partitions is None or r.partition in partitions)
     ranges = chunk(chosen, max_records)
     if not ranges and due.losses:
-        # Nothing to read, but the loss and the position beyond it must be recorded.
+        # Record the losses, and the position behind them.
         ranges = tuple(r for r in due.ranges if r.partition in {loss.partition for loss in due.losses})
     if not ranges and not due.losses:
         return None
@@ -245,10 +253,7 @@ def plan(
 
 
 def opening(spec: TopicTable, now: Watermarks, starts: Mapping[int, int]) -> Plan | None:
-    """Return the commit that holds a position and no rows, for a table that begins at the topic's latest offset.
-
-    Without it every run would look anew where "latest" is, and what came in between would be in no table.
-    """
+    """Return a position-only commit for a table that starts at the latest offset, so that later runs start there."""
     if spec.start != "latest" or not now.partitions:
         return None
     return position_only(Position(now.identity, dict(starts), now.epochs))

@@ -14,7 +14,7 @@ from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import head_of
 from kafka_lake.catalog.totals import TOTALS, Totals, totals_of
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.runtime.context import Effort
+from kafka_lake.runtime.context import Timings
 
 NAME = ("lake", "pizzas")
 ROWS = pa.table({"id": [1]})
@@ -140,14 +140,14 @@ def test_those_of_a_later_version_are_read_as_far_as_they_are_known() -> None:
 
 
 def test_the_effort_of_refused_attempts_is_part_of_the_commit() -> None:
-    effort = Effort()
-    effort.begin()
-    effort.done("plan")
-    effort.refused += 1
-    effort.begin()
-    effort.done("plan")
-    effort.done("stage")
-    assert effort.seconds.keys() == {"plan", "stage"}
-    assert effort.refused == 1
-    effort.clear()
-    assert (effort.seconds, effort.refused) == ({}, 0)
+    timings = Timings()
+    timings.start()
+    timings.finish("plan")
+    timings.refused += 1
+    timings.start()
+    timings.finish("plan")
+    timings.finish("stage")
+    assert timings.seconds.keys() == {"plan", "stage"}
+    assert timings.refused == 1
+    timings.reset()
+    assert (timings.seconds, timings.refused) == ({}, 0)

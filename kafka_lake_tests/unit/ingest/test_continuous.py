@@ -29,7 +29,7 @@ from kafka_lake.ingest.continuous.schedule import (
     reached,
     report_due,
 )
-from kafka_lake.ingest.telemetry import Lineage
+from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.runtime.context import Context, Observer, RetryPolicy, StoppedError
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding

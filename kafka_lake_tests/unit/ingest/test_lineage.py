@@ -15,8 +15,8 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from kafka_lake.common.processes import HOST, free_port
 from kafka_lake.errors import TableError
-from kafka_lake.ingest import telemetry
-from kafka_lake.ingest.telemetry import Lineage
+from kafka_lake.ingest import lineage
+from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.spec.topic_table import TopicTable
 
 RUN = "0b0a0c0d-1111-4222-8333-444455556666"
@@ -31,9 +31,9 @@ SCHEMA = Schema(
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [each for each in os.environ if each.startswith("OPENLINEAGE")]:
         monkeypatch.delenv(name)
-    telemetry.lineage_client.cache_clear()
+    lineage._client.cache_clear()
     yield
-    telemetry.lineage_client.cache_clear()
+    lineage._client.cache_clear()
 
 
 @pytest.fixture
@@ -124,10 +124,10 @@ def test_a_backend_that_is_not_there_fails_nothing(
         "AUTH__TYPE": "api_key", "AUTH__APIKEY": "hunter2",
     }.items():  # fmt: skip
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
-    with caplog.at_level(logging.WARNING, telemetry.__name__), Lineage(context(TopicTable("orders", "shop", "orders"))):
+    with caplog.at_level(logging.WARNING, lineage.__name__), Lineage(context(TopicTable("orders", "shop", "orders"))):
         pass
-    assert [each.message.rpartition(":")[0] for each in caplog.records if each.name == telemetry.__name__] == [
-        "OpenLineage wasn't told of topic orders"
+    assert [each.message.rpartition(":")[0] for each in caplog.records if each.name == lineage.__name__] == [
+        "The OpenLineage event of topic orders was not sent"
     ] * 2
     assert "hunter2" not in caplog.text
 
@@ -138,7 +138,7 @@ def test_nobody_asks_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch, backen
         pass
     for name in ("OPENLINEAGE_URL", "OPENLINEAGE_API_KEY", "OPENLINEAGE_DISABLED"):
         monkeypatch.delenv(name)
-    telemetry.lineage_client.cache_clear()
+    lineage._client.cache_clear()
     with Lineage(context(TopicTable("orders", "shop", "orders"))):
         pass
     assert not backend
@@ -148,7 +148,7 @@ def test_a_run_without_the_package_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OPENLINEAGE_URL", f"http://{HOST}:{free_port()}")
-    monkeypatch.setattr(telemetry, "find_spec", lambda _: None)
-    with caplog.at_level(logging.WARNING, telemetry.__name__):
-        assert telemetry.lineage_client() is None
+    monkeypatch.setattr(lineage, "find_spec", lambda _: None)
+    with caplog.at_level(logging.WARNING, lineage.__name__):
+        assert lineage._client() is None
     assert "pip install 'kafka-lake[openlineage]'" in caplog.text

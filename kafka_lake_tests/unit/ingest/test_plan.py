@@ -23,12 +23,12 @@ from kafka_lake.ingest.plan.append import (
     backlog,
     is_time,
     offsets_of,
+    old_brokers_warning,
     opening,
     plan,
     start_offsets,
     start_timestamp_ms,
-    unsure,
-    untold,
+    with_other_leader,
 )
 from kafka_lake.ingest.plan.changes import refuse_other_log, replacement, resetting
 from kafka_lake.runtime.plan import Plan, chunk, part, position_only
@@ -211,11 +211,11 @@ def test_partitions_with_another_leader_than_the_positions_are_to_be_looked_at()
     now = Watermarks(
         ME, dict.fromkeys(range(5), 0) | {2: 6}, dict.fromkeys(range(5), 9), {0: 3, 1: 4, 2: 4, 3: 4, 4: 0}
     )
-    assert unsure(position, now) == [1, 4]
-    assert unsure(position, now, {0, 4}) == [4]
-    assert unsure(None, now) == []
-    assert unsure(position, replace(now, identity=TopicIdentity("c", "another", "pizzas"))) == []
-    assert unsure(position, replace(now, epochs={})) == []
+    assert with_other_leader(position, now) == [1, 4]
+    assert with_other_leader(position, now, {0, 4}) == [4]
+    assert with_other_leader(None, now) == []
+    assert with_other_leader(position, replace(now, identity=TopicIdentity("c", "another", "pizzas"))) == []
+    assert with_other_leader(position, replace(now, epochs={})) == []
 
 
 def test_partitions_that_a_run_does_not_look_at_keep_their_epochs():
@@ -225,9 +225,9 @@ def test_partitions_that_a_run_does_not_look_at_keep_their_epochs():
 
 
 def test_what_old_brokers_do_not_tell_is_said():
-    assert untold(Watermarks(ME, {0: 0}, {0: 9}, {0: 0})) is None
-    assert "no leader epochs" in untold(Watermarks(ME, {0: 0}, {0: 9}))
-    old = untold(Watermarks(TopicIdentity("c", "", "pizzas"), {0: 0}, {0: 9}, {0: 0}))
+    assert old_brokers_warning(Watermarks(ME, {0: 0}, {0: 9}, {0: 0})) is None
+    assert "no leader epochs" in old_brokers_warning(Watermarks(ME, {0: 0}, {0: 9}))
+    old = old_brokers_warning(Watermarks(TopicIdentity("c", "", "pizzas"), {0: 0}, {0: 9}, {0: 0}))
     assert "pizzas" in old
     assert "no topic id" in old
     assert "leader epochs" not in old

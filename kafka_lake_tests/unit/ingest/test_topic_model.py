@@ -1,7 +1,7 @@
 """Histories of runs over a topic with several tables: each record is in each table whose condition it meets, once.
 
 Runs die, race, retry and are interfered with; tables are rolled back, dropped, added and removed, get other conditions,
-or refuse their records for a while. What is real: `topic_runner`, `routes.shares`, and all that is real in
+or refuse their records for a while. What is real: `topic_runner`, `shared_read`, and all that is real in
 `test_protocol_model`; conditions are on the kinds of records (`simulated.routing`). With `MODEL_EXAMPLES=20000` pytest
 tries that many random histories instead of the suite's, which are the same every time.
 
@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.ingest import shares
+from kafka_lake.ingest import shared_read
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.shares import TableShare
+from kafka_lake.ingest.shared_read import TableReader
 from kafka_lake.ingest.topic_runner import TopicRunner
 from kafka_lake.writers import stage
 from kafka_lake_tests.unit.simulated import routing
@@ -162,7 +162,7 @@ class Topics(RuleBasedStateMachine):
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     without_pauses(monkeypatch)
     for name in routing.REPLACED:
-        monkeypatch.setattr(shares, name, getattr(routing, name))
+        monkeypatch.setattr(shared_read, name, getattr(routing, name))
     monkeypatch.setattr(stage, "with_unmatched", routing.with_unmatched)
     logging.disable(logging.CRITICAL)
     yield
@@ -333,37 +333,37 @@ def test_last_batch_leaves_nothing_in_sparks_memory() -> None:
 
 def offsets_that_pass_are_too_many(patch: pytest.MonkeyPatch) -> None:
     """Pass one offset more than was read."""
-    passes = TableShare._pass
+    passes = TableReader._pass
 
-    def more(share: TableShare, ranges: Any, seen: int) -> None:
-        passes(share, tuple(OffsetRange(r.partition, r.start, r.end + 1) for r in ranges), seen)
+    def more(reader: TableReader, ranges: Any, seen: int) -> None:
+        passes(reader, tuple(OffsetRange(r.partition, r.start, r.end + 1) for r in ranges), seen)
 
-    patch.setattr(TableShare, "_pass", more)
+    patch.setattr(TableReader, "_pass", more)
 
 
 def batch_covers_anything(patch: pytest.MonkeyPatch) -> None:
     """Take what is read for all that a table lacks."""
-    patch.setattr(shares.Batch, "covers", lambda *_: True)
+    patch.setattr(shared_read.Batch, "covers", lambda *_: True)
 
 
 def batch_is_not_cut(patch: pytest.MonkeyPatch) -> None:
     """Let each table plan by itself, and take the batch of the round for what it planned."""
-    patch.setattr(TableShare, "cut", lambda _, todo: todo)
+    patch.setattr(TableReader, "cut", lambda _, todo: todo)
     batch_covers_anything(patch)
 
 
 def passed_offsets_count_from_anywhere(patch: pytest.MonkeyPatch) -> None:
     """Take what has been passed for passed, though the table was set back before it."""
 
-    def behind(share: TableShare, partition: int, offset: int) -> int:
-        passed = share._passed.get(partition)
+    def behind(reader: TableReader, partition: int, offset: int) -> int:
+        passed = reader._passed.get(partition)
         return max(passed.end, offset) if passed else offset
 
-    patch.setattr(TableShare, "next", behind)
+    patch.setattr(TableReader, "next", behind)
 
 
 def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TopicRunner, "_settle", lambda _: None)
+    patch.setattr(TopicRunner, "_commit_positions", lambda _: None)
 
 
 def one_table_ends_the_run(patch: pytest.MonkeyPatch) -> None:

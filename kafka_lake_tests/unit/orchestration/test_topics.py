@@ -24,7 +24,7 @@ from kafka_lake.catalog.positions import (
 )
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks, losses_from_json, losses_to_json
 from kafka_lake.errors import ConfigurationError, KafkaError, TableError, UnknownTopicError
-from kafka_lake.ingest.publish import GateFailedError
+from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.run import each_topic
 from kafka_lake.ingest.table_state import with_position
@@ -276,7 +276,7 @@ def _context(now: Watermarks, *rows: str, **settings: Any) -> Any:
 
 def test_brokers_without_topic_ids_are_refused() -> None:
     now = Watermarks(TopicIdentity("c", "", "b"), {0: 0}, {0: 1})
-    with pytest.raises(ConfigurationError, match="tell no topic id"):
+    with pytest.raises(ConfigurationError, match="have no topic ids"):
         TopicEnds(_context(now)).poll()
     assert TopicEnds(_context(now, topics=())).poll() == now
 
@@ -314,7 +314,7 @@ def test_topic_begins_once_in_a_table_of_other_topics(catalog: LakeCatalog) -> N
     assert position("a") == at("b", 7)
     with table.manage_snapshots() as refs:
         refs.set_current_snapshot(snapshot_id=before)
-    with pytest.raises(TableError, match="no snapshot carries the position of topic b any more, though one has"):
+    with pytest.raises(TableError, match="no snapshot has the position of topic b any more, though one has"):
         position("a", start="latest")
     assert position("a", start="earliest") is None
 

@@ -1,6 +1,6 @@
 """Routing by the kind of a record, in place of what Spark computes of it: ``good/a`` is of type ``a``.
 
-Who uses it replaces the functions by the same names in `kafka_lake.ingest.shares`.
+Who uses it replaces the functions by the same names in `kafka_lake.ingest.shared_read`.
 """
 
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from kafka_lake.writers.stage import StagedRows
 from kafka_lake_tests.unit.simulated.frames import Frame
 from kafka_lake_tests.unit.simulated.history import UNROUTABLE, Poison, Record, Unmatched
 
-REPLACED = ("routed", "of_route", "not_of_routes", "counts_of", "written_together", "named")
+REPLACED = ("routed", "of_route", "not_of_routes", "counts_of", "table_to_write", "named")
 
 
 class Routed(NamedTuple):
@@ -63,8 +63,8 @@ def counts_of(records: Frame) -> tuple[int, dict[int, int]]:
     return len(held), counts
 
 
-def written_together(*_: Any, **__: Any) -> None:
-    """Write nothing: there are no files for Arrow to write."""
+def table_to_write(*_: Any) -> None:
+    """Return no table: there are no files for Arrow to write."""
 
 
 def with_unmatched(rows: StagedRows, unmatched: Any, **_: Any) -> StagedRows:

@@ -12,7 +12,7 @@ from kafka_lake.catalog.positions import POSITION, TableState, head_of
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, positions_to_json
 from kafka_lake.ingest.audit import (
     PartitionRows,
-    audit,
+    check,
     data_loss,
     dead_letters,
     noted,
@@ -198,7 +198,7 @@ def test_commit_that_loses_position_of_another_topic_is_refused() -> None:
         ({"held": [PartitionRows(0, 4, 4, 7, 4)]}, "partition 0 has offsets 4 to 7, planned were 5 to 8"),
         ({"held": [PartitionRows(0, 4, 6, 9, 4)]}, "partition 0 has offsets 6 to 9, planned were 5 to 8"),
         ({"held": [PartitionRows(1, 2, 2, 2, 1)]}, "partition 1 has 2 rows but 1 distinct offsets"),
-        ({"held": [PartitionRows(7, 3, 1, 9, 3)]}, "partition 7 has 3 rows (offsets 1 to 9) that nobody planned"),
+        ({"held": [PartitionRows(7, 3, 1, 9, 3)]}, "partition 7 has 3 rows (offsets 1 to 9) that were not planned"),
         ({"chain": ["snapshot 2 does not follow 1"]}, "snapshot 2 does not follow 1"),
     ],
 )
@@ -239,7 +239,7 @@ def test_what_is_staged_must_follow_the_head_and_hold_what_was_appended(wrong, c
     added = elsewhere if wrong == "another append" else appended
     primary = StagedTable(branch, tip, added, TableState(table, head, BEFORE), rows=0, files=0, size=0, spans=())
     staged = Staged(primary, None, records=0, tombstones=0, failed=0, known_failed=0)
-    findings, _ = audit(context(), PLAN, staged, (0, 0))
+    findings, _ = check(context(), PLAN, staged, (0, 0))
     [chain] = [f for f in findings if f.check == "offset_continuity"]
     said = [problem for problem in chain.problems if "does not follow" in problem]
     assert said == ([f"the staged snapshot {primary.snapshot} does not follow {branch.head}"] if wrong else [])
@@ -419,7 +419,7 @@ def test_an_audit_has_all_findings_and_the_rows_of_each_partition(catalog):
     spans = (Span(0, 2, 5, 6), Span(0, 2, 7, 8), Span(1, 1, 3, 3))
     primary = StagedTable(branch, tip, tip, TableState(table, head, BEFORE), rows=5, files=0, size=0, spans=spans)
     gone = (Vanished(1, 2, 2),)
-    findings, rows = audit(context(), PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))
+    findings, rows = check(context(), PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))
     assert [f.check for f in findings] == [
         "row_count",
         "offset_continuity",
@@ -429,13 +429,13 @@ def test_an_audit_has_all_findings_and_the_rows_of_each_partition(catalog):
     ]
     assert [f.problems for f in findings] == [()] * 5
     assert rows == {0: 4, 1: 1}
-    findings, _ = audit(context(), PLAN, Staged(primary, None, 5, 0, 0, 0, vanished=gone), (0, 0))
+    findings, _ = check(context(), PLAN, Staged(primary, None, 5, 0, 0, 0, vanished=gone), (0, 0))
     assert findings[1].problems == (
         "topic pizzas partition 1 has 2 rows that Kafka no longer has, the first at offset 2; "
         "keep them with --keep-missing",
     )
     bare = TopicTable("pizzas", "pizza", "orders", metadata_column=None)
-    assert audit(context(bare), PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))[1] == {}
+    assert check(context(bare), PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))[1] == {}
 
 
 def test_an_audit_compares_the_schema_of_the_staged_rows_with_the_heads(catalog):
@@ -451,7 +451,7 @@ def test_an_audit_compares_the_schema_of_the_staged_rows_with_the_heads(catalog)
     classes = (DeadLetterClass("wrong_type", 2, 1, 3, "Column id (long) got text.", ""),)
     staged = Staged(primary, None, 7, 0, 2, 0, classes=classes, schemas={"order v2": 7})
     strict = replace(SPEC, on_incompatible="fail")
-    findings, _ = audit(context(strict), PLAN, staged, (0, 0))
+    findings, _ = check(context(strict), PLAN, staged, (0, 0))
     evolution = findings[2]
     assert evolution.facts == {
         "note": "added: none → string",

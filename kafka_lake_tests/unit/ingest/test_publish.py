@@ -1,4 +1,4 @@
-"""What is published of a commit whose dead-letter table has changed since the plan: nothing."""
+"""Nothing is published of a commit whose dead-letter table has changed since the plan."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,17 +8,17 @@ import pytest
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.ingest import publish as publishing
-from kafka_lake.runtime.context import Effort, RetryPolicy
+from kafka_lake.ingest.audit import Audited
+from kafka_lake.ingest.publish import publish
+from kafka_lake.ingest.table_state import Tables
+from kafka_lake.runtime.context import Observer, RetryPolicy, Timings
 from kafka_lake.spec.topic_table import TopicTable
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 
 
 @pytest.mark.parametrize("letters", ["none", "as planned", "first ones", "more"])
-def test_commit_is_refused_once_dead_letters_have_changed(
-    letters: str, catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_is_refused_once_dead_letters_have_changed(letters: str, catalog: LakeCatalog) -> None:
     """Dead letters that have come since the plan may be of records that are rows with this commit."""
     catalog.ensure_namespace("lake")
     planned: Any = None
@@ -29,42 +29,33 @@ def test_commit_is_refused_once_dead_letters_have_changed(
             planned = SimpleNamespace(head=table.refresh().current_snapshot().snapshot_id)
         if letters in ("first ones", "more"):
             table.append(ROWS)
-    published, discarded = list[str](), list[str]()
-
-    def publish(*_: Any) -> float:
-        published.append("events")
-        return 1.0
-
-    monkeypatch.setattr(publishing, "audited", lambda *_: ([], {}))
-    monkeypatch.setattr(publishing, "publish", publish)
-    primary = SimpleNamespace(branch=SimpleNamespace(head=1), snapshot=1, appended=1, rows=1)
+    events = list[str]()
+    branch = SimpleNamespace(head=1, publish=lambda *_: events.append("published"))
     staged: Any = SimpleNamespace(
-        primary=primary,
+        primary=SimpleNamespace(branch=branch, snapshot=1, appended=1, rows=1),
         dead_letters=None,
+        deletes=None,
         keyed=None,
         records=1,
         failed=0,
         tombstones=0,
         bytes_read=1,
-        discard=lambda: discarded.append("events"),
+        discard=lambda: events.append("discarded"),
     )
     context: Any = SimpleNamespace(
         spec=TopicTable("events", "lake", "events"),
         table_name="lake.events",
         connections=SimpleNamespace(catalog=catalog, retry=RetryPolicy()),
-        effort=Effort(),
+        observer=Observer(),
+        timings=Timings(),
         sleep=lambda _: None,
     )
-    found: Any = SimpleNamespace(table=None, dead_letters=planned)
     plan: Any = SimpleNamespace(kind="append", deletes=())
-
-    def commit() -> None:
-        publishing.audit_and_publish(context, found, plan, staged, failed_so_far={})
-
+    audited = Audited(plan, staged, (0, 0), (), {})
     if letters in ("none", "as planned"):
-        commit()
-        assert (published, discarded) == (["events"], [])
+        assert publish(context, Tables(None, planned), audited).published_at > 0
+        assert events == ["published"]
         return
     with pytest.raises(PublishRefusedError, match="its dead-letter table has changed meanwhile"):
-        commit()
-    assert (published, discarded) == ([], ["events"])
+        publish(context, Tables(None, planned), audited)
+    assert events == ["discarded"]

@@ -12,7 +12,7 @@ from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.error_classification import engine_died
 from kafka_lake.errors import EngineUnavailableError, KafkaError, RecordTooLargeError
-from kafka_lake.ingest.limits import Large, TooLarge, forget, refused_in
+from kafka_lake.ingest.too_large import Large, TooLarge, forget, recorded_in
 from kafka_lake.runtime.context import Observer
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable
@@ -79,13 +79,13 @@ def test_suspect_that_is_read_alone_is_no_obstacle(run: Any, table: Any) -> None
     first = run()
     first.failed(PLAN, DEAD)
     assert first.cut(planned(OffsetRange(0, 6, 9)), table()).ranges == (OffsetRange(0, 6, 9),)
-    assert refused_in(table(), ME) == ()
+    assert recorded_in(table(), ME) == ()
 
 
 def test_engine_of_the_run_itself_has_died_of_the_record(run: Any, table: Any) -> None:
     with pytest.raises(RecordTooLargeError, match="partition 0 offset 5"):
         run().failed(PLAN, Py4JNetworkError("Answer from Java side is empty"))
-    assert refused_in(table(), ME) == (FOUND,)
+    assert recorded_in(table(), ME) == (FOUND,)
 
 
 @pytest.mark.parametrize("error", [KafkaError("brokers don't answer", ""), ValueError("no value")])
@@ -130,8 +130,8 @@ def test_records_of_several_partitions_and_topics_are_kept_until_a_reset(run: An
         plan = Plan((OffsetRange(found.partition, 0, 9),), Position(identity, {}), 0)
         with pytest.raises(RecordTooLargeError):
             run(found).failed(plan, Py4JNetworkError())
-    assert set(refused_in(table(), ME)) == {FOUND, Large(3, 7, None)}
+    assert set(recorded_in(table(), ME)) == {FOUND, Large(3, 7, None)}
     forget(table(), ME)
-    assert refused_in(table(), ME) == ()
-    assert refused_in(table(), other) == (Large(0, 1, 2),)
-    assert refused_in(None, ME) == ()
+    assert recorded_in(table(), ME) == ()
+    assert recorded_in(table(), other) == (Large(0, 1, 2),)
+    assert recorded_in(None, ME) == ()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.common.records import Probe
-from kafka_lake.ingest.limits import LARGEST_RECORD, ByteLimit, estimated, largest, within_bytes
+from kafka_lake.ingest.byte_limit import LARGEST_RECORD, ByteLimit, estimated, largest, within_bytes
 from kafka_lake.kafka.records import parts
 from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Connections, Context, Observer, ignore
