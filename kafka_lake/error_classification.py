@@ -1,7 +1,4 @@
-"""What an error means: whether it may be gone a moment later, whether a record may be its reason, and its first line.
-
-Pure: errors of the systems, of Spark and of ours are told apart by their types and by what they say.
-"""
+"""Classification of errors by their types and messages: temporary or lasting, caused by a record or a system."""
 
 import re
 
@@ -34,9 +31,9 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.explain import Right, identity, missing_right
 
 LINE_LENGTH = 300
-"""Characters of a line in a log, at the most."""
+"""Most characters of a line in a log."""
 
-_PASSING_ERRORS = (KafkaError, RegistryError, CatalogError, EngineUnavailableError)
+_TEMPORARY_ERRORS = (KafkaError, RegistryError, CatalogError, EngineUnavailableError)
 _LASTING_ERRORS = (
     UnknownTopicError,
     AuthenticationError,
@@ -67,7 +64,7 @@ _LASTING_SYSTEM_ERRORS = (
     requests.exceptions.SSLError,
 )
 
-_PASSING_CATALOG_ERRORS = (
+_TEMPORARY_CATALOG_ERRORS = (
     iceberg.CommitFailedException,
     iceberg.CommitStateUnknownException,
     iceberg.ServerError,
@@ -78,11 +75,11 @@ _PASSING_CATALOG_ERRORS = (
     sql.TimeoutError,
 )
 
-# gRPC's own names (https://grpc.io/docs/guides/status-codes/) of what another attempt won't change.
+# gRPC status codes (https://grpc.io/docs/guides/status-codes/) that a retry doesn't change.
 _LASTING_GRPC_CODES = {"INVALID_ARGUMENT", "PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"}
 
-# Spark wraps what its parts throw into its own general errors, differently in the process and through Connect; what
-# is the same everywhere is that the text names the cause.
+# Spark wraps causes into general errors, in other classes in the process than through Connect. The text names the
+# cause in both.
 _LASTING_CAUSE = re.compile(
     r"(?:Authentication|Authorization|NotAuthorized|Forbidden|AccessDenied)Exception\b"
     r"|UnknownTopicOrPartitionException|UnknownTopicIdException|OffsetOutOfRangeException|failOnDataLoss"
@@ -97,7 +94,7 @@ _LASTING_CAUSE = re.compile(
 
 _SYSTEM_GRPC_CODES = _LASTING_GRPC_CODES | {"CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
 
-# What names a system, or what a table's other writers do, as the cause; all else may be a record's.
+# Messages that name a system or another writer as the cause; any other error may be caused by a record.
 _SYSTEM_CAUSE = re.compile(
     r"(?:Authentication|Authorization|NotAuthorized|Forbidden|AccessDenied)Exception\b"
     r"|\bAccess ?Denied\b|ACCESS_DENIED|InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|NoSuchBucket"
@@ -106,20 +103,20 @@ _SYSTEM_CAUSE = re.compile(
     r"|org\.apache\.kafka\.|failOnDataLoss|org\.apache\.iceberg\.exceptions\.|org\.apache\.hadoop\.fs\."
     r"|java\.(?:net\.\w+|sql\.SQL\w*|io\.(?:\w*IO|FileNotFound))Exception|software\.amazon\.awssdk"
     r"|java\.util\.concurrent\.TimeoutException|InterruptedException|ExecutorLostFailure|FetchFailed"
-    # What no record can bring about: Spark is asked for what isn't there.
+    # Missing columns and tables, whatever the records are.
     r"|UNRESOLVED_|PARSE_SYNTAX_ERROR"
     r"|stopped SparkContext|SparkContext was shut down|ModuleNotFoundError|ImportError"
-    # A service that user code asks, and memory.
+    # Services that user code calls, and memory.
     r"|\bConnection\w*Error\b|\b\w*Timeout(?:Error)?\b|\b\w*MemoryError\b|\b\w*OperationalError\b|\bgaierror\b"
     r"|\bURLError\b|\bHTTPError\b|\bRemoteDisconnected\b|\b(?:OS|IO)Error: \[Errno|can't start new thread"
     r"|PYTHON_VERSION_MISMATCH|TABLE_OR_VIEW_NOT_FOUND|INVALID_HANDLE|java\.nio\.|Failed to get broadcast"
     r"|on <module 'pyspark"
     r"|Ref does not exist|Cannot fast-forward|Cannot use branch|to unknown snapshot|Cannot find (?:the )?snapshot"
 )
-# Workers that don't start, unlike one that a record has killed.
+# Workers that don't start; a record may have killed one that exits unexpectedly.
 _NO_WORKERS = re.compile(r"\A(?!.*Python worker exited unexpectedly).*java\.io\.EOFException", re.DOTALL)
 
-# What an engine says of a process of its own that ended, or of memory that was used up.
+# Messages of an engine whose process ended, or that ran out of memory.
 _DIED = re.compile(
     r"OutOfMemoryError|ExecutorLostFailure|stopped SparkContext|SparkContext was shut down|INVALID_HANDLE"
 )
@@ -135,9 +132,9 @@ _OVERFLOW = re.compile(r"java\.lang\.ArithmeticException: long overflow")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether the same attempt may succeed a moment later, without anybody mending anything."""
+    """Return whether the same attempt may succeed a moment later."""
     if isinstance(error, KafkaLakeError):
-        return isinstance(error, _PASSING_ERRORS) and not isinstance(error, _LASTING_ERRORS)
+        return isinstance(error, _TEMPORARY_ERRORS) and not isinstance(error, _LASTING_ERRORS)
     if isinstance(error, PySparkException | Py4JError) or _grpc_code(error):
         return _spark_may_recover(error)
     if isinstance(error, (*_PROGRAMMING_ERRORS, *_LASTING_SYSTEM_ERRORS)):
@@ -145,16 +142,16 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, requests.exceptions.HTTPError):
         return error.response is not None and error.response.status_code in (408, 429, 500, 502, 503, 504)
     if isinstance(error, OSError):
-        # Arrow and the file systems report a store's refusals as plain OSError.
+        # Arrow and file systems raise plain OSError when a store denies access.
         return not _LASTING_CAUSE.search(str(error))
     if type(error).__module__ == "botocore.exceptions":
-        # An extra; what it calls the connection's errors isn't an error of the system to Python.
-        return bool({each.__name__ for each in type(error).__mro__} & {"ConnectionError", "HTTPClientError"})
-    return isinstance(error, _PASSING_CATALOG_ERRORS)
+        # botocore is optional, so its classes are compared by name.
+        return bool({base.__name__ for base in type(error).__mro__} & {"ConnectionError", "HTTPClientError"})
+    return isinstance(error, _TEMPORARY_CATALOG_ERRORS)
 
 
 def may_be_a_record(error: BaseException) -> bool:
-    """Tell whether a record may be the reason why a batch can't be staged."""
+    """Return whether a record may be the cause of an error of staging."""
     if isinstance(error, (KafkaLakeError, ImportError, MemoryError, NotImplementedError, OSError, sql.SQLAlchemyError)):
         return False
     if type(error).__module__ == iceberg.__name__:
@@ -165,13 +162,13 @@ def may_be_a_record(error: BaseException) -> bool:
         return False
     if isinstance(error, PySparkException | Py4JError) or _grpc_code(error):
         text = _text(error)
-        known = _grpc_code(error) in _SYSTEM_GRPC_CODES or _SYSTEM_CAUSE.search(text) or _NO_WORKERS.search(text)
-        return not known
+        is_system = _grpc_code(error) in _SYSTEM_GRPC_CODES or _SYSTEM_CAUSE.search(text) or _NO_WORKERS.search(text)
+        return not is_system
     return isinstance(error, Exception)
 
 
 def engine_died(error: BaseException) -> bool:
-    """Tell whether an engine, or a process of it, may have died while it worked."""
+    """Return whether the engine, or one of its processes, may have died."""
     if isinstance(error, KafkaLakeError):
         return isinstance(error, EngineUnavailableError)
     if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
@@ -182,7 +179,7 @@ def engine_died(error: BaseException) -> bool:
 
 
 def kafka_data_loss(error: BaseException) -> str | None:
-    """Recognise that Spark's Kafka source failed since planned offsets are gone (its ``failOnDataLoss``)."""
+    """Return the loss if Spark's Kafka source failed because planned offsets are gone (its ``failOnDataLoss``)."""
     if not isinstance(error, PySparkException | Py4JJavaError):
         return None
     text = _text(error)
@@ -195,15 +192,12 @@ def kafka_data_loss(error: BaseException) -> str | None:
 
 
 def may_be_a_record_time(error: BaseException) -> bool:
-    """Tell whether a record's Kafka timestamp may be the reason why Spark's Kafka source can't read a batch.
-
-    It makes microseconds of the milliseconds of each record, whatever columns are asked for, and that overflows.
-    """
+    """Return whether a record's Kafka timestamp is the cause: Spark's conversion to microseconds overflows."""
     return bool(_OVERFLOW.search(java_text(error) or ""))
 
 
 def java_text(error: BaseException) -> str | None:
-    """Return all that an error of Spark tells, its Java causes included; None for other errors."""
+    """Return the text of an error of Spark with its Java causes; None for other errors."""
     return _text(error) if isinstance(error, PySparkException | Py4JJavaError) or _grpc_code(error) else None
 
 
@@ -211,7 +205,7 @@ def _spark_may_recover(error: BaseException) -> bool:
     if isinstance(error, (AnalysisException, PythonException, *_PROGRAMMING_ERRORS)):
         return False
     if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
-        # The JVM of this process is gone, or was asked for what it hasn't: only a new process has another.
+        # The JVM of this process is gone; only a new process has another one.
         return False
     return _grpc_code(error) not in _LASTING_GRPC_CODES and not _LASTING_CAUSE.search(_text(error))
 
@@ -224,24 +218,24 @@ def _grpc_code(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """Return all that an error tells, the messages of its Java causes included, without stack frames."""
+    """Return the text of an error with its Java causes, without stack frames."""
     try:
-        # Whether its text has the trace depends on Spark's settings.
+        # Whether str(error) contains the trace depends on Spark's settings.
         return _STACK_FRAME.sub("", f"{error}\n{java_trace(error)}")
     except Exception as unreadable:
-        # PySpark asks the JVM for the text, which may be gone by now.
+        # PySpark gets the text from the JVM, which may be gone.
         return f"stopped SparkContext: {type(unreadable).__name__}"
 
 
 def without_data(error: BaseException) -> str:
-    """Return what may be told of an error outside: the sentence of one of ours, which quotes no data, or its class."""
+    """Return a text without data: the message of a KafkaLakeError, or the name of the class."""
     return error.message if isinstance(error, KafkaLakeError) else type(error).__qualname__
 
 
 def headline(error: BaseException | None) -> str:
-    """Return the line of an error that says most, with neither stack trace nor secrets."""
+    """Return the most informative line of an error, without stack trace and secrets."""
     if isinstance(error, PySparkException | Py4JJavaError) and (raised := _RAISED.findall(_text(error))):
-        # What user code raised; Spark's own first line names the Python worker only.
+        # The exception of user code; Spark's first line names only the Python worker.
         return without_secrets(str(raised[-1]))
     lines = [line.strip() for line in _message(error).splitlines() if line.strip()]
     if isinstance(error, Py4JJavaError) and len(lines) > 1:
@@ -259,12 +253,12 @@ def _message(error: BaseException | None) -> str:
 
 
 def clipped(text: str, length: int) -> str:
-    """Return a text, or its beginning if it is longer than that."""
+    """Return a text, cut to a length."""
     return text if len(text) <= length else text[: max(length - 1, 0)] + "…"
 
 
-# Whose errors tell of a system that a user can mend, and not of a mistake in this program.
-_OF_SYSTEMS = {
+# Packages whose errors are about a system, and not about a bug of this program.
+_SYSTEM_PACKAGES = {
     "botocore",
     "confluent_kafka",
     "grpc",
@@ -279,12 +273,12 @@ _OF_SYSTEMS = {
 }
 
 
-def sentence(error: BaseException) -> str | None:
-    """Return what a user is told of an error, without secrets."""
+def user_message(error: BaseException) -> str | None:
+    """Return the message for the user, without secrets; None for a bug of this program."""
     if isinstance(error, KafkaLakeError):
         return without_secret_values(str(error))
-    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _OF_SYSTEMS:
-        return f"{headline(error).rstrip('.')}. `kafka-lake doctor` tells which system is ill."
+    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _SYSTEM_PACKAGES:
+        return f"{headline(error).rstrip('.')}. `kafka-lake doctor` checks each system."
     return None
 
 
@@ -298,30 +292,30 @@ _STORE = re.compile(r"KafkaException: (Failed to load (?:PEM )?SSL \w*store[^\n]
 
 
 def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaLakeError | None:
-    """Return the error for the user, if Spark wasn't told how to reach the storage that a table's files are in."""
+    """Return the error for the user if Spark lacks the configuration of a table's storage."""
     text, setting = java_text(error) or "", catalog_variable(catalog)
     if _NO_REGION in text:
         return ConfigurationError(
             f"Table {table}: Spark doesn't know the region of its files in S3.",
-            f"Set {setting}S3__REGION; a store of your own has one as well, and mostly takes any. Nothing was written.",
+            f"Set {setting}S3__REGION. Stores other than AWS usually accept any region. Nothing was written.",
         )
-    found = _NO_FILE_SYSTEM.search(text)
-    if not found:
+    scheme = _NO_FILE_SYSTEM.search(text)
+    if not scheme:
         return None
-    files = files_class(found[1])
+    files = files_class(scheme[1])
     remedy = f"Set {setting}IO_IMPL to the Java class that reads and writes there, and give Spark its jar."
     if files == S3_FILES:
-        remedy = f"Set {setting}S3__REGION: where the catalog alone knows the location, any setting of S3 tells Spark."
+        remedy = f"Set {setting}S3__REGION: any setting of S3 gives Spark its client."
     elif files:
         remedy = f"Set {setting}IO_IMPL={files}; Spark then gets its jar."
     return ConfigurationError(
-        f"Table {table}: its files are at {found[1]}://, and Spark has no client for that.",
+        f"Table {table}: its files are at {scheme[1]}://, and Spark has no client for that.",
         f"{remedy} Nothing was written.",
     )
 
 
 def refused_by_kafka(error: BaseException, topic: str, cluster: KafkaCluster) -> KafkaLakeError | None:
-    """Return the error for the user, if Spark failed since the brokers refused it."""
+    """Return the error for the user if the brokers refused Spark."""
     text = java_text(error)
     found = None if text is None else _refused(text, topic, cluster)
     return found and own_variables(found, cluster.name)

@@ -119,9 +119,9 @@ class _Group(TyperGroup):
         except (typer.Exit, typer.Abort, TyperException):
             raise
         except Exception as error:
-            from kafka_lake.error_classification import sentence
+            from kafka_lake.error_classification import user_message
 
-            message, level = sentence(error) or "", logging.WARNING
+            message, level = user_message(error) or "", logging.WARNING
             cause = error_without_secrets(error)
             if not message:
                 raise cause from (error.__cause__ if cause is error else None)

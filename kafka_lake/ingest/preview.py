@@ -1,4 +1,4 @@
-"""What the next run would do to a table's schema, found out from the newest records; nothing is changed."""
+"""A preview of the next run's schema changes, from the newest records; nothing is changed."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -38,14 +38,14 @@ _PASSES = 4
 
 @dataclass(frozen=True)
 class Preview:
-    """What the newest records are, and what they would change.
+    """The newest records, and what they would change.
 
     Args:
-        tombstones: Those without a value among them.
-        classes: Those that would be dead letters, by class.
-        schemas: How many were written with which schema of the registry.
-        notes: What would be done to columns, and what would not be, and why.
-        refused: Why the next run would fail; empty if it wouldn't.
+        tombstones: Records without a value.
+        classes: Records that would be dead letters, by class.
+        schemas: Number of records by schema of the registry.
+        notes: Changes of columns, and changes that would not be made and the reason.
+        refused: The error of the next run; empty if it would succeed.
     """
 
     records: int
@@ -57,20 +57,20 @@ class Preview:
 
 
 def newest(now: Watermarks, records: int) -> tuple[OffsetRange, ...]:
-    """Return the newest offsets of a topic, evenly from its partitions.
+    """Return the newest offsets of a topic, shared evenly by its partitions.
 
     >>> from kafka_lake.common.offsets import TopicIdentity
     >>> now = Watermarks(TopicIdentity("c", "i", "t"), {0: 5, 1: 0}, {0: 100, 1: 3})
     >>> [(r.partition, r.start, r.end) for r in newest(now, 20)]
     [(0, 90, 100), (1, 0, 3)]
     """
-    each = max(1, records // max(1, len(now.partitions)))
-    ranges = (OffsetRange(p, max(now.low[p], now.end[p] - each), now.end[p]) for p in now.partitions)
+    count = max(1, records // max(1, len(now.partitions)))
+    ranges = (OffsetRange(p, max(now.low[p], now.end[p] - count), now.end[p]) for p in now.partitions)
     return tuple(r for r in ranges if len(r))
 
 
 def preview(spec: TopicTable, connections: Connections, records: int, topic: TopicTable | None = None) -> Preview:
-    """Look at a topic's newest records as the next run would, and change nothing."""
+    """Decode a topic's newest records as the next run would, and change nothing."""
     now = connections.cluster.watermarks_of(spec.topic)
     ranges = newest(now, records)
     if not ranges:

@@ -1,4 +1,4 @@
-"""The gates' questions asked of the published table, at any time, by PyIceberg without Spark."""
+"""The checks of the published table, by PyIceberg without Spark; rules by Spark."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ _ROWS_AT_ONCE = 5_000_000
 
 
 def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> list[Finding]:
-    """Check the table as its readers see it."""
+    """Check the current table."""
     table = _existing(spec, catalog)
     return [
         _row_count(table),
@@ -128,7 +128,7 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
 
 
 def _duplicates(column: str, table: Table, positions: Sequence[Position], rows: BooleanExpression) -> list[str]:
-    """Return which offsets are there twice, or lie beyond the position of their topic."""
+    """Return the offsets with two rows, and those beyond the position."""
     problems = []
     for (topic_id, partition), found in _keys(column, table, rows).items():
         # Brokers without topic ids have one topic a table.
@@ -143,7 +143,7 @@ def _duplicates(column: str, table: Table, positions: Sequence[Position], rows: 
 
 @dataclass(frozen=True)
 class _Keys:
-    """What rows of one Kafka partition are: how many too many, the first offset of those, and the last of all."""
+    """Rows of one Kafka partition: the number of duplicates, the first duplicate offset, and the last offset."""
 
     twice: int
     first: int
@@ -157,15 +157,15 @@ class _Keys:
 
 
 def _keys(column: str, table: Table, rows: BooleanExpression) -> dict[tuple[str | None, int], _Keys]:
-    """Look at all rows' topic ids, partitions and offsets, so many at a time.
+    """Scan the topic ids, partitions and offsets of all rows, a window of offsets at a time.
 
-    A topic recreated uses the offsets of the old one again: only all three together name a record.
+    A recreated topic uses the same offsets again, so a record's key is all three.
     """
     fields = tuple(f"{column}.{name}" for name in ("topic_id", "partition", "offset"))
     offset = f"{column}.offset"
     found: dict[tuple[str | None, int], _Keys] = {}
     for start, end in windows(table, offset):
-        # Rows of others, which name no record, have no offset.
+        # Rows of other writers have no offset.
         near: BooleanExpression = GreaterThanOrEqual(term=Reference(offset), value=literal(start))
         if end is not None:
             near = And(near, LessThan(term=Reference(offset), value=literal(end)))
@@ -195,9 +195,9 @@ def _keys_of(rows: pa.Table) -> dict[tuple[str | None, int], _Keys]:
 
 
 def windows(table: Table, offset: str, rows: int = _ROWS_AT_ONCE) -> list[tuple[int, int | None]]:
-    """Return offsets from and to which to look at a table, so that no look takes many more than so many rows.
+    """Return windows of offsets with about ``rows`` rows each, by the statistics of files.
 
-    Files tell where they begin and how many rows they have. Those that don't tell count as beginning at 0.
+    A file without statistics counts as beginning at 0.
     """
     field = table.schema().find_field(offset)
     files = [task.file for task in table.scan(selected_fields=(offset,)).plan_files()]
@@ -218,19 +218,19 @@ def _begin(field: NestedField, bounds: Mapping[int, bytes] | None) -> int:
 
 
 def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Rule]) -> list[Finding]:
-    """Ask rules of all rows that a table has."""
+    """Check rules against all rows of a table."""
     if not rules:
         return []
     if connections.catalog.table(spec.identifier) is None:
         raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then.")
     alone = [rule for rule in rules if rule.is_of_rows and rule.kind != "unique"]
     of_commits = [rule for rule in rules if rule not in alone]
-    found = [Finding(rule.check, (), {"rule": rule.said, "asked": "of each commit only"}) for rule in of_commits]
+    found = [Finding(rule.check, (), {"rule": rule.said, "checked": "in each commit only"}) for rule in of_commits]
     if alone:
         rows = connections.spark().table(connections.catalog.spark_name(spec.identifier))
         if DELETED in {field.name for field in change_columns(spec)}:
             rows = rows.filter(~F.coalesce(F.col(DELETED), F.lit(False)))
-        # What is in the table already, no rule takes out: that it is there is the problem.
+        # A row of the table that breaks a rule is a problem, whatever on_failure is.
         strict = tuple(rule if rule.on_failure == "warn" else replace(rule, on_failure="fail") for rule in alone)
         tables = referenced_tables(connections, strict, f"Topic {spec.topic}")
         asked = Validation(topic=spec.topic, rules=strict, rows=rows, column=metadata_column_of(spec), tables=tables)

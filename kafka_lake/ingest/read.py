@@ -1,4 +1,4 @@
-"""Read: exactly the planned offsets, through Spark's own Kafka source where that can read them."""
+"""Read: exactly the planned offsets, by Spark's Kafka source or, where that fails, by this process."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -45,10 +45,9 @@ RECORDS_A_SPLIT = 100_000
 SAMPLE_RECORDS, SAMPLE_BYTES = 20_000, 16 << 20
 
 _TUNED = {
-    # Fewer, larger polls: the source's own defaults spend most of their time asking.
+    # With the defaults, the source spends most of its time in small polls.
     "kafka.max.poll.records": "20000",
-    # All that is asked for is there. A fetch that waits for more at the log's end would hold up the next question on
-    # its connection: half a second for every partition.
+    # The records exist. A fetch that waits for more at the log's end would delay the next partition by half a second.
     "kafka.fetch.max.wait.ms": "10",
     "kafka.max.partition.fetch.bytes": str(16 << 20),
     "kafka.fetch.max.bytes": str(64 << 20),
@@ -62,10 +61,10 @@ def read(connections: Connections, plan: Plan, topic: str) -> DataFrame:
         return connections.frames.from_arrow(connections.spark(), records)
     options = {**_TUNED, **connections.kafka_options}
     if plan.one_by_one:
-        # A poll expands all records that it may give, those behind the range too.
+        # A poll decompresses records behind the range, too.
         options["kafka.max.poll.records"] = "1"
     if max((len(r) for r in plan.ranges), default=0) > RECORDS_A_SPLIT:
-        # Spark cuts ranges in proportion to their length: no core waits for the one long partition.
+        # Spark splits long ranges, so that all cores are busy.
         options["minPartitions"] = str(len(plan.ranges) + plan.records_at_most // RECORDS_A_SPLIT)
     options |= {
         "assign": json.dumps({topic: [r.partition for r in plan.ranges]}),
@@ -78,10 +77,9 @@ def read(connections: Connections, plan: Plan, topic: str) -> DataFrame:
 
 
 def read_sample(connections: Connections, plan: Plan, topic: str) -> DataFrame | None:
-    """Return records spread over the planned ranges, as `read` does; None if the plan has few, or Spark can't read it.
+    """Return a sample of a plan's records; None if the plan has few, or this process must read it.
 
-    They are the first and the last records of each range, `SAMPLE_RECORDS` together at most, and fewer if records are
-    known to be large.
+    The sample has the first and last records of each range: up to `SAMPLE_RECORDS`, fewer if records are large.
     """
     most = SAMPLE_RECORDS
     if plan.record_bytes:
@@ -89,18 +87,18 @@ def read_sample(connections: Connections, plan: Plan, topic: str) -> DataFrame |
     if plan.by_client or plan.one_by_one or plan.records_at_most <= 2 * most:
         return None
     first, last = (read(connections, replace(plan, ranges=part), topic) for part in both_ends(plan.ranges, most))
-    # One task: what starts another one costs more than to read its part.
+    # One task: starting another one takes longer than reading.
     return first.union(last).coalesce(1)
 
 
 def both_ends(ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[OffsetRange, ...], tuple[OffsetRange, ...]]:
-    """Return the first and the last offsets of ranges: so many together at most, but one of each range.
+    """Return the first and the last offsets of ranges: at most ``most`` in all, at least one of each range.
 
     >>> both_ends([OffsetRange(0, 0, 100), OffsetRange(1, 5, 6)], 8)
     ((OffsetRange(partition=0, start=0, end=2), OffsetRange(partition=1, start=5, end=6)), \
 (OffsetRange(partition=0, start=98, end=100),))
     """
-    filled = [each for each in ranges if len(each)]
+    filled = [r for r in ranges if len(r)]
     count = max(1, most // (2 * len(filled)))
     first = tuple(OffsetRange(r.partition, r.start, min(r.end, r.start + count)) for r in filled)
     last = (OffsetRange(r.partition, max(r.start + count, r.end - count), r.end) for r in filled if len(r) > count)

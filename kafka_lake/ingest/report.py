@@ -1,4 +1,4 @@
-"""Report: what a run did, as plain data, for metadata, tables on the terminal and tests."""
+"""Report: the commits and figures of a run, for Dagster's metadata, the terminal and tests."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -47,9 +47,9 @@ def report_commit(context: Context, records: Records, published: Audited) -> Com
 
 
 def waited(staged: Staged, visible_at: float) -> Waited | None:
-    """Return how old a commit's records were when it was published; None if none of them has a time.
+    """Return the age of a commit's records at its publication; None if no record has a timestamp.
 
-    A record with a time in the future counts as new.
+    A timestamp in the future counts as age 0.
     """
     if staged.oldest_ms is None or staged.newest_ms is None:
         return None
@@ -58,12 +58,12 @@ def waited(staged: Staged, visible_at: float) -> Waited | None:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run did, in numbers.
+    """Totals of a run.
 
     Args:
-        waited: How old the records were when they were published.
-        bytes_read: Of the keys, values and headers of the records.
-        untimed: Records read whose Kafka timestamp is null in the table.
+        waited: The age of the records at publication.
+        bytes_read: Bytes of keys, values and headers.
+        untimed: Records whose Kafka timestamp is null in the table.
         decoded_singly: Records that were decoded one by one, which is slower.
     """
 
@@ -82,7 +82,7 @@ class Figures:
     decoded_singly: int = 0
 
     def plus(self, other: "Figures") -> "Figures":
-        """Return the figures of both together."""
+        """Return the sum of both."""
         both = self.waited.merged(other.waited) if self.waited and other.waited else self.waited or other.waited
         names = [field.name for field in fields(self) if field.name != "waited"]
         return Figures(waited=both, **{name: getattr(self, name) + getattr(other, name) for name in names})
@@ -90,7 +90,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """What a run did to one Kafka partition: offsets consumed, rows added, offsets still to consume."""
+    """A run's work on one Kafka partition: offsets read, rows added, offsets left."""
 
     topic: str
     partition: int
@@ -102,11 +102,11 @@ class PartitionReport:
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a run has come in a topic.
+    """The position of a table in a topic after a run.
 
     Args:
-        watermarks: What the topic held when the run began.
-        position: The table's position after the run; None if it has none.
+        watermarks: The topic's watermarks at the last poll.
+        position: None if the table has none.
     """
 
     watermarks: Watermarks
@@ -114,19 +114,19 @@ class Reached:
 
     @property
     def lag(self) -> dict[int, int]:
-        """Return the offsets still to consume, by partition."""
+        """Return the offsets left, by partition."""
         return lag(self.position, self.watermarks)
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """All commits of one run.
+    """The commits of one run.
 
     Args:
-        reached: How far the run has come, by topic.
-        commits: In order, none if there was nothing to do.
-        seconds: How long the run took.
-        others: What it did to the topic's other tables, by namespace and name.
+        reached: Watermarks and position, by topic.
+        commits: In order; empty if there was nothing to do.
+        seconds: Duration of the run.
+        others: The reports of the topic's other tables, by namespace and name.
     """
 
     table: str
@@ -137,13 +137,13 @@ class RunReport:
     others: Mapping[tuple[str, str], "RunReport"] = field(default_factory=dict)
 
     def plus(self, other: "RunReport") -> "RunReport":
-        """Return what was done to the table by both: reports of different topics."""
+        """Return the report of both runs, which are of different topics of a table."""
         reached, commits = {**self.reached, **other.reached}, [*self.commits, *other.commits]
         seconds, others = self.seconds + other.seconds, {**self.others, **other.others}
         return RunReport(self.table, self.run_id, reached, commits, seconds=seconds, others=others)
 
     def of(self, table: tuple[str, str]) -> "RunReport":
-        """Return what the run did to one of the topic's tables."""
+        """Return the report of one of the topic's tables."""
         name = ".".join(table)
         return (
             self if name == self.table else self.others.get(table) or replace(self, table=name, commits=[], others={})
@@ -154,22 +154,22 @@ class RunReport:
         return sum(int(getattr(commit, attribute)) for commit in self.commits)
 
     def figures(self) -> Figures:
-        """Return what was done, in numbers."""
+        """Return the totals."""
         names = "records rows dead_letters tombstones invisible files size bytes_read untimed decoded_singly"
         totals = {name: self.total(name) for name in names.split()}
         return Figures(commits=len(self.commits), seconds=self.seconds, waited=self.waited(), **totals)
 
     def waited(self) -> Waited | None:
-        """Return how old the run's records were when they were published, each at its own commit."""
-        every = [commit.waited for commit in self.commits if commit.waited]
-        return reduce(Waited.merged, every) if every else None
+        """Return the age of the records at the publication of their commits."""
+        ages = [commit.waited for commit in self.commits if commit.waited]
+        return reduce(Waited.merged, ages) if ages else None
 
     def lags(self) -> dict[str, int]:
-        """Return how many offsets are still to consume, by topic."""
+        """Return the number of offsets left, by topic."""
         return {topic: sum(its.lag.values()) for topic, its in self.reached.items()}
 
     def partitions(self) -> list[PartitionReport]:
-        """Return what was done per Kafka partition, in ascending order, for every partition of each topic."""
+        """Return the work on each Kafka partition of each topic, in ascending order."""
         return [each for topic, its in self.reached.items() for each in self._partitions(topic, its)]
 
     def _partitions(self, topic: str, its: Reached) -> Iterator[PartitionReport]:
@@ -194,30 +194,30 @@ class RunReport:
         return sorted(merged.values(), key=lambda each: (-each.count, each.name))
 
     def findings(self) -> list[Finding]:
-        """Return one finding per check over all commits; without a commit all checks hold trivially."""
-        return merged(each for commit in self.commits for each in commit.told())
+        """Return one result for each check over all commits; without a commit, every check passes."""
+        return merged(each for commit in self.commits for each in commit.stamped_findings())
 
 
 @dataclass(frozen=True)
 class RunSoFar:
-    """What all reports of a run have told.
+    """The sum of a run's reports.
 
-    Dagster keeps one result of a check for each run, the latest: so each must tell of the whole run.
+    Dagster keeps only the latest result of a check in a run, so each result covers the whole run.
 
     Args:
-        findings: One for each check, over the whole run.
+        findings: One result for each check.
     """
 
     figures: Figures = Figures()
     findings: tuple[Finding, ...] = ()
 
     def plus(self, report: RunReport) -> "RunSoFar":
-        """Return what has been told once this report is told as well."""
+        """Return the sum with one more report."""
         return RunSoFar(self.figures.plus(report.figures()), tuple(merged([*self.findings, *report.findings()])))
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Return one finding for each check that keeps every problem and every change of columns; numbers are added."""
+    """Return one result for each check, with all problems and changes of columns, and the sum of numbers."""
     every = list(findings)
     checks = dict.fromkeys([*CHECKS, *(each.check for each in every)])
     return [_merged(check, [each for each in every if each.check == check]) for check in checks]
@@ -227,7 +227,7 @@ def _merged(check: str, findings: Sequence[Finding]) -> Finding:
     problems = dict.fromkeys(problem for each in findings for problem in each.problems)
     notes: dict[ColumnNote, ColumnNote] = {}
     for note in (note for each in findings for note in each.changes):
-        # What every commit says again, as that a column is left out, is told once: by the first.
+        # A note that every commit repeats, as about an ignored column, appears once.
         notes.setdefault(
             ColumnNote(column=note.column, what=note.what, before=note.before, after=note.after, why=note.why), note
         )
@@ -237,7 +237,7 @@ def _merged(check: str, findings: Sequence[Finding]) -> Finding:
 
 
 def _summed(facts: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Return facts of several commits as one: numbers added, anything else the latest."""
+    """Return the facts of several commits: the sum of numbers, and the latest of other values."""
     result: dict[str, object] = {}
     for each in facts:
         for key, value in each.items():
@@ -248,15 +248,15 @@ def _summed(facts: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Progress:
-    """What the commits of a run have done so far of a backlog.
+    """The progress of a run through a backlog.
 
     Args:
-        began: When the run began, in seconds of some clock.
-        offsets: That they have consumed; those without a record count too.
-        remaining: Offsets that the last of them left, as far as the run has looked.
-        largest: Offsets of the largest of them: the first of a run may be a small one.
-        first: When the first of them was done, and its offsets; None before that.
-        last: When the last of them was done.
+        began: Start of the run, in seconds of some clock.
+        offsets: Offsets read, those without a record included.
+        remaining: Offsets left after the last commit.
+        largest: Offsets of the largest commit: the first one may be small.
+        first: End of the first commit, and its offsets; None before that.
+        last: End of the last commit.
     """
 
     began: float
@@ -270,7 +270,7 @@ class Progress:
     def plus(self, todo: Plan, now: float) -> "Progress":
         """Return the progress after a commit."""
         done = todo.records_at_most
-        # A continuous run has one backlog after the other; the wait between them says nothing about speed.
+        # The pause between two backlogs of a continuous run doesn't count.
         before = self if self.remaining or not self.commits else Progress(now)
         return Progress(
             began=before.began,
@@ -282,14 +282,14 @@ class Progress:
             last=now,
         )
 
-    def told(self) -> str:
-        """Return it as a line for a log; empty where nothing is left.
+    def line(self) -> str:
+        """Return a line for the log; empty if nothing is left.
 
         >>> from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
         >>> position = Position(TopicIdentity("c", "t", "pizzas"), {})
         >>> one = Plan((OffsetRange(0, 0, 1_200_000),), position, 8_800_000)
         >>> two = Plan((OffsetRange(0, 1_200_000, 2_400_000),), position, 7_600_000)
-        >>> Progress(0).plus(one, 60).plus(two, 120).told()
+        >>> Progress(0).plus(one, 60).plus(two, 120).line()
         '2 of about 9 commits, 2.4 M of 10.0 M records, about 6 min left'
         """
         if not self.remaining:
@@ -302,11 +302,11 @@ class Progress:
         return ", ".join(filter(None, parts))
 
     def time_left(self) -> str:
-        """Return about how long the rest takes; empty where nothing is left, or nobody can tell."""
+        """Return the estimated time left; empty if nothing is left, or before the first commit."""
         if not self.remaining or self.first is None:
             return ""
         at, before = self.first
-        # What comes before the first commit is done, as the start of Spark, isn't repeated.
+        # The time before the first commit, as the start of Spark, isn't repeated.
         seconds, offsets = (self.last - at, self.offsets - before) if self.commits > 1 else (at - self.began, before)
         return f"about {rough(self.remaining * seconds / offsets)} left" if offsets and seconds > 0 else ""
 

@@ -96,7 +96,7 @@ class Reporter:
     def committed(self, plan: Plan) -> str:
         """Take note of a published commit, and return how far the run is; empty where nothing is left."""
         self.progress = self.progress.plus(plan, time.monotonic())
-        return self.progress.told()
+        return self.progress.line()
 
     def interval(self, report: RunReport, silent: set[int]) -> Iterator[Event]:
         """Give what Dagster shows of a run that goes on."""

@@ -8,7 +8,7 @@ import dagster as dg
 
 from kafka_lake.common.log_format import log_as_the_environment_says
 from kafka_lake.common.redaction import error_without_secrets
-from kafka_lake.error_classification import sentence
+from kafka_lake.error_classification import user_message
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.topic_runner import LeftBehindError
 
@@ -29,7 +29,7 @@ def as_failures(allow_retries: bool = True) -> Iterator[None]:
     except Exception as error:
         # Dagster keeps all that an error tells, its causes included.
         cause = error_without_secrets(error)
-        if (told := sentence(error)) is None:
+        if (told := user_message(error)) is None:
             raise cause from (error.__cause__ if cause is error else None)
         errors = error.errors.values() if isinstance(error, LeftBehindError) else (error,)
         again = allow_retries and not all(isinstance(each, AuditFailedError) for each in errors)
@@ -43,7 +43,7 @@ def as_failed_tick() -> Iterator[None]:
         yield
     except Exception as error:
         cause = error_without_secrets(error)
-        if (told := sentence(error)) is None:
+        if (told := user_message(error)) is None:
             raise cause from (error.__cause__ if cause is error else None)
         raise SensorFailedError(told) from cause
 

@@ -1,7 +1,7 @@
-"""The tables that a topic has since values appeared in its records: which, and which new values may have one. Pure.
+"""Tables of values (`tables_by`): which values have one, and which new values may get one. Pure.
 
-A value's table is told by a property of the topic's own table, which comes with a commit that moves its head. So a run
-that doesn't know of the value any more can't publish, and each record goes to one table, whoever asks.
+A property of the topic's own table records each value's table. It is set by a commit, so a concurrent run that doesn't
+know the value can't publish, and each record goes to one table.
 """
 
 import json
@@ -13,7 +13,7 @@ from kafka_lake.schema.names import Names
 from kafka_lake.spec.topic_table import LONGEST_VALUE, RouteBy, TopicTable, derived_table_name
 
 PREFIX = "kafka-lake.route."
-"""Of the properties: the table's name behind it; what they say is the value, and what it is a value of."""
+"""Prefix of the properties, before the table's name; the property has the value and its source."""
 
 _PLACES = re.compile(r"\{(\w*)\}")
 _PARTS = ("value", "parent", "name")
@@ -21,11 +21,12 @@ _PARTS = ("value", "parent", "name")
 
 @dataclass(frozen=True)
 class Admission:
-    """Which of a commit's new values get tables.
+    """The new values of a commit that get tables.
 
     Args:
-        known: All that have one by now: value, namespace, table.
-        new: Those among them that have come.
+        known: All values with a table: value, namespace, table.
+        new: The values among them that are new.
+        refused: The reason for each value that gets no table.
     """
 
     known: tuple[tuple[str, str, str], ...]
@@ -34,24 +35,24 @@ class Admission:
 
 
 def knowing(spec: TopicTable, properties: Mapping[str, str]) -> TopicTable:
-    """Return a topic's settings with the tables that its own table tells of."""
+    """Return a topic's settings with the tables of values that the own table's properties record."""
     if spec.route_by is None:
         return spec
     return replace(spec, route_by=replace(spec.route_by, known=tuple(known_in(spec.route_by, properties))))
 
 
 def known_in(by: RouteBy, properties: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Give the values that have a table, as `RouteBy.known` has them: those of another field or header don't count."""
+    """Yield the recorded values of the current field or header, as in `RouteBy.known`."""
     for name in sorted(properties):
         if not name.startswith(PREFIX):
             continue
-        told = json.loads(properties[name])
-        if told.get("by") == by.source:
-            yield told["value"], told["namespace"], told["table"]
+        route = json.loads(properties[name])
+        if route.get("by") == by.source:
+            yield route["value"], route["namespace"], route["table"]
 
 
 def as_properties(by: RouteBy, new: Iterable[tuple[str, str, str]], begins: Mapping[int, int]) -> dict[str, str]:
-    """Return the properties that tell of values with a table."""
+    """Return the properties that record new tables."""
     since = {str(partition): offset for partition, offset in sorted(begins.items())}
     return {
         f"{PREFIX}{namespace}.{table}": json.dumps(
@@ -63,18 +64,22 @@ def as_properties(by: RouteBy, new: Iterable[tuple[str, str, str]], begins: Mapp
 
 
 def begins_in(properties: Mapping[str, str], identifier: tuple[str, str]) -> dict[int, int]:
-    """Return from which offset on the table of a value has its records, by partition; empty for any other table."""
-    told = json.loads(properties.get(PREFIX + ".".join(identifier), "{}"))
-    return {int(partition): offset for partition, offset in told.get("begins", {}).items()}
+    """Return the start offsets of a value's table; empty for any other table."""
+    route = json.loads(properties.get(PREFIX + ".".join(identifier), "{}"))
+    return {int(partition): offset for partition, offset in route.get("begins", {}).items()}
 
 
 def admitted(spec: TopicTable, values: Sequence[str], is_free: Callable[[TopicTable], bool]) -> Admission:
-    """Return which values get a table."""
+    """Return which values get a table.
+
+    Args:
+        is_free: Whether the catalog has no foreign table of that name.
+    """
     by = spec.route_by
-    assert by is not None, "who asks has seen that it is there"
+    assert by is not None, "the caller has checked it"
     taken: dict[str, Names] = {}
-    for each in spec.tables:
-        _take(taken, each)
+    for table_spec in spec.tables:
+        _take(taken, table_spec)
     known, new, refused = list(by.known), list[tuple[str, str, str]](), dict[str, str]()
     have = {value for value, _, _ in known}
     for value in dict.fromkeys(values):
@@ -89,7 +94,7 @@ def admitted(spec: TopicTable, values: Sequence[str], is_free: Callable[[TopicTa
         name = f"{namespace}.{table}"
         if len(known) >= by.max_tables:
             refused[value] = f"max_tables is {by.max_tables}"
-        elif any(each.lower() in taken.get(within.lower(), ()) for within, each in to.identifiers):
+        elif any(name_.lower() in taken.get(namespace_.lower(), ()) for namespace_, name_ in to.identifiers):
             refused[value] = f"table {name}, or its dead-letter table, would be that of another route or value"
         elif not is_free(to):
             refused[value] = f"the catalog has a table {name}, or one beside it, that is not this topic's"
@@ -106,7 +111,11 @@ def _take(taken: dict[str, Names], table: TopicTable) -> None:
 
 
 def place_of(by: RouteBy, value: str) -> tuple[str, str]:
-    """Return namespace and name of the table that a value makes."""
+    """Return namespace and name of a value's table.
+
+    Raises:
+        ValueError: With the reason, if the value can't have a table.
+    """
     if len(value) > LONGEST_VALUE:
         raise ValueError(f"it has more than {LONGEST_VALUE} characters")
     if by.kind == "schema_name" and "*" in value:
@@ -118,9 +127,9 @@ def place_of(by: RouteBy, value: str) -> tuple[str, str]:
 
 
 def _filled(template: str, value: str) -> str:
-    """Return a name with the signs that the default name of a table has.
+    """Return the name of a template, with the characters of a default table name.
 
-    Two underscores are of dead-letter tables and the like, so a value's are one.
+    Two underscores separate the endings of side tables, so a value's become one.
     """
     parent, _, name = value.rpartition(".")
     parts = dict(zip(_PARTS, (value, parent, name), strict=True))
@@ -135,7 +144,7 @@ def _filled(template: str, value: str) -> str:
 
 
 def template_problems(setting: str, template: str) -> Iterator[str]:
-    """Give what is wrong with a template, in which ``{value}``, or a part of it, stands for the value."""
+    """Yield the problems of a template with ``{value}``, or parts of it."""
     places = _PLACES.findall(template)
     if unknown := [each for each in places if each not in _PARTS]:
         there = ", ".join(f"{{{each}}}" for each in _PARTS)

@@ -1,4 +1,4 @@
-"""Which tables take a record, as a column of Spark's; and the tables that new values in records get."""
+"""The routing of records to tables as Spark columns, and the new values that get tables."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -22,19 +22,18 @@ from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import LONGEST_VALUE, TopicTable, When
 
 _SPACE = r"[ \t\r\n]*+"
-# No escapes, no control characters, and no character that may stand for bytes that are none.
+# No escapes, control characters or replacement characters.
 _CHARACTER = r"[ !#-\[\]-\uFFFC]"
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,99}+)(?:\.[0-9]{1,99}+)?(?:[eE][-+]?[0-9]{1,3}+)?"
 _VALUE = rf'(?:"{_CHARACTER}*+"|{_NUMBER}|true|false|null)'
-# A field further behind costs as much by the pattern as by the parser.
+# Behind so many fields, the pattern costs as much as the parser.
 _FIELDS_BEFORE = 8
 
 
 def text_of(field: str) -> Column:
-    """Return the text of a field of ``value``, as `get_json_object` gives it; in values that end too early, too.
+    """Return the text of a field of ``value``, as `get_json_object` does.
 
-    By a pattern where that tells: `get_json_object` makes a parser and a writer for each record, which takes more time
-    than all else of reading it.
+    A pattern is tried first, since `get_json_object` creates a parser and a writer for each record.
     """
     value = F.col("value").cast("string")
     parsed = F.get_json_object(value, path_of(field))
@@ -44,14 +43,14 @@ def text_of(field: str) -> Column:
 
 
 def pattern_of(field: str) -> str | None:
-    """Return a pattern of JSON objects, from their beginning to the text of a field, its only group; None if none can.
+    """Return a pattern for the text of a field near the start of a JSON object; None if the name doesn't allow one.
 
-    Before the field there may be some others, none of them by its name, whose values are no objects and no arrays. What
-    is matched can be read in one way only: so the first field of that name has this text, if all of it is JSON.
+    Before the field there may be a few other fields with scalar values. A match is unambiguous: if the value is JSON,
+    the first field of that name has this text.
     """
     if "." in field or not re.fullmatch(_CHARACTER + "{1,200}", field):
         return None
-    # re.escape of Python's writes what Java's patterns take, too.
+    # Java's patterns accept the escapes of Python's re.escape.
     name = re.escape(field)
     before = (
         rf'(?:"(?!{name}"){_CHARACTER}{{0,200}}+"{_SPACE}:{_SPACE}{_VALUE}{_SPACE},{_SPACE}){{0,{_FIELDS_BEFORE}}}+'
@@ -69,29 +68,29 @@ def path_of(field: str) -> str:
 
 
 ROUTE = "_route"
-"""The column: the number of a route, `OWN` or `UNMATCHED`.
+"""The column with the number of a route, `OWN` or `UNMATCHED`.
 
-As text: numbers are a part of the code that Spark compiles for a plan, which would be compiled anew for each table.
+It is text, since Spark compiles code anew for each different number.
 """
 ROUTES = "_routes"
-"""Where a record may be for several tables: the numbers of all of them. The record is there once for each."""
+"""The column with the numbers of all tables of a record, which is repeated for each."""
 OWN = -1
-"""The number of the table whose settings are the topic's."""
+"""The number of the topic's own table."""
 UNMATCHED = -2
-"""The number of records that no table takes."""
+"""The number of records without a table."""
 
 
 _NONE: SchemaNames = MappingProxyType({})
 
 
 def asks_for_schemas(spec: TopicTable) -> bool:
-    """Return whether a route goes by the schemas of values, so that `schema_names` are needed."""
+    """Return whether a condition is on the schema's name, so that `schema_names` are needed."""
     by = spec.route_by
     return any(when.schema for when in _whens(spec)) or (by is not None and by.kind == "schema_name")
 
 
 def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> SchemaNames:
-    """Return the names of the records' schemas that routes go by, by the bytes that values begin with."""
+    """Return the schema names for the conditions, by the first bytes of values."""
     if not asks_for_schemas(spec):
         return _NONE
     names = names_in(records, spec.topic, fetch_of(spec, connections, "value", spec.format))
@@ -103,7 +102,7 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
 
 
 def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> DataFrame:
-    """Return records with the number of the table that takes each, lazily; once for each table that does."""
+    """Return records with the number of their table, once for each table, lazily."""
     given = {number: route.when for number, route in enumerate(spec.routes)}
     given = {OWN: spec.where, **given} if spec.where is not None else given
     of_values = {number: route.when for number, route in enumerate(spec.every_route) if number >= len(spec.routes)}
@@ -111,7 +110,7 @@ def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> 
         if when.sql is not None:
             _check(records, spec, when.sql, ".".join(spec.tables[number + 1].identifier))
     sources = list(dict.fromkeys(when.source for when in (*given.values(), *of_values.values())))
-    # Each source is read once for all conditions.
+    # Read each source once for all conditions.
     texts = {source: f"{ROUTE}_{number}" for number, source in enumerate(sources)}
     read = records.withColumns({texts[source]: _read(*source, names) for source in sources})
 
@@ -125,7 +124,7 @@ def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> 
 
 
 def rest_of(spec: TopicTable) -> int:
-    """Return the number of records whose condition holds for no table: the topic's own, or `UNMATCHED`."""
+    """Return the number of records that match no condition: `OWN` or `UNMATCHED`."""
     return OWN if spec.where is None else UNMATCHED
 
 
@@ -134,7 +133,7 @@ def _whens(spec: TopicTable) -> list[When]:
 
 
 def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connections: Connections) -> DataFrame:
-    """Return the records of one of a topic's tables, lazily; all if the topic has no routes."""
+    """Return the records of one of a topic's tables, lazily; all records of a topic with one table."""
     if not topic.has_routes:
         return records
     names = schema_names(records, topic, connections)
@@ -142,23 +141,23 @@ def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connect
 
 
 def values_of(routed_records: DataFrame, topic: TopicTable, names: SchemaNames) -> DataFrame:
-    """Return the values by which records may get tables, in a column ``value``: of those that no table takes, lazily.
+    """Return the values of records without a table, in a column ``value``, lazily.
 
-    What is too long to be in a name is cut.
+    Values that are too long for a name are cut.
     """
     by = topic.route_by
-    assert by is not None, "who asks has seen that it is there"
+    assert by is not None, "the caller has checked it"
     value = F.substring(_read(*by.when("").source, names), 1, LONGEST_VALUE + 1).alias("value")
     return of_route(routed_records, rest_of(topic)).select(value).filter("value is not null")
 
 
 def of_route(routed_records: DataFrame, number: int) -> DataFrame:
-    """Return the records of a route, as Kafka gave them."""
+    """Return the records of a table, without the routing columns."""
     return routed_records.filter(F.col(ROUTE) == str(number)).drop(ROUTE, ROUTES)
 
 
 def not_of_routes(routed_records: DataFrame, numbers: Collection[int]) -> DataFrame:
-    """Return the records that none of some routes takes; each is there for each route that takes it."""
+    """Return the records that none of some tables takes, once for each table that does."""
     texts = [str(number) for number in numbers]
     if ROUTES in routed_records.columns:
         return routed_records.filter(~F.arrays_overlap(ROUTES, F.array(*map(F.lit, texts))))
@@ -166,7 +165,7 @@ def not_of_routes(routed_records: DataFrame, numbers: Collection[int]) -> DataFr
 
 
 def counts_of(routed_records: DataFrame) -> tuple[int, dict[int, int]]:
-    """Return how many records there are, and how many each route takes, in one pass."""
+    """Return the number of records, and the number of each table's records, in one pass."""
     first = F.col(ROUTES)[0] == F.col(ROUTE) if ROUTES in routed_records.columns else F.lit(True)
     found = routed_records.groupBy(ROUTE).agg(F.count(F.lit(1)).alias("taken"), F.count_if(first).alias("records"))
     rows = found.collect()
@@ -174,7 +173,7 @@ def counts_of(routed_records: DataFrame) -> tuple[int, dict[int, int]]:
 
 
 def _first(holds: Mapping[int, Column], rest: Column) -> Column:
-    # One expression without nesting: there may be hundreds of conditions.
+    # One flat expression: there may be hundreds of conditions.
     column = F.when(F.lit(False), rest)
     for number, each in holds.items():
         column = column.when(each, F.lit(str(number)))
@@ -187,7 +186,7 @@ def _all(holds: Mapping[int, Column], rest: Column) -> Column:
 
 
 def _read(kind: str, name: str, names: SchemaNames) -> Column:
-    """Return what a condition looks at: text, or of SQL whether it holds."""
+    """Return the text that a condition compares, or the boolean of an SQL condition."""
     if kind == "sql":
         return F.expr(name).cast("boolean")
     if kind == "schema":
@@ -205,23 +204,23 @@ def _text() -> Column:
 
 
 def _source_table(envelope: str) -> Column:
-    """Return from which table a change is, with the schema or database before a dot; null if it doesn't tell."""
-    told = _text()
+    """Return the source table of a change event, with its schema or database; null if the event has none."""
+    event = _text()
     if envelope == "debezium":
-        # With schemas: true, a converter wraps the change once more.
-        told = F.coalesce(F.get_json_object(told, "$.source"), F.get_json_object(told, "$.payload.source"))
+        # A converter with schemas.enable wraps the event.
+        event = F.coalesce(F.get_json_object(event, "$.source"), F.get_json_object(event, "$.payload.source"))
     names = ("schema", "db") if envelope == "debezium" else ("database",)
-    within = F.coalesce(*(F.get_json_object(told, f"$.{each}") for each in names))
-    return F.concat(within, F.lit("."), F.get_json_object(told, "$.table"))
+    schema = F.coalesce(*(F.get_json_object(event, f"$.{name}") for name in names))
+    return F.concat(schema, F.lit("."), F.get_json_object(event, "$.table"))
 
 
-def _holds(found: Column, when: When, names: SchemaNames) -> Column:
+def _holds(compared: Column, when: When, names: SchemaNames) -> Column:
     if when.sql is not None:
-        return found
+        return compared
     if when.schema:
-        meant = sorted({name for name in names.values() if name is not None and when.means(name)})
-        return found.isin(meant) if meant else F.lit(False)
-    return found.isin(*when.values)
+        matching = sorted({name for name in names.values() if name is not None and when.means(name)})
+        return compared.isin(matching) if matching else F.lit(False)
+    return compared.isin(*when.values)
 
 
 def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:
@@ -230,12 +229,11 @@ def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:
     if unsafe := unsafe_condition(sql):
         raise ConditionError(f"{about}: {unsafe}.", remedy)
     try:
-        # A filter takes nothing but a condition on single rows; Connect looks at it when the schema is asked.
+        # A filter accepts only conditions on single rows; Connect analyses it when its schema is requested.
         records.filter(F.expr(sql)).schema  # noqa: B018
     except AnalysisException as error:
-        # What can't be parsed is told in the second line.
-        told = next(filter(None, map(str.strip, str(error).splitlines())), "")
-        reason = told.partition(" SQLSTATE")[0].rstrip(" ;.")
+        first_line = next(filter(None, map(str.strip, str(error).splitlines())), "")
+        reason = first_line.partition(" SQLSTATE")[0].rstrip(" ;.")
         raise ConditionError(f"{about}: {reason}.", remedy) from error
 
 
@@ -245,18 +243,18 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class NewValues:
-    """What a commit's records have of values without a table.
+    """Values of a commit's records that have no table yet.
 
     Args:
-        admission: Which of them get one.
-        records: How many records have one of the others, which the table without a condition takes, or none.
+        admission: Which values get a table.
+        records: The number of records whose value gets none.
     """
 
     admission: Admission
     records: int
 
     def message(self, spec: TopicTable) -> str:
-        """Return what becomes of the records whose values have no table; empty if there are none."""
+        """Return a warning about records whose value gets no table; empty if there are none."""
         refused = self.admission.refused
         if not self.records:
             return ""
@@ -271,14 +269,14 @@ class NewValues:
 
 
 def with_known(context: Context, state: TableState | None) -> Context:
-    """Return what a run works with, knowing the tables that values have."""
+    """Return the context with the tables of values that a table's properties record."""
     if context.spec.route_by is None:
         return context
     return replace(context, spec=knowing(context.spec, state.table.properties if state else {}))
 
 
 def new_values(context: Context, routed_records: DataFrame, names: SchemaNames) -> NewValues | None:
-    """Return what a commit's records have of values without a table; None if they have none."""
+    """Return the values of a commit's records that have no table yet; None if there are none."""
     spec = context.spec
     if spec.route_by is None:
         return None
@@ -303,11 +301,11 @@ def new_tables_plan(state: TableState, todo: Plan) -> Plan:
 
 
 def _is_free(context: Context, table: TopicTable) -> bool:
-    """Return whether the catalog has no table of others by the names of a table to be."""
+    """Return whether the catalog has no foreign table with the names of a new table."""
     catalog = context.connections.catalog
     own = catalog.table(table.identifier)
     if own is not None:
-        # The topic's own table may have been made again since, and has forgotten.
+        # The own table may have been recreated, without its properties.
         position = state_of(table, own).position
         return position is not None and position.identity.topic == context.spec.topic
     return all(catalog.table(each) is None for each in table.identifiers)

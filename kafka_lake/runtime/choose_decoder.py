@@ -93,8 +93,7 @@ def fetch_of(spec: TopicTable, connections: Connections, part: Part, format_: Fo
 
 def rules_of(spec: TopicTable) -> Rules:
     """Return how JSON values are read, by the topic's settings."""
-    exact = spec.timestamp_precision == "exact"
-    return Rules(timestamp_unit=spec.timestamp_unit, exact_times=exact, max_columns=spec.max_columns)
+    return Rules(timestamp_unit=spec.timestamp_unit, max_columns=spec.max_columns)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What a commit did, in numbers, and what its checks found."""
+"""A published commit: its figures and the results of its checks."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -11,15 +11,15 @@ from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.spec.rule import RULE_CHECK
 
 CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
-# The others tell what happened, and don't keep a commit from being published.
+# `data_loss` reports, and doesn't prevent a publication.
 GATES = frozenset(CHECKS) - {"data_loss"}
 NOT_KEPT = "not kept"
-"""What a note says of a column that lacks something of the records' values."""
+"""The note of a column that doesn't keep all of the records' values."""
 
 
 @dataclass(frozen=True)
 class ColumnNote:
-    """One line about a column: what was done to it, or was not, and why."""
+    """A change of a column, or a change that was not made and the reason."""
 
     column: str
     what: str
@@ -30,14 +30,14 @@ class ColumnNote:
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one gate.
+    """The result of a check.
 
     Args:
-        check: Its name: one of `CHECKS`, or a rule's.
-        problems: What is wrong, where, and how much; empty if all is well.
-        facts: Figures that the check's page shows.
-        changes: What happened to columns, as a table: column, what, before, after, why.
-        warns: Whether a problem is to be seen only, and the commit is published.
+        check: The check's name: one of `CHECKS`, or a rule's.
+        problems: Problems with place and count; empty if the check passed.
+        facts: Figures for the check's page.
+        changes: Changes of columns.
+        warns: Whether a problem is only a warning, and the commit is published.
     """
 
     check: str
@@ -48,7 +48,7 @@ class Finding:
 
     @property
     def is_rule(self) -> bool:
-        """Return whether it is about one of the topic's rules."""
+        """Return whether the check is one of the topic's rules."""
         return self.check.startswith(RULE_CHECK)
 
     @property
@@ -58,7 +58,7 @@ class Finding:
 
     @property
     def refuses(self) -> bool:
-        """Return whether a commit must not be published because of this."""
+        """Return whether the result prevents the publication."""
         return not self.passed and not self.warns and (self.check in GATES or self.is_rule)
 
 
@@ -69,10 +69,10 @@ RULES_REMEDY = (
 
 
 def rule_finding(result: RuleResult) -> Finding:
-    """Return the finding of a rule's check.
+    """Return the check result of a rule.
 
-    A rule that made dead letters of a few rows has passed: the table keeps it. The figures tell of those rows. One that
-    is about a column which the table doesn't have warns: it may be a slip of the pen.
+    A rule passes if the rows that break it became dead letters: the figures show them. A rule about a column that the
+    table doesn't have warns, since the name may be misspelled.
     """
     rule, facts = result.rule, _facts(result)
     unknown: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ def _facts(result: RuleResult) -> dict[str, object]:
     rule = result.rule
     facts: dict[str, object] = {"rule": rule.said, "on_failure": rule.on_failure}
     if rule.kind == "volume":
-        facts |= result.volume.facts if result.volume is not None else {"asked": "of commits that append"}
+        facts |= result.volume.facts if result.volume is not None else {"checked": "in commits that append"}
     elif rule.kind == "check":
         facts |= {"rows": result.evaluated, **(result.checked.facts if result.checked is not None else {})}
     elif rule.kind == "row_count":
@@ -137,19 +137,18 @@ class Commit:
     """One published snapshot.
 
     Args:
-        ranges: The offsets that it holds.
-        after: The position that it carries.
-        rows_by_partition: Rows per Kafka partition; empty without metadata columns.
-        kind: What the commit was for, as in `Plan.kind`.
+        ranges: The offsets read.
+        after: The position in the snapshot.
+        rows_by_partition: Rows by Kafka partition; empty without a metadata column.
+        kind: As in `Plan.kind`.
         classes: The dead letters by class.
-        waited: How long its records had waited when it was published; None if none has a time, or all were there
-            before.
-        published_at: When readers could see it, in seconds since the epoch; None if unknown.
-        bytes_read: Of the keys, values and headers of the records.
-        elsewhere: Records of the offsets that are not this table's.
-        ignored: Records that no route took, and no table has.
-        without_table: Records whose value has no table, and that no other table takes.
-        untimed: Records read whose Kafka timestamp is null in the table, since it is out of range.
+        waited: The age of the records at publication; None if no record has a timestamp, or for a replay.
+        published_at: When readers could see the commit, in seconds since the epoch; None if unknown.
+        bytes_read: Bytes of keys, values and headers.
+        elsewhere: Records that are not this table's.
+        ignored: Records that no table takes, with ``unmatched: ignore``.
+        without_table: Records whose value has no table.
+        untimed: Records whose Kafka timestamp is out of range, and null in the table.
         decoded_singly: Records that were decoded one by one, which is slower.
     """
 
@@ -177,16 +176,16 @@ class Commit:
 
     @property
     def topic(self) -> str:
-        """Return the name of the topic that it is of."""
+        """Return the topic's name."""
         return self.after.identity.topic
 
     @property
     def invisible(self) -> int:
-        """Return how many of the offsets had no record: aborted, transaction markers, compacted away."""
+        """Return the number of offsets without a record: aborted, transaction markers, compacted."""
         return max(0, sum(len(r) for r in self.ranges) - self.records - self.elsewhere)
 
-    def told(self) -> list[Finding]:
-        """Return what the gates found, with the commit's time and snapshot on what happened to columns."""
+    def stamped_findings(self) -> list[Finding]:
+        """Return the check results, with the commit's time and snapshot in the notes about columns."""
         when = "" if self.published_at is None else moment(datetime.fromtimestamp(self.published_at, UTC))
         stamp = {"when": when, "snapshot": str(self.snapshot)}
         return [
@@ -197,7 +196,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class PublishedNote(ColumnNote):
-    """One line about a column, and by which commit it came.
+    """A change of a column, with its commit.
 
     Args:
         when: When the commit was published, ISO 8601; empty if unknown.
@@ -209,13 +208,13 @@ class PublishedNote(ColumnNote):
 
 
 def moment(at: datetime) -> str:
-    """Return a time as notes about columns have it: ISO 8601, to the second."""
+    """Return a time in ISO 8601, to the second."""
     return at.isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
 class Waited:
-    """How old records were at the moment when readers could see them, by the records' Kafka timestamps.
+    """The age of records when readers could see them, by their Kafka timestamps.
 
     Args:
         oldest: Age of the oldest, in seconds.
@@ -226,5 +225,5 @@ class Waited:
     newest: float
 
     def merged(self, other: "Waited") -> "Waited":
-        """Return what holds for the records of both."""
+        """Return the ages of both sets of records together."""
         return Waited(max(self.oldest, other.oldest), min(self.newest, other.newest))

@@ -1,4 +1,4 @@
-"""What a run works with: its topic, what it is connected to, its callbacks, its patience. One frozen context."""
+"""The context of a run: settings, connections, callbacks and retries."""
 
 import logging
 import math
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LONGEST_SHORT_PAUSE = 2.0
-"""Seconds that a run waits at most before it tries to be faster than others again."""
+"""Most seconds before a refused publication is tried again."""
 
 
 class StoppedError(Exception):
@@ -37,15 +37,12 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often, and how patiently.
-
-    Pauses are random between zero and a bound that doubles with each attempt ("full jitter"), so that runs which were
-    thrown back together don't come back together.
+    """Retries with exponential backoff and full jitter.
 
     Args:
-        attempts: How many in all, the first one included; 1 for no retry.
-        initial_seconds: The bound of the first pause.
-        max_seconds: What the bound never exceeds.
+        attempts: The number of attempts, the first one included; 1 for no retry.
+        initial_seconds: The upper bound of the first pause, which doubles with each attempt.
+        max_seconds: The largest bound.
 
     Raises:
         ConfigurationError: If there would be no attempt, or a pause is negative, endless, or begins above its maximum.
@@ -74,10 +71,10 @@ def call(
     sleep: Callable[[float], None] = time.sleep,
     passes: Callable[[BaseException], bool] = is_transient,
 ) -> T:
-    """Call a function, and again after errors that may be gone by then.
+    """Call a function, and retry after temporary errors.
 
     Raises:
-        Exception: Whatever the function raised at the last attempt, or at any attempt if it isn't transient.
+        Exception: The function's error at the last attempt, or a lasting error at any attempt.
     """
 
     def announce(state: tenacity.RetryCallState) -> None:
@@ -99,7 +96,7 @@ def call(
 
 
 def short_pauses(policy: RetryPolicy) -> tenacity.wait.wait_base:
-    """Return random pauses between attempts, so that two writers do not keep the same pace."""
+    """Return random short pauses between attempts, so that two writers don't collide again and again."""
     return tenacity.wait_random_exponential(policy.initial_seconds, min(policy.max_seconds, LONGEST_SHORT_PAUSE))
 
 
@@ -140,7 +137,7 @@ log = logging.getLogger(__name__)
 
 
 def ignore(*_: Any) -> None:
-    """Do nothing: what those give who don't listen."""
+    """Do nothing: the default callback."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +145,9 @@ class Observer:
     """Progress callbacks. An exception in a callback fails the run.
 
     Args:
-        step_done: Called with the name of each step that has been done.
-        on_commit: Called after each published commit with it and its plan.
-        warn: Gets a line for whatever a person reading the run's log should know: retries, refusals, rebuilt positions.
+        step_done: Called with the name of each finished step.
+        on_commit: Called with each published commit and its plan.
+        warn: Called with each line of warning: retries, refused publications, recovered positions.
     """
 
     step_done: Callable[[str], None] = ignore
@@ -163,14 +160,12 @@ class Connections:
     """The three systems of one run.
 
     Args:
-        cluster: Tells what the topic holds.
         kafka_options: Connection and security as options of Spark's Kafka source.
-        spark: Gives the session; the first call may start it, so it isn't called before there is work.
-        retry: How often and how patiently transient errors of the three are met with another attempt.
-        registry: Tells what a schema id means; None where no registry is configured.
-        frames: Computes what names the records of Spark's frames.
-        record_sizes: Tells how large records are in equal parts of ranges of a topic, how many of which is its last
-            argument.
+        spark: Returns the session. The first call may start Spark, so it isn't called before there is work.
+        retry: The retries of temporary errors.
+        registry: None if no schema registry is configured.
+        frames: Queries for the keys of records in Spark's frames.
+        record_sizes: Samples the size of records at a number of places in ranges of a topic.
     """
 
     cluster: KafkaCluster
@@ -185,16 +180,15 @@ class Connections:
 
 @dataclass(frozen=True)
 class Context:
-    """What a run works with.
+    """The context of a run.
 
     Args:
         spec: The topic and its table.
-        connections: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
-        run_id: Goes into branch names, snapshot summaries and dead letters.
-        sleep: Pauses between attempts, for that many seconds; what it raises ends the run.
-        decoding: Makes columns, rows and dead letters of the records.
+        run_id: Part of branch names, snapshot summaries and dead letters.
+        sleep: Pauses for a number of seconds between attempts; its exception ends the run.
+        decoding: Decodes and writes records.
         timings: Seconds of the next commit's steps so far.
-        begins: Where the table begins if it has no position, by partition; what it lacks is where the settings say.
+        begins: Start offsets of a table without a position, by partition; they override `starting_offsets`.
     """
 
     spec: TopicTable
@@ -207,11 +201,11 @@ class Context:
     begins: Mapping[int, int] = field(default_factory=dict)
 
     def with_retries(self, function: Callable[[], T], passes: Callable[[BaseException], bool] = is_transient) -> T:
-        """Call a function, and again after errors that may be gone by then; `retry.call` says more."""
+        """Call a function, and retry after temporary errors, by the connections' policy."""
         connections, what = self.connections, f"Topic {self.spec.topic}"
         return call(connections.retry, self.observer.warn, what, function, sleep=self.sleep, passes=passes)
 
     @property
     def table_name(self) -> str:
-        """Return the table's name as messages have it."""
+        """Return the table's name for messages."""
         return ".".join(self.spec.identifier)

@@ -1,4 +1,4 @@
-"""The records of a commit that became no row, by kind of reason: plain data."""
+"""The dead letters of a commit by error class."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,14 +10,14 @@ from kafka_lake.spec.topic_table import TopicTable
 
 @dataclass(frozen=True)
 class DeadLetterClass:
-    """The records of one commit that didn't decode for one kind of reason.
+    """The dead letters of a commit with one error class, and a sample.
 
     Args:
         partition: Kafka partition of the sample.
         offset: Offset of the sample, the first of its class in that partition.
-        message: What was wrong with it, which may quote its value; empty where samples are not to be shown.
-        value: The beginning of its value, as text; likewise.
-        topic: The sample's topic, once `shown` has named it.
+        message: The sample's error, which may quote its value; empty after redaction.
+        value: The beginning of the sample's value, as text; empty after redaction.
+        topic: The sample's topic; set by `shown`.
     """
 
     name: str
@@ -30,15 +30,15 @@ class DeadLetterClass:
 
     @property
     def place(self) -> str:
-        """Return where the sample is."""
+        """Return the sample's partition and offset."""
         return f"{place(self.topic, self.partition)} offset {self.offset}"
 
     def shown(self, spec: TopicTable) -> "DeadLetterClass":
-        """Return what a topic's settings let out of its dead-letter table: into logs, errors and Dagster's pages."""
+        """Return the class redacted by the topic's settings, for logs, errors and Dagster's pages."""
         message, value = (quoted(text, spec.samples, spec.mask) for text in (self.message, self.value))
         return replace(self, message=message, value=value, topic=spec.topic)
 
 
 def most_frequent_first(classes: Iterable[DeadLetterClass]) -> tuple[DeadLetterClass, ...]:
-    """Return classes in the order in which they are shown."""
+    """Return classes by descending count."""
     return tuple(sorted(classes, key=lambda each: (-each.count, each.name)))

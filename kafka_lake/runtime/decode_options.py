@@ -1,7 +1,4 @@
-"""What a topic's records become: the columns of its table, its rows, and the dead letters.
-
-`Decoding` is a port: stage calls it, and is tested without formats, schemas and Spark's expressions.
-"""
+"""The interface between staging and decoding: `Decoding` is implemented by Spark, and simulated in model tests."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -46,13 +43,13 @@ class SchemaPlan:
 
 @dataclass(frozen=True)
 class Batch:
-    """Records on their way into a table.
+    """Records to decode and write.
 
     Args:
-        state: The table with the columns that the batch needs.
-        decoder: Knows what they look like.
+        state: The table, with the columns that the batch needs.
+        decoder: The decoder of the records.
         target: The columns to decode into.
-        refused: Records that become no row although they decode; None if there are none.
+        refused: Records that rules refuse; None if there are none.
         may_stop: Whether to stop early when records show columns that the table lacks.
     """
 
@@ -69,16 +66,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Written:
-    """What a batch became: data files, in no snapshot yet.
+    """The written data files of a batch, in no snapshot yet.
 
     Args:
-        files: Iceberg's descriptions of them.
+        files: Iceberg's descriptions of the files.
         counts: The batch's metrics, as `batch_metrics` and the decoder name them.
         with_errors: Gives the records with ``error_class`` and ``error_message``, or only those that failed, lazy.
         spans: The rows by task and Kafka partition; None if only a scan can count them.
-        rules: What rules of single rows found while the rows were written; None if none was asked.
+        rules: Results of the rules of single rows; None if there are none.
         classes: The failed records by class; None if they haven't been counted by class.
-        properties: Snapshot properties that describe it.
+        properties: Snapshot properties of the batch.
         has_stopped: Whether records are missing, since others showed columns that the table lacks.
     """
 
@@ -92,7 +89,7 @@ class Written:
     has_stopped: bool = False
 
     def delete_files(self, table: Table) -> None:
-        """Delete the files, which no snapshot is to have. Never raises: what stays is no part of the table."""
+        """Delete the files. Never raises: a file that stays is not part of the table."""
         for file in self.files:
             with suppress(Exception):
                 table.io.delete(file.file_path)
@@ -103,8 +100,8 @@ class Decoded:
     """A batch of records, decoded.
 
     Args:
-        rows: Those of the table, lazy.
-        counts: Gives the batch's metrics, once the rows have been written.
+        rows: The rows, lazy.
+        counts: Returns the batch's metrics, after the rows have been written.
         with_errors: Returns the records with ``error_class`` and ``error_message``, lazy.
     """
 
@@ -114,13 +111,13 @@ class Decoded:
 
 
 class Decoding(Protocol):
-    """What records become."""
+    """Decodes and writes records."""
 
     def decoder(self, spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
-        """Return the decoder of a topic's records; `decoder_of` says more."""
+        """Return the decoder of a topic's records."""
 
     def unreadable(self, spec: TopicTable, message: str, error_class: str = UNDECODABLE) -> Decoder:
-        """Return the decoder that makes a dead letter of every record."""
+        """Return the decoder that makes every record a dead letter."""
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
         """Create the topic's table; `kafka_lake.writers.schema_changes.create_table` says more."""
@@ -128,23 +125,20 @@ class Decoding(Protocol):
     def evolve_table(
         self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame
     ) -> tuple[SchemaPlan, tuple[Change, ...]]:
-        """Give the table the columns that its rows need.
-
-        Args:
-            decoder: Knows what the records look like.
+        """Add the columns that the rows need.
 
         Returns:
-            The columns to decode into; and what the policy leaves out of the table.
+            The columns to decode into, and the changes that the policy leaves out.
 
         Raises:
             SchemaRefusedError: If Iceberg or the policy forbids what the records need. The table is as it was.
         """
 
     def write(self, batch: Batch, held: ExitStack) -> Written:
-        """Decode records and write the rows of a table that is appended to, to data files that are in no snapshot yet.
+        """Decode records and write the rows of an append to data files, in no snapshot yet.
 
         Args:
-            held: Gets callbacks by which Spark drops what it caches.
+            held: Gets callbacks that drop what Spark caches.
 
         Raises:
             TableError: If the table's files can't be written.

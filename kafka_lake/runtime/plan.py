@@ -1,4 +1,4 @@
-"""What one commit reads, and the position that it leaves behind."""
+"""The plan of a commit: the offsets to read, and the position after it."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -11,8 +11,8 @@ class Share:
     """Counts of a plan's records, for one of several tables of a topic.
 
     Args:
-        records: How many of the plan's records the table gets.
-        elsewhere: How many go to other tables, or to none.
+        records: Records of the table.
+        elsewhere: Records of other tables, or of none.
     """
 
     records: int
@@ -21,24 +21,24 @@ class Share:
 
 @dataclass(frozen=True)
 class Plan:
-    """One commit to be: what to read, and the position that its snapshot will carry.
+    """The plan of a commit.
 
     Args:
         ranges: Offsets to read, ascending by partition; empty ranges in plans that only move the position.
-        after: The position once they are in the table, with every partition of the topic.
-        remaining: Offsets that are left for later commits of this run.
-        kind: ``append`` goes on at the table's position; ``replace`` swaps rows that the table has for what Kafka has
-            now; ``reset`` moves the position; ``dead_letter_replay`` adds rows of dead letters; ``adopt`` sets the
-            position of a table that another writer has filled.
-        deletes: Offsets whose rows leave the table in the same commit.
-        keep_missing: In a replacement, keep rows whose records Kafka no longer has, instead of refusing.
-        losses: What this commit gives up for lost.
-        undecodable: Why the records of this commit become dead letters without being decoded; None for all others.
-        adopted_from: Who has filled an adopted table, and how many rows it has; None for all others.
-        share: What of the records is for the table; None for all of them.
-        by_client: Whether this process reads the records, since Spark's Kafka source fails at one of them.
-        one_by_one: Whether no record beyond a range may be expanded in memory, so that records are polled singly.
-        record_bytes: Bytes of the largest records, as far as some have been looked at; 0 if none has.
+        after: The position in the snapshot, with every partition of the topic.
+        remaining: Offsets left for later commits of this run.
+        kind: ``append`` continues at the table's position; ``replace`` replaces rows of some offsets; ``reset`` sets
+            the position; ``dead_letter_replay`` adds rows of dead letters; ``adopt`` sets the position of a table that
+            another writer has filled.
+        deletes: Offsets whose rows the commit deletes.
+        keep_missing: Whether a replacement keeps rows whose records Kafka no longer has.
+        losses: Offsets that are recorded as lost.
+        undecodable: The error with which the records become dead letters undecoded; None to decode them.
+        adopted_from: The writer of an adopted table and its number of rows; None otherwise.
+        share: The counts for one of several tables; None if all records are the table's.
+        by_client: Whether this process reads the records, since Spark's Kafka source can't read one of them.
+        one_by_one: Whether records are polled singly, so that none behind a range is in memory.
+        record_bytes: Bytes of the largest sampled record; 0 if none was sampled.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -57,46 +57,45 @@ class Plan:
 
     @property
     def records_at_most(self) -> int:
-        """Return how many records the ranges can hold; gaps make it fewer."""
+        """Return the number of offsets, an upper bound of the records."""
         return sum(len(r) for r in self.ranges)
 
     @property
     def topic(self) -> str:
-        """Return the name of the topic that it reads."""
+        """Return the topic's name."""
         return self.after.identity.topic
 
     @property
     def named_losses(self) -> tuple[Loss, ...]:
-        """Return what it gives up for lost, with the topic's name."""
-        return tuple(replace(each, topic=self.topic) for each in self.losses)
+        """Return the losses with the topic's name."""
+        return tuple(replace(loss, topic=self.topic) for loss in self.losses)
 
     @property
     def elsewhere(self) -> int:
-        """Return how many of the records are for other tables, or for none."""
+        """Return the number of records of other tables, or of none."""
         return self.share.elsewhere if self.share else 0
 
 
 def chunk(ranges: tuple[OffsetRange, ...], max_records: int) -> tuple[OffsetRange, ...]:
-    """Return the first part of a backlog, at most `max_records` offsets, fair to all partitions, none empty.
+    """Return the first part of a backlog: at most ``max_records`` offsets, without empty ranges.
 
-    Small backlogs of partitions are taken whole; what that leaves is shared evenly among the long ones.
+    Short ranges are taken as a whole, and the long ones share the rest evenly.
 
     >>> chunk((OffsetRange(0, 0, 100), OffsetRange(1, 7, 10)), 50)
     (OffsetRange(partition=0, start=0, end=47), OffsetRange(partition=1, start=7, end=10))
     """
-    waiting = sorted((r for r in ranges if len(r)), key=len)
-    left = max(1, max_records)
-    taken = []
-    for index, each in enumerate(waiting):
-        share = min(len(each), -(-left // (len(waiting) - index)))
-        if share:
-            taken.append(OffsetRange(each.partition, each.start, each.start + share))
-        left -= share
+    by_length = sorted((r for r in ranges if len(r)), key=len)
+    left, taken = max(1, max_records), []
+    for index, r in enumerate(by_length):
+        count = min(len(r), -(-left // (len(by_length) - index)))
+        if count:
+            taken.append(OffsetRange(r.partition, r.start, r.start + count))
+        left -= count
     return tuple(sorted(taken))
 
 
 def can_be_parted(plan: Plan) -> bool:
-    """Return whether a commit reads records that can be committed in parts."""
+    """Return whether a plan can be committed in parts."""
     return plan.kind in ("append", "replace") and plan.records_at_most > 0 and plan.undecodable is None
 
 
@@ -115,5 +114,5 @@ def part(plan: Plan, ranges: tuple[OffsetRange, ...]) -> Plan:
 
 
 def position_only(position: Position) -> Plan:
-    """Return the commit that holds a position and nothing else."""
+    """Return the plan of a commit that only has a position."""
     return Plan(tuple(OffsetRange(p, o, o) for p, o in sorted(position.offsets.items())), position, 0)

@@ -1,4 +1,4 @@
-"""The rows of a table at some snapshot, and the column by which they name their records."""
+"""A table's rows at a snapshot, and the metadata column with the keys of their records."""
 
 from typing import Any
 
@@ -24,16 +24,20 @@ def added_between(spark: Any, name: str, before: int, snapshot: int) -> DataFram
 
 
 def metadata_column_of(spec: TopicTable) -> str:
-    """Return the column whose fields name the record of a row."""
+    """Return the metadata column.
+
+    Raises:
+        ConfigurationError: If the table has none.
+    """
     if spec.metadata_column is None:
         raise ConfigurationError(
-            f"Topic {spec.topic}: without a metadata column the rows of table {'.'.join(spec.identifier)} don't tell "
-            "which records they were.",
+            f"Topic {spec.topic}: without a metadata column the rows of table {'.'.join(spec.identifier)} don't have "
+            "the keys of their records.",
             "Rows can be replaced and moved in tables with a metadata_column only.",
         )
     return spec.metadata_column
 
 
 def state_of(spec: TopicTable, table: Table) -> TableState:
-    """Return head and position of a table, by what one load of its metadata says."""
+    """Return the head and the position of a loaded table."""
     return read_state(table, spec.topic, spec.topics)

@@ -92,7 +92,6 @@ BY_SCHEMA: tuple[Format, ...] = ("avro", "protobuf", "json_schema")
 REGISTERED: tuple[Format, ...] = (*BY_SCHEMA, "confluent")
 """Formats whose schema a registry has."""
 TimestampUnit = Literal["s", "ms", "us", "ns"]
-TimestampPrecision = Literal["micros", "exact"]
 WriteMode = Literal["append", "upsert", "history"]
 Envelope = Literal["none", "debezium", "maxwell", "canal"]
 ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType(
@@ -169,7 +168,6 @@ class TopicTable:
     except_columns: tuple[str, ...] = ()
     max_columns: int = Field(default=1000, ge=1)
     timestamp_unit: TimestampUnit | None = None
-    timestamp_precision: TimestampPrecision = "micros"
     write: WriteMode = "append"
     key: tuple[str, ...] = ()
     order_by: tuple[str, ...] = ()

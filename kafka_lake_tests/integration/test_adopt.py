@@ -311,7 +311,7 @@ def test_a_table_that_moves_before_the_commit_is_not_taken_over(
         if step == "audited":
             view(spec).table.append(pa.Table.from_pylist([row], schema=COLUMNS))
 
-    with pytest.raises(AdoptionRefusedError, match="has gone on meanwhile: main was at snapshot"):
+    with pytest.raises(AdoptionRefusedError, match="has committed meanwhile: main was at snapshot"):
         adopt(spec, connections(), "run-1", found, source, observer=Observer(step_done=append))
     assert view(spec).position() == {}
     view(spec).assert_no_branches()

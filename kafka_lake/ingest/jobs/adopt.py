@@ -1,4 +1,4 @@
-"""Adopt: the position of a table that another writer has filled is written, in a commit of its own."""
+"""Adopt: write the position of a table that another writer has filled, in a commit of its own."""
 
 from pyspark.sql import types as T
 
@@ -22,7 +22,7 @@ class Adopt(Job):
     """Writes the position of a table that another writer has filled, if nothing has changed since it was planned.
 
     Args:
-        source: Where its offsets come from: asked once more, just before the commit.
+        source: The source of its offsets, which is read again just before the commit.
     """
 
     position_required = False
@@ -35,10 +35,10 @@ class Adopt(Job):
         self._done = False
 
     def prepare(self, topic: TopicEnds) -> None:
-        """Give the table what it needs beside the commit, if nothing has changed.
+        """Add the metadata column and note the position, if nothing has changed.
 
         Raises:
-            AdoptionRefusedError: If the other writer has gone on since.
+            AdoptionRefusedError: If the other writer has committed since.
             KafkaLakeError: As `plan_adoption`.
         """
         context, agreed = self.context, self._agreed
@@ -48,10 +48,10 @@ class Adopt(Job):
         prepare_table(context.spec, context.connections, agreed.position)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the commit that holds the position; None once it is made.
+        """Return the commit that has the position; None once it is made.
 
         Raises:
-            AdoptionRefusedError: If somebody has committed to the table since it was planned.
+            AdoptionRefusedError: If another writer has committed to the table since the adoption was planned.
         """
         agreed = self._agreed
         if self._done:
@@ -62,21 +62,20 @@ class Adopt(Job):
         return Plan(stay.ranges, stay.after, 0, "adopt", adopted_from=(agreed.source, agreed.rows))
 
     def committed(self, commit: Commit, todo: Plan) -> None:
-        """There is one commit, and no more."""
+        """Finish after one commit."""
         self._done = True
 
     def _moved(self, what: str) -> AdoptionRefusedError:
         return AdoptionRefusedError(
-            f"Table {self.context.table_name}: the other writer has gone on meanwhile: {what}.",
+            f"Table {self.context.table_name}: the other writer has committed meanwhile: {what}.",
             "Nothing was committed. Stop it, and try again.",
         )
 
 
 def prepare_table(spec: TopicTable, connections: Connections, position: Position) -> None:
-    """Add the metadata column if the table lacks it, and note the position among its properties.
+    """Add the metadata column if it is missing, and note the position in the table's properties.
 
-    The note stays when snapshots expire: rows before it don't name their records, so they must never be read again.
-    Nothing of it concerns readers, nor a table whose position isn't written afterwards.
+    The note outlives snapshots: records before it must never be read again, since their rows can't be identified.
 
     Raises:
         TableError: If the table is gone.
@@ -88,6 +87,6 @@ def prepare_table(spec: TopicTable, connections: Connections, position: Position
         transaction.set_properties({ADOPTED_AT: position.to_json()})
     if spec.metadata_column is None:
         return
-    # Whatever evolution: says: who takes a table over wants its rows told apart.
+    # Regardless of the evolution policy: new rows must be identified.
     target = schema_of(to_arrow_schema(T.StructType([T.StructField(spec.metadata_column, METADATA)])))
     apply_changes(table, target, needed_changes(table.schema(), target))

@@ -1,4 +1,4 @@
-"""Dead-letter replay: dead letters are decoded a second time, and those that now fit become rows."""
+"""Dead-letter replay: dead letters are decoded again, and those that fit become rows."""
 
 from dataclasses import dataclass
 
@@ -25,12 +25,12 @@ from kafka_lake.writers.staged import Staged
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of dead letters that were decoded again.
+    """The result of a dead-letter replay.
 
     Args:
-        report: The run's report: ``records`` were examined, ``rows`` moved into the table.
-        moved: Letters that are rows now.
-        remaining: Letters that still don't fit, with their new reasons.
+        report: The run's report: ``records`` were decoded, ``rows`` moved into the table.
+        moved: Dead letters that are rows now.
+        remaining: Dead letters that still don't fit, with their new reasons.
     """
 
     report: RunReport
@@ -39,16 +39,16 @@ class Replayed:
 
 
 class DeadLetterReplay(Job):
-    """Decodes dead letters again with today's schema and transform, and appends those that now fit.
+    """Decodes dead letters again with the current schema and transform, and appends those that fit.
 
-    They are appended in the order of their offsets. The table is published first; they are taken out of their own
-    table after that, by this run or, if it dies, by the next run of whatever kind (see `reconcile`).
+    The rows are published first. After that, the dead letters are removed from their table: by this run or, if it is
+    killed, by the next run of any kind (see `reconcile`).
 
     Args:
         where: SQL condition on the columns of the dead-letter table; None for all.
 
     Raises:
-        ConfigurationError: If there is no metadata column to tell rows by.
+        ConfigurationError: If there is no metadata column.
     """
 
     def __init__(self, context: Context, where: str | None) -> None:
@@ -60,10 +60,10 @@ class DeadLetterReplay(Job):
         self._records: DataFrame | None = None
 
     def prepare(self, topic: TopicEnds) -> None:
-        """Refuse a condition that isn't one, and finish what a run before began.
+        """Check the condition, and finish the reconciliation of an earlier run.
 
         Raises:
-            ConfigurationError: If the condition isn't understood.
+            ConfigurationError: If the condition is invalid.
         """
         context, where = self.context, self._where
         dead_letters = _dead_letters(context)
@@ -72,7 +72,7 @@ class DeadLetterReplay(Job):
         _chosen(context, where, dead_letters)
 
         def finish() -> int:
-            # Metadata may have been expired that would tell of an unfinished one: look at the data.
+            # The snapshot that shows an unfinished reconciliation may have expired: compare the data.
             among = _dead_letters(context) if where else None
             near = _chosen(context, where, among) if among else None
             return reconcile(context, forced=True, among=near)
@@ -80,10 +80,10 @@ class DeadLetterReplay(Job):
         context.with_retries(finish)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the commit that brings the dead letters; None once it is done, or if there are none.
+        """Return the commit that appends the dead letters; None once it is done, or if there are none.
 
         Raises:
-            TableError: If there is no table yet.
+            TableError: If the table doesn't exist.
         """
         dead_letters = _dead_letters(self.context)
         if self._done or dead_letters is None:
@@ -91,7 +91,7 @@ class DeadLetterReplay(Job):
         found = existing(self.context, state)
         self._spec = with_known(self.context, found).spec
         assert found.position is not None, "existing has looked"
-        # The dead letters are read after the table: what others made rows of by then is to be reconciled, or gone.
+        # The dead letters are read after the table, so those that another run has moved are pending or removed.
         if pending_reconciliation(found, dead_letters):
             raise PublishRefusedError(
                 f"Another run moves dead letters of topic {self.context.spec.topic} into the table."
@@ -100,21 +100,20 @@ class DeadLetterReplay(Job):
         return Plan((), found.position, 0, "dead_letter_replay")
 
     def records(self, todo: Plan, reader: TableReader | None) -> Records | None:
-        """Return the chosen dead letters, all of which are the table's."""
+        """Return the chosen dead letters; all are this table's."""
         return Records(todo, self.read(todo))
 
     def read(self, todo: Plan) -> DataFrame:
         """Return the chosen dead letters as the records that they were."""
         assert self._records is not None, "there is a plan"
-        # Another route's table tells of none.
         spec, records = self._spec, self.context.decoding.records(self._records)
         if spec.has_routes:
-            # A record that a route takes by now is for another table, which a replay of its offsets gives it to.
+            # Records that are another table's by now stay dead letters; a replay of their offsets routes them.
             records = records_of(records, spec, spec, self.context.connections)
         return records.coalesce(1).sortWithinPartitions("partition", "offset")
 
     def published(self, staged: Staged) -> None:
-        """Take the dead letters out that are rows now; if that fails, the next run does it."""
+        """Remove the dead letters that are rows now; if that fails, the next run does it."""
         self._done = True
         context = self.context
         try:
@@ -122,7 +121,7 @@ class DeadLetterReplay(Job):
             reconcile(context, relabelled=staged.failed_rows, merged=merged)
         except Exception as error:
             context.observer.warn(
-                f"Topic {context.spec.topic}: the letters that were moved will be taken out by the next "
+                f"Topic {context.spec.topic}: the moved dead letters will be removed by the next "
                 f"{'replay of them' if self._spec.is_keyed else 'run'}: {error}"
             )
 
@@ -146,6 +145,6 @@ def _chosen(context: Context, where: str | None, dead_letters: TableState) -> Da
     except AnalysisException as error:
         reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
         raise ConfigurationError(f"{about}: {reason}.", remedy) from error
-    # Letters of older topics of the name are meant, too; those of the table's other topics are not.
+    # Dead letters of an earlier topic of this name are included, those of the table's other topics aren't.
     several = spec.topics or dead_letters.others
     return connections.frames.of_topic(chosen, spec.topic) if several else chosen

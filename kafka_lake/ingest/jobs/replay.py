@@ -1,4 +1,4 @@
-"""Replay and reset: parts of a topic are read again, or its position is set; the table's rows of them are replaced."""
+"""Replay, which reads a part of a topic again and replaces its rows; and reset, which sets the table's position."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from kafka_lake.runtime.record_keys import at_version, metadata_column_of
 
 @dataclass(frozen=True)
 class Extent:
-    """Which part of a topic is to be read again.
+    """The part of a topic that a replay reads.
 
     Args:
         start: ``earliest``, an offset, an ISO 8601 time, or offsets by partition as in ``0:17,1:4``; inclusive.
@@ -36,38 +36,38 @@ class Extent:
 
 
 class Replay(Job):
-    """Reads a part of the topic again and swaps the table's rows of it for what today's schema and transform give.
+    """Reads a part of the topic again, and replaces the table's rows of it.
 
     Args:
-        extent: What to read again; more than ``max_records_per_commit`` becomes several commits.
+        extent: More than ``max_records_per_commit`` becomes several commits.
 
     Raises:
-        ConfigurationError: If the table has no metadata column to tell rows by.
+        ConfigurationError: If the table has no metadata column.
     """
 
     def __init__(self, context: Context, extent: Extent) -> None:
         super().__init__(context)
         metadata_column_of(context.spec)
         self._extent = extent
-        self._asked: list[OffsetRange] = []
+        self._ranges: list[OffsetRange] = []
         self._reached: dict[int, int] = {}
 
     def prepare(self, topic: TopicEnds) -> None:
-        """Find out which offsets are meant.
+        """Resolve the offsets.
 
         Raises:
-            ConfigurationError: If the extent names partitions that the topic hasn't, or isn't understood.
+            ConfigurationError: If the topic doesn't have a partition, or an offset is invalid.
         """
-        self._asked = _ranges(self.context, self._extent, topic.now)
+        self._ranges = _ranges(self.context, self._extent, topic.now)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the next part of the extent; `Job.plan` says the rest.
+        """Return the next part of the extent.
 
         Raises:
-            DataLossError: If Kafka no longer has what the table has there, unless told to keep it; or if the log was
-                cut off or replaced.
-            TableError: If there is no table with a position yet.
-            ConfigurationError: If the extent begins before where the table was taken over from another writer.
+            DataLossError: If Kafka no longer has some of the records and ``keep_missing`` is off; or if the log was cut
+                off or replaced.
+            TableError: If the table has no position.
+            ConfigurationError: If the extent begins before the adopted position.
         """
         context, extent = self.context, self._extent
         found = existing(context, state)
@@ -75,12 +75,12 @@ class Replay(Job):
         if not self._reached and not extent.keep_missing:
             _refuse_older_rows(context, extent, topic.now, found)
         if not self._reached:
-            partitions = {r.partition for r in self._asked}
+            partitions = {r.partition for r in self._ranges}
             refuse_other_log(found.position, topic.validated(found.position, partitions), partitions)
-            refuse_adopted(adopted_position(found.table), topic.now, {r.partition: r.start for r in self._asked})
+            refuse_adopted(adopted_position(found.table), topic.now, {r.partition: r.start for r in self._ranges})
         left = [
             OffsetRange(r.partition, start, r.end)
-            for r in self._asked
+            for r in self._ranges
             if (start := max(r.start, self._reached.get(r.partition, 0))) < r.end
         ]
         plans = replacement(
@@ -93,7 +93,7 @@ class Replay(Job):
         return plans[0] if plans else None
 
     def committed(self, commit: Commit, todo: Plan) -> None:
-        """Go on behind what is done."""
+        """Continue behind the committed ranges."""
         self._reached.update({r.partition: r.end for r in todo.ranges})
 
 
@@ -112,7 +112,7 @@ def _ranges(context: Context, extent: Extent, now: Watermarks) -> list[OffsetRan
 
 
 def _refuse_older_rows(context: Context, extent: Extent, now: Watermarks, state: TableState) -> None:
-    """Refuse a start by time if the table has rows from then on that Kafka no longer has."""
+    """Refuse a start by time if the table has rows from then on whose records Kafka no longer has."""
     spec, connections = context.spec, context.connections
     if not is_time(extent.start):
         return
@@ -134,11 +134,8 @@ def _refuse_older_rows(context: Context, extent: Extent, now: Watermarks, state:
 class Reset(Job):
     """Sets the table's position.
 
-    Rows at and beyond a target before the position are removed, since they will be read again; offsets between the
-    position and a target beyond it are recorded as skipped.
-
     Args:
-        partitions: Only these Kafka partitions; None for all.
+        partitions: Kafka partitions to set; None for all.
     """
 
     position_required = False
@@ -149,18 +146,17 @@ class Reset(Job):
         self._partitions = partitions
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the commit that sets the position; None if it is there already.
+        """Return the commit that sets the position; None if the table is there.
 
         Raises:
-            TableError: If there is no table yet.
-            ConfigurationError: If a target lies outside of what the topic holds, or before where the table was taken
-                over from another writer.
+            TableError: If the table doesn't exist.
+            ConfigurationError: If the topic doesn't have a target offset, or it is before the adopted position.
         """
         spec = self.context.spec
         if state is None:
             raise TableError(
                 f"Table {self.context.table_name} of topic {spec.topic} doesn't exist yet.",
-                "Say where it begins with starting_offsets: in the topic's YAML.",
+                "Set starting_offsets: in the topic's YAML.",
             )
         targets = offsets_of(self._to, spec.topic, self.context.connections.cluster, topic.now)
         chosen = {p: o for p, o in targets.items() if self._partitions is None or p in self._partitions}
@@ -171,10 +167,10 @@ class Reset(Job):
         return None if is_there else todo
 
     def committed(self, commit: Commit, todo: Plan) -> None:
-        """Let records be read again that were too large for the engine: who names an offset wants them, or skips them.
+        """Allow records that were too large for the engine to be read again.
 
         Raises:
-            CommitFailedException: If others commit at that moment; the position is set all the same.
+            CommitFailedException: If another writer commits at that moment; the position is set all the same.
         """
         if table := self.context.connections.catalog.table(self.context.spec.identifier):
             forget(table, commit.after.identity)

@@ -35,11 +35,11 @@ def after(*commits: tuple[int, int, float]) -> Progress:
 
 
 def test_one_commit_that_does_it_all_says_nothing() -> None:
-    assert after((500, 0, 10)).told() == after().told() == after().time_left() == ""
+    assert after((500, 0, 10)).line() == after().line() == after().time_left() == ""
 
 
 def test_a_line_tells_commits_records_and_time() -> None:
-    told = after((200_000, 9_800_000, 50), (200_000, 9_600_000, 60)).told()
+    told = after((200_000, 9_800_000, 50), (200_000, 9_600_000, 60)).line()
     assert told == "2 of about 50 commits, 400 k of 10.0 M records, about 8 min left"
 
 
@@ -52,19 +52,19 @@ def test_the_start_of_a_run_is_not_taken_for_what_each_commit_takes() -> None:
 
 
 def test_a_small_first_commit_does_not_make_it_many_commits() -> None:
-    assert after((10, 1990, 5), (1000, 990, 20)).told().startswith("2 of about 3 commits, 1,010 of 2,000 records")
+    assert after((10, 1990, 5), (1000, 990, 20)).line().startswith("2 of about 3 commits, 1,010 of 2,000 records")
 
 
 def test_commits_that_came_with_new_records_make_the_whole_longer() -> None:
-    assert after((100, 900, 5), (100, 1900, 10)).told().startswith("2 of about 21 commits, 200 of 2,100 records")
+    assert after((100, 900, 5), (100, 1900, 10)).line().startswith("2 of about 21 commits, 200 of 2,100 records")
 
 
 def test_the_progress_of_another_backlog_starts_from_zero() -> None:
     caught_up = ((100, 100, 5.0), (100, 0, 10.0))
     first = after(*caught_up, (50, 100, 5000))
-    assert first.told() == "1 of about 3 commits, 50 of 150 records"
-    assert after(*caught_up, (50, 100, 5000), (50, 50, 5001)).told().endswith("about 1 s left")
-    assert after(*caught_up, (50, 0, 5000)).told() == ""
+    assert first.line() == "1 of about 3 commits, 50 of 150 records"
+    assert after(*caught_up, (50, 100, 5000), (50, 50, 5001)).line().endswith("about 1 s left")
+    assert after(*caught_up, (50, 0, 5000)).line() == ""
 
 
 def test_a_run_that_continues_logs_a_line_for_each_commit_of_a_long_backlog_and_no_other() -> None:

@@ -394,7 +394,7 @@ def test_a_volume_that_is_off_warns_with_its_band() -> None:
     assert finding.facts["band"] == "90 to 110"
     assert "0 rows in the period from 2023-11-14T21:00:00Z, and 90 to 110 are expected by the 14" in finding.problems[0]
     unasked = rule_finding(RuleResult(rule, 5, 0))
-    assert (unasked.passed, unasked.facts["asked"]) == (True, "of commits that append")
+    assert (unasked.passed, unasked.facts["checked"]) == (True, "in commits that append")
 
 
 def test_refusals_of_two_engines_become_one() -> None:
