@@ -52,7 +52,7 @@ class RunLineage(ABC):
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._client = _client()
+        self._client = lineage_client()
         self._ended = False
 
     def __enter__(self) -> Self:
@@ -216,7 +216,7 @@ def _uuid(text: str) -> str | None:
 
 
 @cache
-def _client() -> Any:
+def lineage_client() -> Any:
     """Return OpenLineage's client, made once in a process; None unless the environment configures it."""
     if not any(name.startswith(_PREFIX) and name != _NAMESPACE for name in os.environ):
         return None

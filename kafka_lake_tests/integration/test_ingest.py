@@ -295,7 +295,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The OpenLineage events that were sent."""
     told: list[Any] = []
     client = SimpleNamespace(emit=lambda event: told.append(Serde.to_dict(event)))
-    monkeypatch.setattr(lineage, "_client", lambda: client)
+    monkeypatch.setattr(lineage, "lineage_client", lambda: client)
     return told
 
 

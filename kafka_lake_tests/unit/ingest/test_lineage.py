@@ -31,9 +31,9 @@ SCHEMA = Schema(
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [each for each in os.environ if each.startswith("OPENLINEAGE")]:
         monkeypatch.delenv(name)
-    lineage._client.cache_clear()
+    lineage.lineage_client.cache_clear()
     yield
-    lineage._client.cache_clear()
+    lineage.lineage_client.cache_clear()
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_nobody_asks_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch, backen
         pass
     for name in ("OPENLINEAGE_URL", "OPENLINEAGE_API_KEY", "OPENLINEAGE_DISABLED"):
         monkeypatch.delenv(name)
-    lineage._client.cache_clear()
+    lineage.lineage_client.cache_clear()
     with Lineage(context(TopicTable("orders", "shop", "orders"))):
         pass
     assert not backend
@@ -150,5 +150,5 @@ def test_a_run_without_the_package_says_how_to_install_it(
     monkeypatch.setenv("OPENLINEAGE_URL", f"http://{HOST}:{free_port()}")
     monkeypatch.setattr(lineage, "find_spec", lambda _: None)
     with caplog.at_level(logging.WARNING, lineage.__name__):
-        assert lineage._client() is None
+        assert lineage.lineage_client() is None
     assert "pip install 'kafka-lake[openlineage]'" in caplog.text
