@@ -111,7 +111,7 @@ def audit(context: Context, plan: Plan, staged: Staged, failed_so_far: tuple[int
         staged.discard()
         raise
     context.timings.finish("audit")
-    return Audited(plan, staged, failed_so_far, tuple(findings), rows_by_partition)
+    return Audited(plan, staged, failed_so_far, findings=tuple(findings), rows_by_partition=rows_by_partition)
 
 
 def check(

@@ -96,7 +96,7 @@ def commit(attempt: Attempt) -> Done | None:
         return commit(attempt)
     records = _with_table_properties(context, tables.table, records)
     with ExitStack() as cleanup, refused_if_main_moved(context, tables.table):
-        staged = _decode_and_stage(context, tables, tables.table, records, cleanup)
+        staged = _decode_and_stage(context, tables, records, cleanup)
         attempt.decoding = None
         audited = audit(context, records.plan, staged, attempt.failed_so_far)
         published = publish(context, tables, audited, records.table_properties)
@@ -190,13 +190,12 @@ def _announce_new_tables(context: Context, records: Records) -> None:
     context.observer.step_done("new tables recorded")
 
 
-def _decode_and_stage(
-    context: Context, tables: Tables, state: TableState, records: Records, cleanup: ExitStack
-) -> Staged:
+def _decode_and_stage(context: Context, tables: Tables, records: Records, cleanup: ExitStack) -> Staged:
+    assert tables.table is not None, "the table has been created"
     try:
         staged = stage(
             context,
-            state,
+            tables.table,
             records.plan,
             records.frame,
             held=cleanup,
