@@ -1,4 +1,4 @@
-"""Records as changes of keyed rows: what tasks are told to decode them, and what they have shown."""
+"""The decoder of change events on the driver: what tasks need, and what the records have shown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from kafka_lake.formats.key import Keyed
 from kafka_lake.formats.registered import Registered
 from kafka_lake.formats.task.decoded import NOTHING, Observed
 
-_LOOKED_AT = 100
+_INSPECTED = 100
 _OF_MYSQL = ("maxwell", "canal")
 _KEYS_IN = {
     "maxwell": "Let Maxwell write keys of columns (a table with a primary key), or output_primary_key_columns",
@@ -43,20 +43,20 @@ _NOTHING = Target(T.StructType([]))
 
 @dataclass(frozen=True)
 class Changes:
-    """Decodes records that are changes, see `kafka_lake.cdc.task.decoder`.
+    """Decodes change events, see `kafka_lake.cdc.task.decoder`.
 
     Args:
-        rows: Decodes rows; or Debezium's whole envelopes in Avro.
-        envelope: What they are wrapped in.
-        key: Columns of the row's key; empty if it is the record's bytes, or not known before records are looked at.
-        order_by: Columns that tell the order of changes.
-        of_record: Whether the columns are those of the record's key.
-        looks: Whether records are wrapped, or one without a value has the columns of its row's key as its key.
+        rows: Decodes rows; with Debezium in Avro, whole envelopes.
+        envelope: Name of the envelope, or ``none``.
+        key: Columns of the row's key; empty if the record's bytes are the key, or until `look` finds them.
+        order_by: Columns that order changes.
+        of_record: Whether the row's key is the record's key.
+        looks: Whether there is an envelope, or the key of a record without a value has the columns of the row's key.
         keys: Decodes keys in Avro, with an envelope.
-        comparable: Whether a change of an old key and one of a new key can be compared with others, from whatever
-            partition.
-        placeholder: What Debezium writes for values that aren't sent.
-        left_out: Fields that get no column; None if no field without a column gets one.
+        comparable: Whether a change of the old key and one of the new key are ordered, even in two partitions.
+        placeholder: Debezium's placeholder for values that aren't sent.
+        left_out: Fields that get no column; None if no new field gets one.
+        max_columns: Limit of new fields that are reported.
     """
 
     rows: Decoder
@@ -69,14 +69,15 @@ class Changes:
     comparable: bool = True
     placeholder: str = DEFAULT_PLACEHOLDER
     left_out: tuple[str, ...] | None = ()
+    max_columns: int = 1000
 
     @property
     def fixed(self) -> Target | None:
-        """The columns, if they are settled."""
+        """The columns if they are declared."""
         return self.rows.fixed
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
-        """Return what rows look like, and keys, of which a row may lack columns."""
+        """Return the schemas of rows, and of keys, which may have columns that rows lack."""
         if self.keys is None:
             return self.rows.incoming()
         rows = ((label, fields["after"].dataType) for label, fields in self.rows.incoming())
@@ -102,7 +103,7 @@ class Changes:
         }
 
     def change(self, target: Target) -> T.StructType:
-        """Return the type of what records do to rows: with the key before an update, and columns that stay."""
+        """Return the type of change events, with the key before an update and the unavailable columns."""
         fields = list(_CHANGE)
         keys = self._keys_target(target).columns
         if (self.envelope in _OF_MYSQL or (self.envelope != "none" and not self.of_record)) and keys.fields:
@@ -112,13 +113,13 @@ class Changes:
         return T.StructType(fields)
 
     def key_in(self, target: Target) -> tuple[str, ...]:
-        """Return the key's columns of a table, by the names that the table has today."""
+        """Return the key's columns by their names in the table."""
         if not self.of_record:
             return self.key
         return tuple(_column_of(name, target) for name in self.key)
 
     def of_partitions(self, count: int) -> "Changes":
-        """Return a decoder for a topic of so many partitions, whose offsets alone may tell the order of changes."""
+        """Return a decoder for a number of partitions: in one, offsets order all changes."""
         has_order = bool(self.order_by) or self.envelope not in _OF_MYSQL
         return replace(self, comparable=has_order or count == 1)
 
@@ -128,27 +129,22 @@ class Changes:
         keys = self.keys.learn(seen.key or NOTHING, records, target) if self.keys is not None else None
         if rows is None and keys is None:
             return None
-        wiser = replace(self, rows=rows.decoder if rows else self.rows)
+        learned = replace(self, rows=rows.decoder if rows else self.rows)
         if keys is not None and isinstance(keys.decoder, Registered):
-            wiser = replace(wiser, keys=keys.decoder)
-        return Learned(wiser, bool((rows and rows.again) or (keys and keys.again)))
+            learned = replace(learned, keys=keys.decoder)
+        return Learned(learned, bool((rows and rows.again) or (keys and keys.again)))
 
     def look(self, records: DataFrame) -> "Changes":
-        """Return a decoder that has looked at rows, and at the columns of the first record's key if that is needed."""
+        """Return a decoder that knows the columns of rows, and of the record's key if needed."""
         if self.keys is not None:
             looked = replace(self, rows=self.rows.look(records), keys=self.keys.look(records))
             return looked._with_key(records)
         known = self._with_key(records)
         if not known.looks or known.envelope == "none" or known.rows.fixed is not None:
             return replace(known, rows=known.rows.look(records))
-        json = known.rows.value if isinstance(known.rows, Keyed) else known.rows
-        assert isinstance(json, Json)
-        seen = observed_in_tasks(records, known.work(_NOTHING, None), json.rules.max_columns)
+        seen = observed_in_tasks(records, known.work(_NOTHING, None), known.max_columns)
         learned = known.rows.learn(seen, records, _NOTHING)
-        rows = known.rows if learned is None else learned.decoder
-        if isinstance(rows, Keyed):
-            rows = replace(rows, key=rows.key.look(records))
-        return replace(known, rows=rows)
+        return known if learned is None else replace(known, rows=learned.decoder)
 
     def marks(self) -> Mapping[str, str]:
         """Return the marks of what decodes rows, and keys in Avro."""
@@ -163,7 +159,7 @@ class Changes:
         return self.rows.unkept()
 
     def _envelope(self, target: Target) -> dict[str, Any]:
-        """Return how tasks open records, see `kafka_lake.cdc.task.decoder`."""
+        """Return the settings of the envelope, see `kafka_lake.cdc.task.decoder`."""
         fields = self.key if self.of_record else tuple(target.feeds(name, name)[0] for name in self.key)
         if self.envelope == "none":
             return {"name": "none", "fields": fields}
@@ -177,7 +173,7 @@ class Changes:
         return {**settings, "name": "debezium_avro", "key_fields": of_ids}
 
     def _rows_target(self, target: Target) -> Target:
-        """Return what rows are decoded into; of Debezium's envelopes in Avro what they are."""
+        """Return the columns of rows; with Debezium in Avro, those of whole envelopes."""
         if self.keys is None:
             return _relaxed(target)
         parts = {"after": _relaxed(target), "before": self._keys_target(target)}
@@ -187,48 +183,51 @@ class Changes:
         return Target(
             T.StructType([T.StructField(name, kind) for name, kind in members.items()]),
             {f"{name}.{path}": source for name, part in parts.items() for path, source in part.sources.items()},
-            {f"{name}.{path}": others for name, part in parts.items() for path, others in part.also.items()},
+            {f"{name}.{path}": names for name, part in parts.items() for path, names in part.also.items()},
             any_case=target.any_case,
         )
 
     def _keys_work(self, target: Target) -> Mapping[str, Any] | None:
-        """Return what decodes the key's columns, of records' keys and of rows before a change; None if nothing does."""
+        """Return the decoder of key columns, in records' keys and in rows before a change; None if there is none."""
         if self.keys is not None:
             return self.keys.work(self._keys_target(target), None)
         rows = self.rows.value if isinstance(self.rows, Keyed) else self.rows
         if not self.looks or not isinstance(rows, Json):
             return None
-        # What else is in a key is of no interest.
+        # Other fields of a key don't matter.
         declared = None if self._learns_keys(target) else _NOTHING
         return replace(rows, declared=declared, watches=False).work(self._keys_target(target), None)
 
     def _keys_target(self, target: Target) -> Target:
-        """Return the key's columns, none of them required."""
+        """Return the key's columns, all nullable."""
         columns = T.StructType([field for field in target.columns if field.name in self.key_in(target)])
         return _relaxed(replace(target, columns=columns))
 
     def _learns_keys(self, target: Target) -> bool:
-        """Return whether the table lacks columns of records' keys: rows may lack them too."""
+        """Return whether the table lacks columns of the key, so that records' keys are inspected."""
         names = target.columns.fieldNames()
         return self.of_record and self.rows.fixed is None and any(name not in names for name in self.key_in(target))
 
     def _with_key(self, records: DataFrame) -> "Changes":
-        """Return a decoder that knows the columns of the key, if records tell them."""
+        """Return a decoder that knows the key's columns, by the first records."""
         if not self.of_record or self.key:
             return self
         if self.envelope in _OF_MYSQL:
-            first = records.filter(F.col("value").isNotNull()).select("key", "value").head(_LOOKED_AT)
-            shown = (key_names(self.envelope, row["key"] and bytes(row["key"]), bytes(row["value"])) for row in first)
-            what, writes = f"None of the first {len(first)} records tells the key of its row", _KEYS_IN[self.envelope]
+            first = records.filter(F.col("value").isNotNull()).select("key", "value").head(_INSPECTED)
+            keys = (key_names(self.envelope, row["key"] and bytes(row["key"]), bytes(row["value"])) for row in first)
+            problem, remedy = (
+                f"None of the first {len(first)} records names the key of its row",
+                _KEYS_IN[self.envelope],
+            )
         else:
             first = records.filter(F.col("key").isNotNull()).select("key").head(1)
-            shown = (self._fields_of(bytes(row["key"])) for row in first)
-            what = "The first record with a key tells no columns by it"
-            writes = f"Let the connector write keys as {'JSON objects' if self.keys is None else 'Avro records'}"
-        found: tuple[str, ...] = next(filter(None, shown), ())
-        if not found:
-            raise TableError(f"{what}: rows can't be told apart.", f"{writes}, or name the columns with key:.")
-        return replace(self, key=found)
+            keys = (self._fields_of(bytes(row["key"])) for row in first)
+            problem = "The key of the first record that has one names no columns"
+            remedy = f"Let the connector write keys as {'JSON objects' if self.keys is None else 'Avro records'}"
+        key: tuple[str, ...] = next(filter(None, keys), ())
+        if not key:
+            raise TableError(f"{problem}: rows can't be told apart.", f"{remedy}, or name the columns with key:.")
+        return replace(self, key=key)
 
     def _fields_of(self, key: bytes) -> tuple[str, ...]:
         if self.keys is None:
@@ -238,7 +237,7 @@ class Changes:
 
 
 def _column_of(field: str, target: Target) -> str:
-    """Return the column that a field of a record's key feeds, by the rule for fields of values; else its own name."""
+    """Return the column that a field of a record's key feeds, by the rules for values; by default its own name."""
     feeds = {name: target.feeds(name, name) for name in target.columns.fieldNames()}
     exact = [name for name, sources in feeds.items() if field in sources]
     alike = [name for name, sources in feeds.items() if field.lower() in map(str.lower, sources)]

@@ -106,8 +106,8 @@ def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterato
     """Give what can't be in a table whose rows change by key."""
     if spec.transform is not None:
         yield ("transform",), f"can't be combined with write: {spec.write} yet. Use a view, or a derived table"
-    if spec.envelope != "none" and spec.format == "avro" and spec.key_format is not None:
-        yield ("write",), "an envelope in format avro reads keys itself. Leave out the topic's key:"
+    if spec.envelope != "none" and spec.key_format is not None:
+        yield ("write",), "an envelope reads keys itself. Leave out the topic's key:"
     if spec.has_source_order and spec.order_by:
         yield ("write", "order_by"), f"envelope {spec.envelope} already has the order of its changes. Leave it out"
     named = () if isinstance(spec.ignore_null_updates, bool) else spec.ignore_null_updates

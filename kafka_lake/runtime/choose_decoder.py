@@ -50,6 +50,7 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
         of_record=of_record,
         looks=looks,
         placeholder=spec.unavailable_value_placeholder,
+        max_columns=spec.max_columns,
         left_out=None if spec.evolution == "ignore_new" else spec.except_columns,
     )
 

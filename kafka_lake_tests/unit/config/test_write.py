@@ -106,9 +106,10 @@ def test_what_goes_with_no_such_table_is_refused(table: str, line: str) -> None:
     assert line in refusal(f"topic: a\ntable: {{{table}}}").splitlines()[0]
 
 
-def test_an_envelope_in_avro_reads_keys_itself() -> None:
-    text = "topic: a\nkey: avro\nformat: {type: avro, envelope: debezium}\ntable: {write: upsert}"
-    assert refusal(text) == "table: write: an envelope in format avro reads keys itself. Leave out the topic's key:"
+@pytest.mark.parametrize("type_", ["avro", "json"])
+def test_key_is_refused_with_an_envelope(type_: str) -> None:
+    text = f"topic: a\nkey: avro\nformat: {{type: {type_}, envelope: debezium}}\ntable: {{write: upsert}}"
+    assert refusal(text) == "table: write: an envelope reads keys itself. Leave out the topic's key:"
 
 
 def test_a_truncate_has_no_column_of_order_by() -> None:
