@@ -1,4 +1,7 @@
-"""Adopt: where the table of another writer resumes, by offsets that a person names, a consumer group or a sink has."""
+"""The plan of an adoption: the offsets at which another writer's table resumes.
+
+The offsets are given by the user, or are those of a consumer group or of the Iceberg sink of Kafka Connect.
+"""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -23,32 +26,31 @@ _QUERY = "spark.sql.streaming.queryId"
 
 
 def control_offsets(table: Table, groups: Iterable[str]) -> tuple[str, str, dict[int, int]] | None:
-    """Return up to where a sink's control topic is in ``main``, by its snapshots' ``kafka.connect.offsets.…``.
+    """Return the control topic, group and control offsets of a sink, from its snapshots' ``kafka.connect.offsets.…``.
 
-    A coordinator that has restarted notes only the partitions that gave it something since. So all of the history
-    counts, and of each partition what is farthest.
+    A restarted coordinator notes only partitions with events since then, so the largest offset of the history counts.
     """
-    found: dict[int, int] = {}
-    known: tuple[str, str] | None = None
+    offsets: dict[int, int] = {}
+    sink: tuple[str, str] | None = None
     for snapshot in ancestors(table, head_of(table)):
         for key, text in summary_of(snapshot).items():
-            named = next(((key, each) for each in groups if key.startswith(_SINK) and key.endswith(f".{each}")), None)
-            if named is None or (known is not None and _split(*named) != known):
+            group = next((each for each in groups if key.startswith(_SINK) and key.endswith(f".{each}")), None)
+            if group is None or (sink is not None and _split(key, group) != sink):
                 continue
-            known = _split(*named)
+            sink = _split(key, group)
             for partition, offset in _numbers(table, key, text).items():
-                found[partition] = max(offset, found.get(partition, 0))
-    return None if known is None else (*known, found)
+                offsets[partition] = max(offset, offsets.get(partition, 0))
+    return None if sink is None else (*sink, offsets)
 
 
 def sinks_of(table: Table) -> list[str]:
-    """Return what ``kafka.connect.offsets.…`` the snapshots of any branch have, without that beginning."""
-    keys = {key for each in table.metadata.snapshots for key in summary_of(each) if key.startswith(_SINK)}
+    """Return the keys ``kafka.connect.offsets.…`` of the snapshots of all branches, without that prefix."""
+    keys = {key for snapshot in table.metadata.snapshots for key in summary_of(snapshot) if key.startswith(_SINK)}
     return sorted(key.removeprefix(_SINK) for key in keys)
 
 
 def filled_by(table: Table) -> str | None:
-    """Return who has filled a table from a topic, as far as ``main``'s history tells; None if nobody is named."""
+    """Return the program that has filled a table from a topic, by the history of ``main``; None if unknown."""
     for snapshot in ancestors(table, head_of(table)):
         summary = summary_of(snapshot)
         sink = next((key for key in summary if key.startswith(_SINK)), None)
@@ -81,11 +83,11 @@ def first_uncommitted(events: Iterable[Record], table: str, uuid: UUID) -> Recor
     """Return the first event that may announce files of a table; None if the sink has finished.
 
     A task of the sink announces its files on the control topic and commits its offsets to the connector's group in one
-    Kafka transaction. The coordinator commits the files to the table later, and notes in the snapshot up to which
-    offset of the control topic it has read: meanwhile the group is ahead of the table.
+    Kafka transaction. The coordinator commits the files to the table later, so the group may be ahead of the table. The
+    snapshot has the offset of the control topic up to which files are committed.
 
-    Each event has the schema of its payload in it, and so the payload's name; an announcement has the name and the id
-    of its table. An event that isn't understood may announce anything.
+    Each event contains its payload's name; an announcement contains the name and id of its table. An unknown event may
+    announce files of any table.
     """
     return next((event for event in events if _may_announce(event.value or b"", table.encode(), uuid.bytes)), None)
 
@@ -98,14 +100,14 @@ def _may_announce(event: bytes, table: bytes, uuid: bytes) -> bool:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What another writer has left behind about the offsets that its table has.
+    """The offsets of another writer.
 
     Args:
-        source: Who says so, as the beginning of a sentence.
-        offsets: Next offset per Kafka partition.
-        why: Where each of them comes from.
-        complete: Whether the table can have no record of a partition that is not named.
-        notes: What else a person must know before agreeing.
+        source: The source's name for messages.
+        offsets: Next offset by Kafka partition.
+        why: The origin of each offset.
+        complete: Whether the table has no record of the other partitions.
+        notes: Notes for the user.
     """
 
     source: str
@@ -117,7 +119,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class PartitionStart:
-    """Where one Kafka partition resumes.
+    """The offset at which a Kafka partition resumes.
 
     Args:
         offset: Next offset that the table takes.
@@ -134,14 +136,14 @@ class PartitionStart:
 
 @dataclass(frozen=True)
 class Adoption:
-    """What taking over a table would write.
+    """The plan of an adoption.
 
     Args:
-        source: Who says where it resumes.
-        head: The snapshot of ``main`` that this is true of.
-        rows: Rows that the table has; they stay.
-        partitions: The same, with reasons, ascending by number.
-        notes: What else a person must know before agreeing.
+        source: The source of the offsets.
+        head: The current snapshot of ``main``.
+        rows: Rows of the table, which stay.
+        partitions: The position with reasons, ascending by partition.
+        notes: Notes for the user.
     """
 
     topic: str
@@ -158,7 +160,11 @@ _BY_HAND = "If you know the offsets, name those of all partitions with --from-of
 
 
 def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionStart, ...]:
-    """Return where each Kafka partition resumes."""
+    """Return the offset at which each Kafka partition resumes.
+
+    Raises:
+        AdoptionRefusedError: If an offset is missing, or outside of the topic's watermarks.
+    """
     topic = now.identity.topic
     if unknown := sorted(evidence.offsets.keys() - now.end.keys()):
         raise AdoptionRefusedError(
@@ -200,7 +206,7 @@ def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionSt
 
 
 def position_of(found: tuple[PartitionStart, ...], now: Watermarks) -> Position:
-    """Return the position to write; the log is taken as it is now."""
+    """Return the position to write, with the current topic id and leader epochs."""
     return Position(now.identity, {each.partition: each.offset for each in found}, now.epochs)
 
 
@@ -228,32 +234,32 @@ _STOP = "Nothing was changed. Stop it first. After a crash, its members leave wh
 
 
 class Source(Protocol):
-    """Knows up to which offsets another writer has filled a table."""
+    """A source of another writer's offsets."""
 
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
-        """Return what it knows."""
+        """Return the offsets."""
 
 
 @dataclass(frozen=True)
 class FromOffsets:
-    """Offsets that a person names."""
+    """Offsets given by the user."""
 
     text: str
 
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
-        """Return the offsets named; `Source.evidence` says the rest."""
+        """Return the given offsets."""
         offsets = offsets_of(self.text, now.identity.topic, cluster, now)
         return Evidence("--from-offsets", offsets, dict.fromkeys(offsets, f"named: {self.text}"))
 
 
 @dataclass(frozen=True)
 class FromGroup:
-    """What a consumer group has committed. Nobody may be in it."""
+    """The offsets of a consumer group without members."""
 
     group: str
 
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
-        """Return the group's offsets of the topic; `Source.evidence` says the rest."""
+        """Return the group's offsets of the topic."""
         topic = now.identity.topic
         _refuse_group_of_sink(self.group, table)
         _refuse_members(cluster, [self.group], table, f"consumer group {self.group}")
@@ -272,12 +278,12 @@ class FromGroup:
 
 @dataclass(frozen=True)
 class FromKafkaConnect:
-    """What the Iceberg sink of Kafka Connect has committed to the table. It must be stopped, and have finished."""
+    """The offsets of a stopped Iceberg sink of Kafka Connect that has committed all of its files."""
 
     connector: str
 
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
-        """Return the offsets of the connector's group; `Source.evidence` says the rest."""
+        """Return the offsets of the connector's group."""
         name, topic = ".".join(table.name()), now.identity.topic
         found = control_offsets(table, (f"connect-{self.connector}", self.connector))
         if found is None:
@@ -290,23 +296,23 @@ class FromKafkaConnect:
             )
         control, group, committed = found
         _refuse_members(cluster, [group, f"{group}-coord"], table, f"connector {self.connector}")
-        # The group before the control topic: a transaction that has moved the group is either seen there, or is open.
+        # Read the group first: a transaction that has moved it is then in the control topic, or still open.
         offsets = cluster.group_offsets(group, topic, now.partitions)
         self._refuse_unfinished(table, cluster, control, committed)
         return Evidence(
             f"connector {self.connector}",
             offsets,
             dict.fromkeys(offsets, f"committed by group {group}, and no announced file is missing"),
-            # A task commits an offset for every partition that has given it a record. Without any, they have expired.
+            # A task commits an offset for each partition with a record. A group without offsets has expired.
             complete=bool(offsets),
         )
 
     def _refuse_unfinished(
         self, table: Table, cluster: KafkaCluster, control: str, committed: Mapping[int, int]
     ) -> None:
-        """Refuse a sink that may have announced files of the table which the table doesn't have."""
+        """Refuse a sink that may have announced files that are not committed to the table."""
         name = ".".join(table.name())
-        # Whatever the topic's records are, events that were aborted never count.
+        # Aborted events never count, whatever isolation the topic is read with.
         events = KafkaCluster(cluster.properties, cluster.timeout)
         written = KafkaCluster(cluster.properties, cluster.timeout, read_committed=False).watermarks_of(control).end
         now = events.watermarks_of(control)
@@ -339,7 +345,7 @@ class FromKafkaConnect:
 
 
 def _refuse_group_of_sink(group: str, table: Table) -> None:
-    """Refuse the group of a sink, which is ahead of the table while announced files wait for their commit."""
+    """Refuse the group of a sink: it may be ahead of the table."""
     if control_offsets(table, [group]) is None:
         return
     raise AdoptionRefusedError(
@@ -400,7 +406,7 @@ def plan_adoption(spec: TopicTable, connections: Connections, source: Source) ->
 
 
 def _refuse_updated(table: Table) -> None:
-    """Refuse a table whose rows are replaced by key, since a topic's records are appended to it from then on."""
+    """Refuse a table whose writer replaces rows by key: an adopted table is appended to."""
     snapshot = table.current_snapshot()
     if snapshot is None or not int(summary_of(snapshot).get(_DELETES, 0)):
         return
@@ -412,7 +418,7 @@ def _refuse_updated(table: Table) -> None:
 
 
 def _refuse_occupied_column(spec: TopicTable, table: Table) -> None:
-    """Refuse a table whose metadata column is of others, or names the records of rows: it has those of a run then."""
+    """Refuse a table whose metadata column is another writer's, or has values of an earlier run."""
     column, name = spec.metadata_column, ".".join(spec.identifier)
     here = next((f for f in table.schema().fields if column and f.name.lower() == column.lower()), None)
     if here is None:
@@ -422,7 +428,7 @@ def _refuse_occupied_column(spec: TopicTable, table: Table) -> None:
             f"Table {name} has a column {here.name} of another writer.",
             "Set another metadata_column: in the topic's YAML.",
         )
-    # An attempt that failed before it published may have added it.
+    # A failed attempt may have added the column, without values.
     rows = table.scan(
         row_filter=NotNull(term=Reference(f"{column}.offset")), selected_fields=(f"{column}.offset",), limit=1
     )

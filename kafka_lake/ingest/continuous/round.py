@@ -1,4 +1,4 @@
-"""A run over several topics that goes on: round after round, each topic commits what has come."""
+"""A continuous run over several topics: in each round, each topic commits its new records."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,24 +18,23 @@ from kafka_lake.runtime.context import StoppedError
 
 K = TypeVar("K")
 
-# For whether others wait, which is a question to Dagster's database.
+# Interval of `others_wait`, which queries Dagster's database.
 _QUEUE_POLL_SECONDS = 1.0
 
 
 @dataclass
 class Round(Generic[K]):
-    """Goes round the topics of a run until nothing more comes.
+    """Commits the topics of a run in rounds until no more records arrive.
 
-    What keeps a topic from going on ends the whole: the sensor finds the topic due, and the step of its next run fails
-    by that.
+    An error of a topic ends the whole run. The sensor requests another run of the topic, whose step then fails.
 
     Args:
-        runners: Make the commits, by a name of each topic; their pauses end with the wish to stop.
-        settings: When a round begins, and when what was done is reported.
-        watermarks: Asks the brokers for all topics at once.
-        others_wait: Tells whether others wait for the run's place; it ends then.
-        clock: Seconds that only go up.
-        ended: Why the run ended, once it has.
+        runners: The runner of each topic; their pauses end with a stop request.
+        settings: The intervals of rounds and reports.
+        watermarks: Returns the watermarks of all topics.
+        others_wait: Whether another run waits for this run's place; this run ends then.
+        clock: A monotonic clock.
+        ended: The reason of the end, once the run has ended.
     """
 
     runners: Mapping[K, Runner | TopicRunner]
@@ -55,7 +54,7 @@ class Round(Generic[K]):
         self._reported = dict.fromkeys(self.runners, now)
 
     def reports(self) -> Iterator[tuple[K, RunReport]]:
-        """Go round, and give a report of a topic in intervals and at the end, if it has commits."""
+        """Run, and yield a report of each topic with commits, in intervals and at the end."""
         with ExitStack() as lineages:
             for runner in self.runners.values():
                 lineages.enter_context(runner.lineage)
@@ -79,7 +78,7 @@ class Round(Generic[K]):
                     yield key, report
 
     def _due(self) -> list[K]:
-        """Return the topics that have something new, by one question to the brokers."""
+        """Return the topics with new records."""
         try:
             answers = self.watermarks([runner.context.spec.topic for runner in self.runners.values()])
         except KafkaLakeError as error:
@@ -104,7 +103,7 @@ class Round(Generic[K]):
                 runner.forget_failed()
                 runner.next_commit()
                 if isinstance(runner, TopicRunner) and runner.errors:
-                    # The warnings said why; its other tables are up to date.
+                    # The reason was logged, and the other tables are up to date.
                     self.ended = f"tables of topic {runner.context.spec.topic} can't go on"
             except StoppedError:
                 self.ended = "it was asked to stop"
@@ -114,7 +113,7 @@ class Round(Generic[K]):
                 self.ended = f"topic {topic} can't go on"
 
     def _report(self) -> Iterator[tuple[K, RunReport]]:
-        """Give the report of the topic that has waited longest, if it is time: reports take a small share of it."""
+        """Yield the report of the topic that has waited longest, if one is due."""
         now = self.clock()
         waiting = {key: self._reported[key] for key, runner in self.runners.items() if runner.commits}
         if not waiting or now < self._next_report:
@@ -132,7 +131,7 @@ class Round(Generic[K]):
         return None if news else "nothing more has come"
 
     def _pause(self, until: float) -> None:
-        """Wait for the next round, no longer than others wait for the run's place."""
+        """Wait for the next round, or until another run waits for this run's place."""
         with self.stop.by_signals():
             try:
                 while (left := until - self.clock()) > 0:

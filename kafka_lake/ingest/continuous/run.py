@@ -1,7 +1,6 @@
-"""A continuous run: it looks and commits again and again, until its time is over or nothing comes any more.
+"""A continuous run over one topic: it polls and commits until its time is over or no more records arrive.
 
-When to do what is decided by `schedule`. Each commit is one of the runner's, with all its gates: nothing here knows how
-a commit is made.
+`schedule` decides when to poll, commit and report; the runner makes the commits.
 """
 
 import random
@@ -31,12 +30,12 @@ _NAP_SECONDS = 0.1
 
 @dataclass
 class Stop:
-    """The wish that a run ends as soon as its commit is done: set by anyone, looked at by the run."""
+    """A request that a run ends after its current commit."""
 
     requested: bool = False
 
     def sleep(self, seconds: float) -> None:
-        """Pause."""
+        """Pause; raises `StoppedError` once a stop is requested."""
         until = time.monotonic() + seconds
         while not self.requested:
             left = until - time.monotonic()
@@ -47,21 +46,20 @@ class Stop:
 
     @contextmanager
     def by_signals(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM for the wish meanwhile; a second one is a KeyboardInterrupt, and waits for nothing.
+        """Treat SIGINT and SIGTERM as a stop request during a block; the second one is a KeyboardInterrupt.
 
-        Half a commit is worth nothing: a write that is interrupted goes on in Spark, and may recreate its branch
-        after that was dropped.
+        An interrupted write would go on in Spark, and might recreate its branch after that was dropped.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        def wish(*_: Any) -> None:
+        def request_stop(*_: Any) -> None:
             if self.requested:
                 raise KeyboardInterrupt
             self.requested = True
 
-        before = {each: signal.signal(each, wish) for each in (signal.SIGINT, signal.SIGTERM)}
+        before = {each: signal.signal(each, request_stop) for each in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
@@ -69,9 +67,9 @@ class Stop:
                 signal.signal(each, handler)
 
 
-# Others may move a table back while its topic rests: then there is work, and the topic doesn't tell.
+# Another program may roll a table back: then there is work, though the topic has no new records.
 TABLE_POLL_SECONDS = 10.0
-# For whether others wait, which is a question to Dagster's database.
+# Interval of `others_wait`, which queries Dagster's database.
 _QUEUE_POLL_SECONDS = 1.0
 _DOUBLINGS = 10
 
@@ -81,14 +79,14 @@ class ContinuousRun:
     """A continuous run; `continuous_run` makes one.
 
     Args:
-        runner: Makes the commits; its pauses end with the wish to stop.
-        partitions: The Kafka partitions that it reads. A topic that has others too is brought up to its present end
-            and left at that, so that a run over all partitions can follow.
-        target: What the topic held at some time: before the table has it the run ends for no other reason than the
-            wish to stop; after that, each commit stands for a run of its own. None for a run without a target.
-        others_wait: Tells whether others wait for the run's place; it ends then.
-        clock: Seconds that only go up.
-        ended: Why the run ended, once it has.
+        runner: Makes the commits; its pauses end with a stop request.
+        partitions: The Kafka partitions to read. If the topic has more, the run catches up and ends, so that a run over
+            all partitions can follow.
+        target: Watermarks that the table must reach before the run ends for any reason but a stop request. After that,
+            the limit of dead letters holds for each commit. None for no target.
+        others_wait: Whether another run waits for this run's place; this run ends then.
+        clock: A monotonic clock.
+        ended: The reason of the end, once the run has ended.
     """
 
     runner: Runner | TopicRunner
@@ -110,9 +108,9 @@ class ContinuousRun:
         self._at = Times(now, now)
 
     def reports(self) -> Iterator[RunReport]:
-        """Run, and give a report of what was done since the one before, in intervals and at the end.
+        """Run, and yield a report of the new commits in intervals and at the end.
 
-        What passes is waited for, until the run's time is over.
+        Temporary errors are retried until the run's time is over.
         """
         with self.runner.lineage:
             yield from self._reports()
@@ -127,7 +125,7 @@ class ContinuousRun:
                         self._wait_out(error)
                     else:
                         if self.ended and self._failure and self._has_news():
-                            # The time was over before another attempt.
+                            # The time is over before another attempt.
                             raise self._failure
                         self._failures, self._failure = 0, None
                 except StoppedError:
@@ -143,10 +141,10 @@ class ContinuousRun:
         self.runner.raise_errors(report)
 
     def _wait_out(self, error: Exception) -> None:
-        """Wait for what passes, and go on then: a run that goes on has time, and its commits are done."""
-        passes = is_transient(error) or isinstance(error, PublishRefusedError)
+        """Pause after a temporary error; raise any other one."""
+        is_temporary = is_transient(error) or isinstance(error, PublishRefusedError)
         left = self._at.began + self.settings.time_limit - self.clock()
-        if not passes or self._has_target_left() or left <= 0:
+        if not is_temporary or self._has_target_left() or left <= 0:
             raise error
         if self.others_wait is not None and self.others_wait():
             self.ended = "another run waits for its place"
@@ -184,14 +182,14 @@ class ContinuousRun:
             news = True
             self._compact()
         if news:
-            # Also if another run was faster: what counts is that something came.
+            # Even if another run committed the records first.
             self._at = replace(self._at, fed=self.clock())
         if not self.settings.idle and not self._has_target_left():
             self.runner.topic.poll()
             self.ended = None if self._has_news() else ending(self.settings, self._at, self.clock(), news=False)
 
     def _pause(self) -> bool:
-        """Wait for the next poll, or until another run wants this place; return whether one does."""
+        """Wait for the next poll; return whether another run waits for this run's place."""
         self.stop.sleep(0)
         due = next_poll(self.settings, self._at)
         while not (waited_for := self.others_wait is not None and not self._has_target_left() and self.others_wait()):
@@ -205,12 +203,12 @@ class ContinuousRun:
         return has_news(self.runner.position, self.runner.topic.now, self.partitions)
 
     def _has_target_left(self) -> bool:
-        # What the plan doesn't ask for, as Kafka's end has moved back maybe, is no part of the target.
+        # After a commit that found nothing to do, the target is reached, even if the log was cut off.
         if self.target is None or self._exhausted:
             return False
-        # The table is looked at once in any case: what a dead run left is reconciled, and a table comes into being.
-        untouched = self._at.planned == float("-inf")
-        return untouched or not reached(self.runner.position, self.target, self.partitions)
+        # Plan at least once: it creates the table, and reconciles dead letters of a killed run.
+        is_unplanned = self._at.planned == float("-inf")
+        return is_unplanned or not reached(self.runner.position, self.target, self.partitions)
 
     def _commit(self) -> bool:
         if self.target is not None and not self._has_target_left():
@@ -235,7 +233,7 @@ class ContinuousRun:
             done = compact(connections.spark(), connections.catalog, spec.identifier)
             context.observer.step_done(f"{done.before} files compacted to {done.after}")
         except Exception as error:
-            # The files are as they were, only more of them; others may have changed the table meanwhile.
+            # Small files stay; another writer may have changed the table meanwhile.
             reason = (str(error) or repr(error)).splitlines()[0]
             context.observer.warn(f"Table {context.table_name} was not compacted: {reason}")
 
@@ -254,7 +252,7 @@ def continuous_run(
     now = topic.now
     chosen = frozenset(now.partitions) if partitions is None else partitions
     return ContinuousRun(
-        runner=runner_of(context, lambda each: Append(each, chosen), topic),
+        runner=runner_of(context, lambda table: Append(table, chosen), topic),
         settings=settings,
         partitions=chosen,
         stop=stop,

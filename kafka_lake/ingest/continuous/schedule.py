@@ -1,4 +1,4 @@
-"""When a continuous run does what: pure functions of its settings, and of what happened when."""
+"""The schedule of a continuous run: pure functions of its settings and times."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from kafka_lake.errors import ConfigurationError
 
 _TOPIC_POLL_SECONDS = 0.5
 REPORTING_SHARE = 0.05
-"""How much of its time a run reports, at most."""
+"""The largest share of a run's time that reporting takes."""
 
 
 @dataclass(frozen=True)
 class Continuous:
-    """How a continuous run goes about it. All times are in seconds.
+    """The settings of a continuous run, in seconds.
 
     Args:
-        trigger: At most one commit is begun in this time.
-        time_limit: No commit is begun after this time; the sensor starts another run as soon as there is work.
-        idle: The run ends when nothing has come for so long; with 0 as soon as a commit leaves nothing to do.
-        compact_every: After so many commits small files are compacted; None for never.
-        report_every: Materializations and check results are reported at most once in this time.
+        trigger: Shortest time between the starts of two commits.
+        time_limit: No commit starts after this time; the sensor starts another run when there is work.
+        idle: The run ends after this time without new records; with 0, as soon as there is nothing to do.
+        compact_every: Commits between two compactions of small files; None for no compaction.
+        report_every: Shortest time between two reports of materializations and check results.
 
     Raises:
         ConfigurationError: If a time is too short, or longer than the run.
@@ -48,15 +48,16 @@ class Continuous:
 
 @dataclass(frozen=True)
 class Times:
-    """When a run did what last, in seconds of one clock; minus infinity for never.
+    """The last time of each action of a run, in seconds of one clock; minus infinity for never.
 
     Args:
-        fed: When it last was done with something new, or began.
-        polled: When it last looked at the topic.
-        planned: When it last looked at the table.
-        committed: When it last began a commit.
-        reported: When it last reported, or began.
-        reporting: How long reporting took then.
+        began: Start of the run.
+        fed: Last time with new records, or the start of the run.
+        polled: Last poll of the topic.
+        planned: Last load of the table.
+        committed: Start of the last commit.
+        reported: Last report, or the start of the run.
+        reporting: Duration of the last report.
     """
 
     began: float
@@ -69,12 +70,12 @@ class Times:
 
 
 def next_poll(settings: Continuous, at: Times) -> float:
-    """Return when to look at the topic next: not before another commit may begin, and not all the time."""
+    """Return the time of the next poll: when another commit may start, with a minimum interval."""
     return max(at.committed + settings.trigger, at.polled + min(settings.trigger, _TOPIC_POLL_SECONDS))
 
 
 def ending(settings: Continuous, at: Times, now: float, news: bool) -> str | None:
-    """Return why the run ends now, None if it goes on: what has come by then is taken, unless the time is over."""
+    """Return the reason for the run to end; None if it goes on."""
     if now - at.began >= settings.time_limit:
         return f"its time of {settings.time_limit:g} s is over"
     if not news and now - at.fed >= settings.idle:
@@ -83,7 +84,7 @@ def ending(settings: Continuous, at: Times, now: float, news: bool) -> str | Non
 
 
 def reached(position: Position | None, target: Watermarks, partitions: Collection[int]) -> bool:
-    """Return whether a table holds all that a topic held at some time, or the topic is another one since."""
+    """Return whether a table has reached watermarks, or the topic has been recreated since."""
     if position is None:
         return False
     ends = {p: target.end[p] for p in partitions if p in target.end}
@@ -93,13 +94,13 @@ def reached(position: Position | None, target: Watermarks, partitions: Collectio
 
 
 def report_due(settings: Continuous, at: Times, now: float, commits: int) -> bool:
-    """Return whether to report now: at the first commit, then in intervals, longer ones where reporting is slow."""
+    """Return whether to report now: after the first commit, then in intervals, longer ones if reporting is slow."""
     pause = max(settings.report_every, at.reporting / REPORTING_SHARE)
     return commits > 0 and now - at.reported >= pause
 
 
 def has_news(position: Position | None, now: Watermarks, partitions: Collection[int]) -> bool:
-    """Return whether the topic has anything that a table at this position lacks, or isn't what it was."""
+    """Return whether the topic has new records for a position, or has been recreated or cut off."""
     offsets = position.offsets if position else {}
     if (position and not position.identity.same_as(now.identity)) or not offsets.keys() <= now.end.keys():
         return True

@@ -1,4 +1,4 @@
-"""What a task that writes reports: its files, its rows by Kafka partition, and what failed."""
+"""The report of a writing task: its files, its rows by Kafka partition, and failed records."""
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,10 +18,7 @@ _LARGE_GAP = 10_000
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive rows of a Kafka partition that a task wrote: how many, and their first and last offset.
-
-    The offsets between ascend.
-    """
+    """Consecutive rows of a Kafka partition with ascending offsets: count, first and last offset."""
 
     partition: int
     rows: int
@@ -30,7 +27,7 @@ class Span:
 
 
 class Spans:
-    """Counts the rows of each Kafka partition, in spans whose offsets ascend and have no large gap."""
+    """Counts the rows of each Kafka partition in spans with ascending offsets and without large gaps."""
 
     def __init__(self) -> None:
         self._open: dict[int, Span] = {}
@@ -65,7 +62,7 @@ class Failure:
     Args:
         partition: Kafka partition of the first one, the lowest of all.
         offset: Its offset, the lowest in that partition.
-        message: What is wrong with it.
+        message: Its error.
         value: The beginning of its value, as text.
     """
 
@@ -77,27 +74,27 @@ class Failure:
     value: str
 
     def and_(self, other: "Failure") -> "Failure":
-        """Return what two are together, of the same class."""
+        """Return the sum of two failures of the same class."""
         first = min(self, other, key=lambda each: (each.partition, each.offset))
         return replace(first, count=self.count + other.count)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one task did with the records of a table.
+    """The work of one task for a table.
 
     Args:
-        files: Iceberg's descriptions of the data files it wrote, in no snapshot yet.
+        files: Iceberg's descriptions of the written data files, in no snapshot yet.
         tombstones: Records without a value.
         failed: Records that became no row.
-        untimed: Records whose Kafka timestamp no table can hold.
-        spans: Its rows by Kafka partition, in any order.
-        seen: What its batches had that is in no column, as `dumped` gives it.
-        bytes_read: Of the records' keys, values and headers.
-        asked: How many rows were checked by rules.
-        answers: What they answered, by the rule's name.
-        table: The table, where a task writes several.
-        stopped: Whether the task left records undecoded, since the table lacks columns.
+        untimed: Records whose Kafka timestamp is out of range.
+        spans: Rows by Kafka partition, in any order.
+        seen: New fields of the batches, serialized by `dumped`.
+        bytes_read: Bytes of keys, values and headers.
+        asked: Rows checked by rules.
+        answers: The results of rules, by the rule's name.
+        table: The table, if the task writes several.
+        stopped: Whether the task stopped early, since the table lacks columns.
     """
 
     files: tuple[Any, ...] = ()
@@ -118,21 +115,21 @@ class Report:
 
 
 def dumped_report(report: Report) -> bytes:
-    # As tuples and numbers: there, these classes are others than here.
-    """Return a report as a task sends it, for `loaded`."""
+    """Return a serialized report, for `loaded`."""
+    # As plain tuples: classes that are sent by value differ from those of the driver.
     nested = {name: [tuple(vars(each).values()) for each in getattr(report, name)] for name in ("spans", "failures")}
     return pickle.dumps({**vars(report), **nested})
 
 
 def loaded(report: bytes) -> Report:
-    """Return a report as a task sent it."""
-    said = pickle.loads(report)
-    spans = tuple(Span(*each) for each in said["spans"])
-    return Report(**{**said, "spans": spans, "failures": tuple(Failure(*each) for each in said["failures"])})
+    """Return a report that `dumped_report` serialized."""
+    fields = pickle.loads(report)
+    spans = tuple(Span(*values) for values in fields["spans"])
+    return Report(**{**fields, "spans": spans, "failures": tuple(Failure(*values) for values in fields["failures"])})
 
 
 def merged(failures: Iterable[Failure]) -> tuple[Failure, ...]:
-    """Return failures of several batches, one of each class."""
+    """Return the sum of failures, one for each class."""
     found: dict[str, Failure] = {}
     for each in failures:
         found[each.name] = found[each.name].and_(each) if each.name in found else each
@@ -140,7 +137,7 @@ def merged(failures: Iterable[Failure]) -> tuple[Failure, ...]:
 
 
 def failures_of(failed: pa.RecordBatch) -> Iterator[Failure]:
-    """Give the failures of a batch's records, one of each class."""
+    """Yield the failures of a batch, one for each class."""
     classes = failed.column(ERROR_CLASS)
     for name in classes.unique().to_pylist():
         those = failed.filter(pc.equal(classes, name))
