@@ -212,6 +212,8 @@ def test_sink_is_taken_over_after_its_last_commit_only(
     # The snapshot has what was announced before offset 3 of the control topic.
     filled(spec, topic, connections(), {f"kafka.connect.offsets.{control.name}.{group}": '{"0":3}'})
     source = FromKafkaConnect(topic.name)
+    with pytest.raises(TableError, match="was filled by the Iceberg sink of Kafka Connect"):
+        ingest(spec, connections(), "not yet adopted")
     with pytest.raises(AdoptionRefusedError, match="has no offset for partition 0, 1"):
         plan_adoption(spec, connections(), source)
     commit_group(topic, group, {0: 2, 1: 2})
