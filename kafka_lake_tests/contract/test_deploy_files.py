@@ -107,7 +107,7 @@ def test_yamllint_finds_nothing(tools: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_a_run_s_pod_is_what_the_values_say(validate: Validate) -> None:
+def test_run_pod_matches_helm_values(validate: Validate) -> None:
     launcher = VALUES["runLauncher"]["config"]["k8sRunLauncher"]
     made = job_of_a_run(launcher)
     done = validate(made)
@@ -127,7 +127,7 @@ def test_a_name_that_kubernetes_does_not_know_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Pod", "Role", "RoleBinding"])
-def test_what_the_page_says_for_spark_s_executors_is_valid(validate: Validate, kind: str) -> None:
+def test_documented_spark_executor_settings_are_valid(validate: Validate, kind: str) -> None:
     resource = of_clusters_page(kind)
     if kind == "Pod":
         # Spark fills in the rest of its template.

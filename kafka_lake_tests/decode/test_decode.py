@@ -114,7 +114,7 @@ NOT_JSON = [
 ]
 
 
-def test_what_is_not_one_json_object_says_why(records: Records) -> None:
+def test_invalid_json_object_is_refused_with_reason(records: Records) -> None:
     decoded = decode_json(records([value for value, _ in NOT_JSON]), columns("id bigint"))
     assert verdicts(decoded) == [("not_json", message) for _, message in NOT_JSON]
 
@@ -144,7 +144,7 @@ WRONG_TYPE = [
 ]
 
 
-def test_a_wrong_type_names_its_columns_and_shows_what_was_there(records: Records) -> None:
+def test_type_error_names_columns_and_shows_values(records: Records) -> None:
     schema = columns(
         "id bigint, n int, t timestamp, d decimal(4,2), s struct<b: int, c: string>, l array<int>, "
         "m map<string, struct<y: int>>, text string"
@@ -156,7 +156,7 @@ def test_a_wrong_type_names_its_columns_and_shows_what_was_there(records: Record
 ODD = ["a.b", "a b", 'a"b', "a'b", "a`b", "a[0]", "$", "ü", "a\\b", "parsed", "value", "%s"]
 
 
-def test_odd_names_are_columns_like_others(records: Records) -> None:
+def test_odd_field_names_become_columns(records: Records) -> None:
     schema = T.StructType([T.StructField(name, T.IntegerType(), False) for name in ODD])
     good = dict.fromkeys(ODD, 5)
     values = [good, *[{**good, name: "x"} for name in ODD], *[{**good, name: None} for name in ODD]]
@@ -240,7 +240,7 @@ def test_dead_letters_have_offset_and_time(records: Records) -> None:
 
 
 @pytest.mark.exhaustive
-def test_rows_tell_which_topic_of_that_name(records: Records) -> None:
+def test_rows_have_the_id_of_their_topic(records: Records) -> None:
     decoded = decode_json(records([b'{"id": 1}']), columns("id bigint"))
     rows = rows_of(decoded, spec(), topic_id="T1")
     assert rows.schema["_kafka"].dataType.names == [
@@ -280,7 +280,7 @@ def test_dead_letters_of_an_older_table_are_decoded_too(records: Records) -> Non
     assert (record.value, record.offset, record.timestampType, record.topic_id) == (b"x", 0, -1, None)
 
 
-def test_what_a_transform_refuses_is_a_letter_with_its_reason(records: Records) -> None:
+def test_record_refused_by_transform_is_dead_letter_with_reason(records: Records) -> None:
     values = [b'{"id": 0}', b'{"id": 1}', b"x", None, b'{"id": 4}', b'{"id": 5}']
     decoded = decode_json(records(values), columns("id bigint"))
     topic = marked("refuses_odd")
@@ -352,7 +352,7 @@ def test_without_errors_the_frame_is_left_as_it_is(records: Records) -> None:
         (marked("numbers_errors"), "id bigint", "Topic t: .* gives _error the type int"),
     ],
 )
-def test_errors_that_can_not_be_told_are_refused(topic: TopicTable, ddl: str, match: str, records: Records) -> None:
+def test_invalid_transform_error_column_is_refused(topic: TopicTable, ddl: str, match: str, records: Records) -> None:
     with pytest.raises(ConfigurationError, match=match):
         rows_of(decode_json(records([b"{}"]), columns(ddl)), topic)
 

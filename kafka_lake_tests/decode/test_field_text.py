@@ -18,7 +18,7 @@ MORE: tuple[dict[str, Any], ...] = ({}, {"n": -0.5, "ok": False, "at": "b"}, {st
 ODD = (None, b"", b"\xff", b"{", b"[]", b'{"type":"a\xff"}', b"{'type':'x'}", b'{"type":"a\nb"}')
 
 
-def test_the_text_of_a_field_is_what_spark_finds(spark_resource: SparkResource) -> None:
+def test_field_text_matches_spark_json_functions(spark_resource: SparkResource) -> None:
     texts: list[bytes | None] = [
         None,
         b"",

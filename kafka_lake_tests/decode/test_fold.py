@@ -50,7 +50,7 @@ def test_newest_change_of_a_key_is_left(fold: Any) -> None:
         }  # fmt: skip
 
 
-def test_value_is_that_of_the_newest_change_that_tells_it(fold: Any) -> None:
+def test_value_is_taken_from_newest_change_that_has_it(fold: Any) -> None:
     changes = [
         change(1, 1, "a1", "b1"), change(1, 3, "a3", None, kept=["b"]), change(1, 2, None, "b2", kept=["a"]),
         change(2, 2, None, None, kept=["a", "b"]), change(2, 1, None, "b1", kept=["a"]),

@@ -283,7 +283,7 @@ def test_rules_about_a_commit(frame: Callable[[Sequence[Row]], DataFrame]) -> No
         (RuleEntry(expression="no_function(n)", name="calls"), "rules: calls: 'no_function(n)' isn't a condition"),
     ],
 )
-def test_what_cant_be_asked_is_refused_by_name(
+def test_invalid_rule_is_refused_by_name(
     entry: RuleEntry, says: str, frame: Callable[[Sequence[Row]], DataFrame]
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:

@@ -146,7 +146,7 @@ def test_times_that_overflow_become_null_through_a_server(
     view(topic.spec()).assert_exactly_once(topic.ledger)
 
 
-def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: Path) -> None:
+def test_session_settings_are_not_shared(new_session: NewSession, tmp_path: Path) -> None:
     (tmp_path / "only_mine.py").write_text("ANSWER = 42\n")
 
     def answer(_: int) -> int:
@@ -169,7 +169,7 @@ def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: P
 
 
 @pytest.mark.parametrize("told", ["", ";token=another"], ids=("none", "another"))
-def test_who_does_not_know_the_token_is_refused(
+def test_client_without_token_is_refused(
     server: ConnectServer, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", f"{server.address}/{told}")

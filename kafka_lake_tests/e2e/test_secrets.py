@@ -262,7 +262,7 @@ def test_spark_in_the_run_s_process(tmp_path: Path, catalog: dict[str, str], sho
         nothing_is_told(tmp_path, watch, printed, pages(shown["spark.ui.port"]))
 
 
-def test_a_connect_server_of_ours(
+def test_own_connect_server_shows_no_secret(
     tmp_path: Path, catalog: dict[str, str], shown: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()

@@ -137,7 +137,7 @@ def test_every_value_of_the_records_is_in_the_table(table: Table) -> None:
     ]
 
 
-def test_what_is_no_order_is_a_dead_letter_with_its_bytes(table: Table, project: Path) -> None:
+def test_tutorial_dead_letters_keep_their_bytes(table: Table, project: Path) -> None:
     letters = load_catalog("lake", **table.catalog.properties).load_table("lake.web_orders__dead_letters")
     values = sorted(letters.scan().to_arrow()["value"].to_pylist())
     assert values == [
@@ -146,7 +146,7 @@ def test_what_is_no_order_is_a_dead_letter_with_its_bytes(table: Table, project:
     ]
 
 
-def test_the_terminal_shows_what_the_text_says(output: str, running: dict[str, Any]) -> None:
+def test_tutorial_output_matches_its_text(output: str, running: dict[str, Any]) -> None:
     assert "6 records produced to topic web-orders." in output
     assert "infer_timestamps: true" in output
     assert f"{running['ui_url']}/assets/lake/web_orders" in output

@@ -96,13 +96,13 @@ def test_the_truth_is_let_pass(content: bytes, outcome: Row | Letter) -> None:
         (b'{"s":{"a":1,"new":2}}', (column("s", ("struct", (column("a", "long"),))),), Row({"s": {"a": 1}})),
     ],
 )
-def test_what_is_lost_altered_moved_or_refused_is_found(
+def test_oracle_finds_lost_altered_or_moved_values(
     content: bytes, columns: tuple[Column, ...], outcome: Row | Letter
 ) -> None:
     assert judge(content, columns, outcome, Reported())
 
 
-def test_what_is_named_is_not_lost() -> None:
+def test_oracle_accepts_reported_values() -> None:
     named = Reported(
         lambda path, _: path == ("new",), lambda path: path == ("ts",), rounded=lambda path: path == ("d",)
     )

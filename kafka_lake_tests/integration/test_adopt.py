@@ -365,7 +365,7 @@ def test_the_command_changes_nothing_without_yes(
     assert view(spec).ids() == [0, 1, 2, 3, 4]
 
 
-def test_the_command_refuses_what_does_not_go_together(
+def test_adopt_command_refuses_conflicting_options(
     new_topic: NewTopic, connections: NewConnections, view: NewView, command_line: Any
 ) -> None:
     topic = new_topic(2)

@@ -73,7 +73,7 @@ def test_commits_stay_near_byte_limit_for_uneven_records(
     assert view(spec).position() == {p: len(each) for p, each in sizes.items()}
 
 
-def test_probes_tell_exactly_what_they_have_seen(
+def test_probes_report_the_offsets_that_they_read(
     broker: EmbeddedBroker, new_topic: NewTopic, connections: NewConnections
 ) -> None:
     topic = new_topic(3)

@@ -63,7 +63,7 @@ def query(command_line: Callable[..., Result], spec: TopicTable) -> Query:
     return lambda *arguments: command_line([spec], "query", spec.topic, *arguments)
 
 
-def test_values_are_what_the_table_has(query: Query, spec: TopicTable) -> None:
+def test_query_returns_the_values_of_the_table(query: Query, spec: TopicTable) -> None:
     columns = "id, name, at, local, price, who, tags, day, _kafka.offset, _kafka.offset"
     asked = query(f"SELECT {columns} FROM {spec.table} ORDER BY id DESC; ", "--json")
     assert asked.exit_code == 0
@@ -108,7 +108,7 @@ def test_metadata_tables_and_other_names_can_be_asked(query: Query, spec: TopicT
         exhaustive("", "Syntax error"),
     ],
 )
-def test_what_is_no_query_is_refused_in_one_line(query: Query, spec: TopicTable, sql: str, said: str) -> None:
+def test_invalid_query_is_refused_in_one_line(query: Query, spec: TopicTable, sql: str, said: str) -> None:
     refused = query(sql.format(table=spec.table))
     assert refused.exit_code == 1
     # PySpark's own log comes before, which the command silences where it finds its systems.
@@ -119,7 +119,7 @@ def test_what_is_no_query_is_refused_in_one_line(query: Query, spec: TopicTable,
     assert json.loads(query("SELECT count(*) AS n FROM this", "--json").stdout) == [{"n": 2}]
 
 
-def test_a_topic_without_a_table_is_told_of(command_line: Callable[..., Result]) -> None:
+def test_topic_without_table_is_reported(command_line: Callable[..., Result]) -> None:
     refused = command_line([TopicTable("later", NAMESPACE, "later")], "query", "later", "SELECT 1")
     assert refused.exit_code == 1
     assert "Topic later has no table it.later yet" in refused.stderr

@@ -27,7 +27,7 @@ def cli(command_line: Cli) -> Cli:
 
 
 @pytest.mark.exhaustive
-def test_what_it_says_is_what_the_next_run_does(
+def test_schema_preview_matches_the_next_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView, cli: Cli
 ) -> None:
     topic = new_topic(2)
@@ -60,7 +60,9 @@ def test_what_it_says_is_what_the_next_run_does(
     assert preview(spec, connections(), 100).notes == ()
 
 
-def test_it_says_that_the_next_run_would_fail(new_topic: NewTopic, connections: NewConnections, cli: Cli) -> None:
+def test_schema_preview_shows_that_next_run_would_fail(
+    new_topic: NewTopic, connections: NewConnections, cli: Cli
+) -> None:
     topic = new_topic()
     topic.send({"id": 1})
     ingest(topic.spec(None), connections(), "run-1")

@@ -29,7 +29,7 @@ def in_sql(name: str) -> str:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["upsert", exhaustive("history")])
-def test_keyed_table_has_columns_of_any_name(
+def test_upsert_table_has_columns_of_any_name(
     mode: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()

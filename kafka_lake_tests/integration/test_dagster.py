@@ -207,7 +207,7 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
     assert (idle["records_read"], idle["commits"], idle["rows_in_table"]) == (0, 0, 7)
 
 
-def test_a_run_of_a_backfill_tells_of_partitions_alone(new_topic: NewTopic, runner: Runner) -> None:
+def test_backfill_run_reports_only_partitions(new_topic: NewTopic, runner: Runner) -> None:
     topic = new_topic(2)
     topic.send_ids(range(3), 2)
     know_partitions(runner, topic)
@@ -378,7 +378,7 @@ def test_failed_continuous_run_reports_its_earlier_commits(new_topic: NewTopic, 
 
 
 @pytest.mark.exhaustive
-def test_what_a_run_has_told_stays_in_sight_until_it_ends(
+def test_reports_of_continuous_run_stay_until_its_end(
     new_topic: NewTopic, runner: Runner, view: NewView, connections: NewConnections
 ) -> None:
     topic = new_topic(2)
@@ -478,7 +478,7 @@ def test_catalog_outage_after_commit_does_not_fail_run(
 
 
 @pytest.mark.exhaustive
-def test_a_run_that_goes_on_tells_in_a_tag_until_when(new_topic: NewTopic, runner: Runner) -> None:
+def test_continuing_run_has_its_end_in_a_tag(new_topic: NewTopic, runner: Runner) -> None:
     topic = new_topic()
     topic.send_ids([0])
     know_partitions(runner, topic)
@@ -627,7 +627,7 @@ def test_one_partition_alone(new_topic: NewTopic, runner: Runner, view: NewView)
     assert all(e.passed for e in checks(result).values())
 
 
-def test_a_failing_gate_fails_the_run_and_says_why(
+def test_failed_validation_fails_the_run_with_its_reason(
     new_topic: NewTopic, runner: Runner, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -795,7 +795,7 @@ def test_missing_catalog_fails_run_with_its_message_first(
         exhaustive({}, "hush2 is no JSON", id="quoted"),
     ],
 )
-def test_dagster_is_told_of_records_what_the_topic_lets_out(
+def test_dagster_event_redacts_record_values(
     settings: dict[str, Any], left: str, arrow: bool, policy: str, new_topic: NewTopic, runner: Runner, view: NewView
 ) -> None:
     topic = new_topic()

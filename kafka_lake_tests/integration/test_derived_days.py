@@ -189,7 +189,7 @@ def test_a_table_that_is_replaced_is_computed_as_a_whole(world: World) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_row_of_others_goes_and_tables_below_notice(world: World) -> None:
+def test_expired_foreign_row_triggers_downstream_tables(world: World) -> None:
     spec = orders(world, "rows", "append", "SELECT id, at FROM {source}", partitions=CUT)
     below = orders(world, "below", "append", "SELECT id, at FROM {source}", source=spec.table)
     make(world, [spec, below])

@@ -140,7 +140,7 @@ def test_large_records_end_the_sample_early(new_topic: NewTopic, sampled: Sample
     assert (sample.records, sample.complete) == ((), False)
 
 
-def test_the_right_to_read_is_enough_and_its_lack_is_told(port: int) -> None:  # noqa: F811
+def test_discover_needs_only_read_right_and_reports_its_lack(port: int) -> None:  # noqa: F811
     admin = AdminClient({**secured(port, *ADMIN), "log_level": 0})
     producer = Producer({**secured(port, *ADMIN), "log_level": 0})
     producer.produce("orders", b"{}")
@@ -173,7 +173,7 @@ def found_of(connections: Connections, *topics: Topic, specs: tuple[TopicTable, 
     return discover([topic.name for topic in topics], specs, connections, 20)
 
 
-def test_formats_are_told_with_the_evidence(new_topic: NewTopic, connections: NewConnections) -> None:
+def test_detected_format_is_shown_with_evidence(new_topic: NewTopic, connections: NewConnections) -> None:
     orders, texts, numbers, framed, empty = (new_topic(2) for _ in range(5))
     for i in range(30):
         orders.send({"id": i, "tags": ["a"], "at": "2026-01-01T10:00:00Z"}, i % 2, key=b"%d" % i)
@@ -226,7 +226,7 @@ def test_no_topic_waits_for_the_client_to_look_around(new_topic: NewTopic, conne
     assert time.monotonic() - began < len(topics) - 2
 
 
-def test_what_has_no_value_is_told(new_topic: NewTopic, connections: NewConnections, broker: EmbeddedBroker) -> None:
+def test_missing_value_is_reported(new_topic: NewTopic, connections: NewConnections, broker: EmbeddedBroker) -> None:
     compacted, deleted, aborted = new_topic(**{"cleanup.policy": "compact"}), new_topic(), new_topic()
     for i in range(5):
         compacted.send({"id": i}, key=b"k")
@@ -276,7 +276,7 @@ def test_internal_topics_are_left_out_unless_asked_for(new_topic: NewTopic, conn
     assert (len(everything) - len(shown), none) == (left_out, 0)
 
 
-def test_what_a_registry_knows_is_told_by_its_schemas(
+def test_discover_shows_schemas_of_the_registry(
     new_topic: NewTopic, connections: NewConnections, registry: EmbeddedRegistry
 ) -> None:
     client = SchemaRegistryClient({"url": registry.url})
@@ -314,7 +314,7 @@ def cli(command_line: Callable[..., Result]) -> Callable[..., Result]:
     return lambda *arguments: command_line([], "discover", *arguments)
 
 
-def test_a_cluster_without_topics_is_said_to_have_none(
+def test_cluster_without_topics_is_reported_as_empty(
     connections: NewConnections, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mock = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})

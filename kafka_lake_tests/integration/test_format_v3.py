@@ -87,7 +87,9 @@ def test_every_format_fills_a_table(
 
 
 @pytest.mark.exhaustive
-def test_what_befalls_a_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+def test_format_v3_table_survives_deletes_and_rollback(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     spec = topic.spec(None, table_properties=V3 | {"write.delete.mode": "merge-on-read"})
     topic.send({"id": 1})

@@ -136,7 +136,7 @@ def test_five_schema_versions_interleaved_in_one_batch(
 
 
 @pytest.mark.exhaustive
-def test_what_avro_cannot_be_is_a_dead_letter_with_its_reason(
+def test_undecodable_avro_is_a_dead_letter_with_reason(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,

@@ -85,7 +85,7 @@ def test_waiting_record_fails_freshness_and_idle_topic_passes(
     instance.dispose()
 
 
-def test_who_cannot_be_asked_is_left_as_he_was_told(
+def test_unreachable_source_keeps_its_last_state(
     new_topic: Callable[..., Topic], connections: Callable[[], Connections], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = new_topic(1).spec(max_age="5m")

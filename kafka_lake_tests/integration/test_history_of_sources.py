@@ -245,7 +245,7 @@ def test_an_interval_has_the_type_of_the_order(
 
 
 @pytest.mark.exhaustive
-def test_what_a_connector_sends_once_more_changes_nothing(
+def test_change_sent_twice_by_connector_changes_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     """Not even for as long as only a part of it has come, which ends with a tombstone."""

@@ -358,7 +358,7 @@ def test_start_latest_means_the_first_run_and_not_every_run(
     assert view(spec).position() == {0: 2, 1: 2}
 
 
-def test_a_subset_of_partitions_leaves_the_others_where_they_are(
+def test_run_of_some_partitions_leaves_other_positions(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(3)
@@ -528,7 +528,7 @@ def test_a_time_that_no_table_holds_is_null_and_named(
 
 
 @pytest.mark.exhaustive
-def test_what_was_fetched_beyond_a_batch_is_freed(
+def test_records_fetched_beyond_a_batch_are_freed(
     new_topic: Callable[..., Topic], connections: Callable[..., Connections]
 ) -> None:
     """Otherwise each commit of a backlog leaves tens of megabytes behind, for each partition."""

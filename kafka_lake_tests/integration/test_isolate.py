@@ -89,9 +89,7 @@ def test_an_error_that_every_record_raises_is_not_the_records(
     assert view(spec).rows() == []
 
 
-def test_what_is_known_to_be_a_system_is_never_a_records_fault(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
+def test_system_failure_is_never_a_dead_letter(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     fast(topic, range(40), 1)
     spec = topic.spec(transform=f"{TRANSFORMS}:cannot_connect")

@@ -133,7 +133,7 @@ def refusal(
 
 
 @pytest.mark.parametrize("question", [exhaustive(topics), watermarks])
-def test_a_wrong_password_is_told_in_seconds(question: Callable[[KafkaCluster], Any], port: int) -> None:
+def test_wrong_password_is_reported_within_seconds(question: Callable[[KafkaCluster], Any], port: int) -> None:
     error, seconds = refusal(question, secured(port, "guest", WRONG), PATIENCE)
     assert type(error) is AuthenticationError
     assert "refused the credentials of user guest" in str(error)
@@ -154,7 +154,7 @@ def test_short_broker_refusal_is_reported(port: int) -> None:
     assert type(error) is AuthenticationError
 
 
-def test_an_answer_makes_what_was_reported_before_forgotten(port: int) -> None:
+def test_broker_answer_clears_earlier_errors(port: int) -> None:
     """So that a connection lost later is not mistaken for a refusal."""
     cluster = KafkaCluster(secured(port, *ADMIN), 1.0)
     watermarks(cluster)
@@ -163,7 +163,7 @@ def test_an_answer_makes_what_was_reported_before_forgotten(port: int) -> None:
     assert (cluster._reported.refusal, cluster._reported.failure) == (None, None)
 
 
-def test_a_topic_that_the_user_may_not_see_is_told(port: int) -> None:
+def test_hidden_topic_is_reported(port: int) -> None:
     error, seconds = refusal(watermarks, secured(port, *GUEST), PATIENCE)
     assert type(error) is AuthorizationError
     assert "Topic orders" in str(error)
@@ -172,7 +172,7 @@ def test_a_topic_that_the_user_may_not_see_is_told(port: int) -> None:
     assert seconds < QUICK
 
 
-def test_a_group_that_the_user_may_not_write_is_told(port: int) -> None:
+def test_missing_right_on_group_is_reported(port: int) -> None:
     position = Position(watermarks_of_admin(port).identity, {0: 0})
     error, _ = refusal(lambda c: c.commit_group("lake", position), secured(port, *GUEST), PATIENCE)
     assert type(error) is AuthorizationError
@@ -220,7 +220,7 @@ def watermarks_of_admin(port: int) -> Any:
     return KafkaCluster(secured(port, *ADMIN), PATIENCE).watermarks_of("orders")
 
 
-def test_who_may_is_answered(port: int) -> None:
+def test_authorized_client_is_answered(port: int) -> None:
     cluster = KafkaCluster(secured(port, *ADMIN), PATIENCE)
     assert cluster.topics() == ["orders"]
     assert watermarks_of_admin(port).end == {0: 0}
@@ -247,7 +247,7 @@ def test_brokers_that_are_all_down_are_given_up_early(question: Callable[[KafkaC
 
 
 @pytest.mark.parametrize("question", [exhaustive(topics), watermarks])
-def test_who_accepts_connections_and_is_silent_is_given_up_early(
+def test_silent_server_is_given_up_early(
     question: Callable[[KafkaCluster], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_lake.kafka.client, "FIRST_ANSWER_SECONDS", 2.5)
@@ -258,7 +258,7 @@ def test_who_accepts_connections_and_is_silent_is_given_up_early(
     assert "KAFKA_LAKE_BOOTSTRAP_SERVERS" in failed.value.remedy
 
 
-def test_what_is_no_broker_is_told() -> None:
+def test_address_without_broker_is_reported() -> None:
     class Refuses(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             self.connection.recv(1024)

@@ -89,9 +89,7 @@ def test_the_order_is_the_columns_and_a_delete_is_remembered(
 
 
 @pytest.mark.exhaustive
-def test_a_change_may_tell_some_columns_and_leave_the_others(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
+def test_partial_change_leaves_missing_columns(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec("id bigint, a string, b string, n int", write="upsert", key=("id",),
                       ignore_null_updates=("a", "n"))  # fmt: skip
@@ -213,7 +211,7 @@ def test_a_key_may_get_more_fields_and_wider_ones(
 
 
 @pytest.mark.parametrize("write", ["upsert", exhaustive("history")])
-def test_what_is_read_again_from_before_a_tombstone_stays_gone(
+def test_record_from_before_a_tombstone_stays_deleted(
     write: Any, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     """As a record that was a dead letter, whether or not there was a row when the tombstone came."""
@@ -299,9 +297,7 @@ def test_change_completed_after_killed_run_leaves_dead_letters(
 
 
 @pytest.mark.exhaustive
-def test_columns_of_debezium_keep_what_was_not_told(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
+def test_debezium_columns_keep_values_not_sent(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     """In each form that the connector of PostgreSQL has for it."""
     topic, text = new_topic(1), "__debezium_unavailable_value"
     spec = topic.spec(
@@ -410,7 +406,7 @@ def test_text_of_times_is_ordered_by_time(new_topic: NewTopic, connections: NewC
 
 
 @pytest.mark.exhaustive
-def test_what_a_source_calls_its_columns_means_nothing(
+def test_source_column_names_have_no_special_meaning(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
@@ -588,7 +584,7 @@ class Source:
 
 
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
-def test_the_table_is_what_the_database_is(
+def test_upsert_table_matches_the_database(
     seed: int, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)

@@ -274,7 +274,7 @@ def test_the_row_evolves_in_its_envelope(
 
 
 @pytest.mark.exhaustive
-def test_what_is_no_change_of_a_row_says_what_it_is(
+def test_event_that_changes_no_row_is_dead_letter_with_reason(
     new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
 ) -> None:
     capture = new_capture(COLUMNS)
@@ -344,7 +344,7 @@ def test_key_columns_that_rows_lack_are_those_of_the_records_key(
     assert view(spec).dead_letters() == []
 
 
-def test_keys_that_tell_no_columns_stop_the_first_run(
+def test_keys_without_columns_stop_the_first_run(
     new_capture: Callable[..., Capture], connections: NewConnections, schemas: SchemaRegistry
 ) -> None:
     capture = new_capture(COLUMNS)

@@ -70,7 +70,7 @@ def test_table_with_excluded_column_is_refused_until_dropped(
     assert "note" not in columns(view(spec))
 
 
-def test_a_key_that_only_records_tell_cannot_be_left_out(new_topic: NewTopic, connections: NewConnections) -> None:
+def test_key_inferred_from_records_cannot_be_excluded(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic(1)
     spec = topic.spec(None, write="upsert", envelope="debezium", except_columns=("id",))
     topic.send(debezium("c", 10, {"id": 1, "v": "a"}, 9), key=b'{"id": 1}')
@@ -80,9 +80,7 @@ def test_a_key_that_only_records_tell_cannot_be_left_out(new_topic: NewTopic, co
 
 
 @pytest.mark.exhaustive
-def test_declared_column_that_is_left_out_tells_deletes(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
+def test_excluded_column_can_mark_deletes(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(1)
     spec = topic.spec(
         "id bigint, a string, b string, op string",

@@ -74,7 +74,7 @@ def test_key_changed_in_one_update_moves_the_row(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("deletes", ["soft", "ignore"])
-def test_moved_row_goes_as_deletes_says(
+def test_moved_row_follows_the_deletes_setting(
     deletes: Any, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()

@@ -105,7 +105,7 @@ def key_of(kind: Envelope, row: dict[str, Any]) -> bytes | None:
 
 
 @pytest.mark.parametrize(("kind", "partitions"), [("maxwell", 2), exhaustive("canal", 1)])
-def test_the_table_is_what_the_source_is(
+def test_mysql_upsert_table_matches_the_source(
     kind: Envelope, partitions: int, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     # Of a key that changes, the row may have come from another partition.
@@ -126,7 +126,7 @@ def test_the_table_is_what_the_source_is(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["maxwell", "canal"])
-def test_what_one_record_cannot_do_is_a_dead_letter(
+def test_impossible_change_is_a_dead_letter(
     kind: Envelope, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, source = new_topic(2), Source(kind)
@@ -165,7 +165,7 @@ def test_what_one_record_cannot_do_is_a_dead_letter(
 
 
 @pytest.mark.exhaustive
-def test_columns_of_the_row_may_tell_the_order(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+def test_columns_of_the_row_may_order_changes(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic, source = new_topic(2), Source("maxwell")
     spec = topic.spec("a bigint, v bigint", write="upsert", envelope="maxwell", key=("a",), order_by=("v",))
     for number, (v, where) in enumerate([(2, 0), (1, 1), (3, 1)]):
@@ -183,7 +183,7 @@ def test_columns_of_the_row_may_tell_the_order(new_topic: NewTopic, connections:
 
 
 @pytest.mark.parametrize("kind", ["maxwell", exhaustive("canal")])
-def test_records_that_tell_no_key_stop_the_first_run(
+def test_records_without_key_stop_the_first_run(
     kind: Envelope, new_topic: NewTopic, connections: NewConnections
 ) -> None:
     topic, source = new_topic(1), Source(kind)

@@ -120,7 +120,7 @@ def test_random_changes_kills_and_replays_match_a_model(
 
 
 @pytest.mark.parametrize("write", ["upsert", exhaustive("history")])
-def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
+def test_upsert_rule_validates_change_and_may_fail_or_warn(
     write: Any, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)

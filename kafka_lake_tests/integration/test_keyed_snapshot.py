@@ -155,7 +155,7 @@ class Database:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4), exhaustive(5)])
-def test_the_table_is_what_the_database_is_after_each_snapshot(
+def test_table_matches_the_database_after_each_snapshot(
     seed: int, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, source = new_topic(1), Database(random.Random(seed))

@@ -91,7 +91,7 @@ def test_compaction_and_expiry_keep_the_position(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("version", "write"), [("2", "upsert"), ("3", "history")])
-def test_keyed_tables_lose_their_delete_files_and_no_row(
+def test_compaction_of_upsert_table_removes_only_delete_files(
     version: str, write: Any, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     chance, topic = random.Random(3), new_topic()
@@ -248,7 +248,7 @@ def test_foreign_table_is_maintained_only_when_enabled(
 
 
 @pytest.mark.exhaustive
-def test_what_a_compaction_cannot_help_is_not_asked_for_again(new_topic: NewTopic, connections: NewConnections) -> None:
+def test_useless_compaction_is_not_requested_again(new_topic: NewTopic, connections: NewConnections) -> None:
     """A file in each partition: there is nothing to put together."""
     topic = new_topic()
     policy = Maintenance(compact_every=3, expire_after="0s", keep_snapshots=1)

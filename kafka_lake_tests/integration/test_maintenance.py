@@ -460,7 +460,7 @@ def test_clean_removes_only_files_outside_all_snapshots(
 
 
 @pytest.mark.in_contract
-def test_what_was_staged_in_vain_goes_and_no_other_snapshot(
+def test_only_unpublished_staged_snapshots_are_removed(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()

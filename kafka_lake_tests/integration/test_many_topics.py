@@ -122,7 +122,7 @@ def test_tables_by_value_are_assets_after_refresh(
 
 
 @pytest.mark.exhaustive
-def test_topics_that_match_get_tables_and_new_ones_are_told_of(
+def test_matching_topics_get_tables_and_new_ones_are_reported(
     project: Project,
     broker: EmbeddedBroker,
     catalog_resource: CatalogResource,

@@ -65,7 +65,7 @@ def abort(kafka: KafkaResource, topic: str) -> None:
     await_transactions(address["bootstrap.servers"], {topic: 1})
 
 
-def test_each_value_is_what_was_produced_and_written(
+def test_metrics_match_produced_and_written_records(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,

@@ -67,7 +67,7 @@ def test_merge_on_read_dead_letters_come_back_after_a_rollback(
 
 
 @pytest.mark.parametrize("version", ["2", exhaustive("3")])
-def test_dead_letters_deleted_by_others_beside_an_older_file(
+def test_foreign_delete_of_dead_letters_keeps_older_file(
     version: str, new_topic: Any, connections: Any, view: Any, spark_resource: Any
 ) -> None:
     """Beside an older file of letters, Iceberg keeps a file of deletes whose data file is gone."""

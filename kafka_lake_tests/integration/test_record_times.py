@@ -67,7 +67,9 @@ def test_records_with_impossible_times_become_rows(
     assert len(view(spec).dead_letters()) == 1
 
 
-def test_the_client_reads_what_spark_reads(new_topic: NewTopic, connections: NewConnections, broker: Any) -> None:
+def test_client_and_spark_read_the_same_timestamps(
+    new_topic: NewTopic, connections: NewConnections, broker: Any
+) -> None:
     topic = new_topic(2)
     topic.send(b"\x00\xff", key=b"k", headers=[("h", b"\xff"), ("h", b""), ("none", None)], timestamp_ms=GOOD)
     topic.send(None, 1, key=b"", timestamp_ms=1)
@@ -89,7 +91,7 @@ def test_the_client_reads_what_spark_reads(new_topic: NewTopic, connections: New
         assert by_client == by_spark
 
 
-def test_looks_at_impossible_times_show_what_is_there(
+def test_samples_with_impossible_times_are_shown(
     new_topic: NewTopic, connections: NewConnections, command_line: Callable[..., Any], tmp_path: Any
 ) -> None:
     topic, cluster = new_topic(3, **WIDE), connections().cluster

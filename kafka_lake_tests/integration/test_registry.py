@@ -102,7 +102,7 @@ def test_schema_is_found_by_the_id_in_its_record(
     assert (latest.text, latest.id, latest.subject, latest.version) == (found.text, found.id, f"{subject}-value", 1)
 
 
-def test_what_the_protobuf_serializer_registered_is_a_descriptor(
+def test_protobuf_serializer_schema_is_a_descriptor(
     client: SchemaRegistryClient, schemas: SchemaRegistry, subject: str
 ) -> None:
     serialize = ProtobufSerializer(wrappers_pb2.Int64Value, client, {"use.deprecated.format": False})
@@ -151,7 +151,7 @@ def test_schema_references_come_before_their_users(
     assert schemas.latest(subject).references == found.references  # type: ignore[union-attr]
 
 
-def test_an_unknown_id_is_told_and_asked_for_again(
+def test_unknown_schema_id_is_reported_and_retried(
     client: SchemaRegistryClient, schemas: SchemaRegistry, registry: EmbeddedRegistry, subject: str
 ) -> None:
     next_id = client.register_schema(f"{subject}-before", Schema(avro(new_name(), id="long"), "AVRO")) + 1
@@ -163,7 +163,7 @@ def test_an_unknown_id_is_told_and_asked_for_again(
 
 
 @pytest.mark.parametrize("schema_id", [0, 2**31 - 1, 2**31, 2**32 - 1, -1])
-def test_whatever_four_bytes_say_is_an_unknown_id_at_worst(schemas: SchemaRegistry, schema_id: int) -> None:
+def test_random_schema_id_is_at_worst_unknown(schemas: SchemaRegistry, schema_id: int) -> None:
     with pytest.raises(UnknownSchemaError, match=f"Schema id {schema_id}:"):
         schemas.by_id(schema_id)
 
@@ -563,7 +563,7 @@ def test_tls_with_certificates_of_both_sides(authority: Authority) -> None:
         assert "KAFKA_LAKE_REGISTRY_SSL_CERTIFICATE_LOCATION" in str(failed)
 
 
-def test_a_certificate_that_nobody_known_signed_is_not_trusted(authority: Authority) -> None:
+def test_certificate_of_unknown_authority_is_refused(authority: Authority) -> None:
     with Impostor(registered, server_side(authority, False)) as server:
         failed = told(SchemaRegistry({"url": server.url, "basic.auth.user.info": f"bob:{SECRET}"}))
         assert type(failed) is RegistryRefusedError

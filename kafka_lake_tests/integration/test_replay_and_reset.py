@@ -508,7 +508,9 @@ def test_a_reset_to_an_earlier_offset_doubles_nothing(
     assert plan_reset(spec, connections(), "latest") is None
 
 
-def test_a_reset_forward_skips_and_says_so(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+def test_reset_forward_skips_records_and_reports_it(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0])

@@ -236,7 +236,7 @@ def test_a_table_added_later_has_the_topic_from_its_beginning(
     assert_all_once(spec, topic.ledger, view)
 
 
-def test_a_table_that_refuses_a_batch_stays_and_the_others_go_on(
+def test_refusing_table_keeps_position_while_rest_continues(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)

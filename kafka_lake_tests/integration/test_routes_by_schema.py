@@ -108,7 +108,7 @@ def test_each_value_goes_by_the_name_of_its_schema(
     assert sorted(row["error_class"] for row in view(each_name).dead_letters()) == ["no_schema_id", "unknown_schema"]
 
 
-def test_bytes_that_are_no_schema_ids_are_told_of(
+def test_bytes_without_schema_id_are_reported(
     new_topic: NewTopic, connections: NewConnections, registry: EmbeddedRegistry
 ) -> None:
     topic, schemas = new_topic(1), SchemaRegistry({"url": registry.url}, 5.0)

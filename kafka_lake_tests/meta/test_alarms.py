@@ -91,7 +91,7 @@ def test_alarm_is_sent_once_per_failure_and_recovery(told: list[str], sensors: d
         assert tick() == ["shop/orders: freshness passes again"]
 
 
-def test_a_run_that_fails_is_told_of_by_its_topic(told: list[str], sensors: dict[str, Any]) -> None:
+def test_failed_run_alarm_names_its_topic(told: list[str], sensors: dict[str, Any]) -> None:
     @dg.op
     def breaks() -> None:
         raise ValueError("a gate failed")

@@ -67,7 +67,7 @@ def test_each_package_has_a_lower_and_an_upper_bound(required: Requirement) -> N
 
 
 @pytest.mark.parametrize("required", REQUIRED, ids=str)
-def test_what_is_locked_is_within_the_bounds(required: Requirement) -> None:
+def test_locked_versions_are_within_declared_bounds(required: Requirement) -> None:
     assert version(required.name) in required.specifier
 
 

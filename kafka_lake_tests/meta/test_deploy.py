@@ -61,7 +61,7 @@ def test_the_image_s_python_is_one_that_the_project_supports() -> None:
     assert all("/java-17" in line for line in DOCKERFILE.splitlines() if "/usr/lib/jvm" in line)
 
 
-def test_what_the_image_installs_is_what_the_tests_run_with() -> None:
+def test_image_installs_the_tested_versions() -> None:
     ours, image = pins(ROOT / "requirements.lock"), pins(DEPLOY / "requirements.lock")
     assert {name: ours.get(name) for name in image} == image
     wanted = [
@@ -167,7 +167,7 @@ def test_only_this_machine_reaches_the_ports_of_compose() -> None:
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_nobody_in_the_image_is_root() -> None:
+def test_image_runs_without_root() -> None:
     users = instruction("USER")
     assert users == ["1000"]
     assert VALUES["dagster-user-deployments"]["deployments"][0]["podSecurityContext"]["runAsUser"] == 1000

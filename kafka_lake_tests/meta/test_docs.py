@@ -60,7 +60,7 @@ def test_every_error_says_what_it_means_and_what_to_do(error: type[KafkaLakeErro
 
 
 @pytest.mark.parametrize("error", error_classes())
-def test_what_the_errors_say_of_retries_is_what_runs_do(error: type[KafkaLakeError]) -> None:
+def test_error_page_describes_actual_retries(error: type[KafkaLakeError]) -> None:
     # A run plans again after a refused publication, which is more than to try the same again.
     assert error.retry_helps == (error is PublishRefusedError or is_transient(error.__new__(error)))
 

@@ -80,7 +80,7 @@ def in_grafana(text: str) -> str:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
-def test_an_alert_asks_for_what_there_is(rule: dict[str, Any]) -> None:
+def test_alerts_use_existing_metrics(rule: dict[str, Any]) -> None:
     labels = labels_of(promql.parse(rule["expr"]))
     assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in ("warning", "critical")
@@ -99,14 +99,14 @@ def test_each_alert_is_on_the_page() -> None:
 
 
 @pytest.mark.parametrize(("title", "target"), TARGETS, ids=[f"{title}-{each['refId']}" for title, each in TARGETS])
-def test_a_panel_asks_for_what_there_is(title: str, target: dict[str, Any]) -> None:
+def test_panels_use_existing_metrics(title: str, target: dict[str, Any]) -> None:
     labels = labels_of(promql.parse(in_grafana(target["expr"])))
     named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
     assert named <= labels
     assert target["datasource"]["uid"] == "${datasource}"
 
 
-def test_the_variable_of_the_dashboard_asks_for_what_there_is() -> None:
+def test_dashboard_variable_uses_existing_metrics() -> None:
     (topic,) = [each for each in BOARD["templating"]["list"] if each["name"] == "topic"]
     metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", topic["definition"]).groups()  # type: ignore[union-attr]
     assert topic["query"]["query"] == topic["definition"]
@@ -152,6 +152,6 @@ def _asked() -> Iterator[str]:
         "kafka_lake_lag_records - kafka_lake_dead_letters_waiting",
     ],
 )
-def test_what_there_is_not_shows(wrong: str) -> None:
+def test_missing_metrics_are_found(wrong: str) -> None:
     with pytest.raises(AssertionError):
         labels_of(promql.parse(wrong))

@@ -79,7 +79,7 @@ def _is_self(node: ast.expr) -> bool:
 
 
 @pytest.mark.slow
-def test_private_parts_of_others_are_used_in_their_places_only() -> None:
+def test_private_parts_of_libraries_stay_in_their_modules() -> None:
     found = [f"{path.relative_to(PACKAGE)}:{use}" for path in FILES for use in uses(parsed(path))]
     assert not found, f"Is there a public way? Else it belongs in one of {PLACES}."
 
@@ -114,7 +114,7 @@ def test_a_new_use_is_found(line: str) -> None:
         "class A:\n    def __init__(self):\n        self._x = self.__dict__",
     ],
 )
-def test_what_is_ones_own_or_documented_is_none(line: str) -> None:
+def test_own_and_documented_parts_are_not_private(line: str) -> None:
     assert not list(uses(ast.parse(line)))
 
 

@@ -22,14 +22,14 @@ def test_each_setting_of_a_topic_is_documented() -> None:
             assert f"| `{name}` |" in groups[group], name
 
 
-def test_a_default_that_a_setting_needs_no_value_for_is_told() -> None:
+def test_default_of_optional_setting_is_documented() -> None:
     assert "| `mode` | `evolve`, `freeze`, `ignore_new` | `evolve` |" in of_a_topic()["evolution"]
     assert "| `sort_by` | list of text |  | Columns within each file. | `[ordered_at desc]` |" in of_a_topic()["table"]
     assert "| `topic` | text |  | Name of the Kafka topic. **Needed**, unless `topics`" in of_a_topic()["topic"]
     assert "| `write` | group | `append` |" in of_a_topic()["table"]
 
 
-def test_what_chooses_a_group_has_each_of_its_kinds() -> None:
+def test_setting_groups_list_all_their_kinds() -> None:
     assert "| `mode` | `append`, `upsert`, `history` |" in of_a_topic()["write"]
     assert "| `mode` | `table`, `skip` |" in of_a_topic()["dead-letters"]
 

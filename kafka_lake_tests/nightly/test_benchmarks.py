@@ -98,7 +98,7 @@ def test_benchmark_counts_dead_letters_where_they_are_kept(
     assert draw(kept, tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_table_with_a_record_twice_and_one_missing_is_told(
+def test_benchmark_reports_doubled_and_missing_records(
     broker: EmbeddedBroker, topic: Topic, connections: Callable[[], Connections], catalog_resource: CatalogResource
 ) -> None:
     assert broker.pid is not None
@@ -243,7 +243,7 @@ def test_soak_of_one_minute_leaves_each_record_once(tmp_path: Path, monkeypatch:
     assert draw(json.loads(json.dumps(result)), tmp_path).stat().st_size > 10_000
 
 
-def test_what_differs_is_seen(catalog_resource: CatalogResource) -> None:
+def test_benchmark_reports_differences(catalog_resource: CatalogResource) -> None:
     """A row too many, one that is missing, and a value that is another one."""
     catalog, ledger = catalog_resource.open(), soak.Sent(1)
     catalog.ensure_namespace(ours.NAMESPACE)

@@ -170,7 +170,7 @@ def test_debezium_table_matches_the_database_after_faults(
     view(spec).assert_no_branches()
 
 
-def test_the_shortest_document_gets_what_the_source_tells(
+def test_shortest_cdc_document_matches_the_source(
     source: Source, capture: NewWorker, connections: NewConnections, view: Callable[..., View]
 ) -> None:
     """Debezium's own settings and ours: numbers are numbers, days and times are days and times."""

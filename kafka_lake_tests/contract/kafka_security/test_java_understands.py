@@ -48,7 +48,7 @@ def test_kerberos(jvm: Any) -> None:
     assert options_in_java(jvm, java)["keyTab"] == "/k"
 
 
-def test_what_concerns_both_clients_has_the_name_that_java_knows(jvm: Any) -> None:
+def test_shared_kafka_settings_have_their_java_names(jvm: Any) -> None:
     java = java_properties({"bootstrap.servers": "127.0.0.1:1", **EVERYWHERE, **EVERYWHERE_RENAMED})
     known = set(jvm.org.apache.kafka.clients.consumer.ConsumerConfig.configNames())
     assert java.keys() - known == set()

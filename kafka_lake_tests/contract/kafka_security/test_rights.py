@@ -90,7 +90,7 @@ def test_missing_group_right_fails_only_the_lag_report(
 
 
 @pytest.mark.contract
-def test_who_has_no_right_on_the_topic_is_told_which_one(stranger, topic: str) -> None:
+def test_missing_topic_right_is_reported_by_name(stranger, topic: str) -> None:
     error = refused(lambda: ingest(spec_of(topic), stranger, "run-1"))
     assert type(error) is AuthorizationError
     assert f"doesn't allow READ on topic {topic} to user stranger" in error.message
@@ -98,7 +98,7 @@ def test_who_has_no_right_on_the_topic_is_told_which_one(stranger, topic: str) -
 
 
 @pytest.mark.contract
-def test_who_may_describe_and_not_read_is_told_by_spark(
+def test_describe_without_read_right_fails_in_spark(
     stranger, topic: str, secure_broker: SecureBroker, catalog_resource
 ) -> None:
     secure_broker.grant("stranger", AclOperation.DESCRIBE, topic)
@@ -129,7 +129,7 @@ def test_topic_settings_are_omitted_without_describe_right(stranger, topic: str,
 
 
 @pytest.mark.contract
-def test_who_may_not_create_or_write_a_topic_is_told_so(stranger, topic: str, secure_broker: SecureBroker) -> None:
+def test_missing_create_or_write_right_is_reported(stranger, topic: str, secure_broker: SecureBroker) -> None:
     cluster = KafkaResource().cluster()
     error = refused(lambda: create_topic(cluster, f"{topic}-new", 1))
     assert type(error) is AuthorizationError

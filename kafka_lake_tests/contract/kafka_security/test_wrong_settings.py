@@ -157,7 +157,7 @@ def wrongs(clients: Clients, secure_broker: SecureBroker, tmp_path: Path) -> Wro
         for case in CASES
     ],
 )  # fmt: skip
-def test_what_is_told(
+def test_wrong_kafka_settings_are_reported(
     settings: Wrong,
     kind: type[KafkaError] | type[ConfigurationError],
     said: str,

@@ -70,7 +70,7 @@ def test_a_careless_catalog_without_a_table(examine: Examine, server: Requests, 
     assert catalog.pyiceberg.list_namespaces() == []
 
 
-def test_who_may_make_nothing_is_told_that_nothing_was_tried(examine: Examine, server: Requests) -> None:
+def test_doctor_without_create_right_reports_untested_catalog(examine: Examine, server: Requests) -> None:
     server.forbidden = frozenset({"POST"})
     found = examine()
     assert found.passed, found
@@ -79,7 +79,7 @@ def test_who_may_make_nothing_is_told_that_nothing_was_tried(examine: Examine, s
     assert server.kinds()["commit"] == 0
 
 
-def test_what_cannot_be_dropped_is_named(examine: Examine, server: Requests, catalog: LakeCatalog) -> None:
+def test_doctor_names_table_that_cannot_be_dropped(examine: Examine, server: Requests, catalog: LakeCatalog) -> None:
     server.forbidden = frozenset({"DELETE"})
     found = examine()
     assert not found.passed

@@ -92,7 +92,7 @@ def test_without_delegation_there_are_no_keys(store: VendingStore, run: Run) -> 
     assert "ROWS" not in output
 
 
-def test_a_region_that_is_missing_is_told_with_what_to_set(store: VendingStore, run: Run) -> None:
+def test_missing_region_is_reported_with_its_setting(store: VendingStore, run: Run) -> None:
     """PyIceberg does without; and what to set is told at once, since no other attempt finds it."""
     told = {key: value for key, value in cleared(store).items() if not key.startswith("s3.")}
     code, output = run(told, ["spark"])
