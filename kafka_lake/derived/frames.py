@@ -1,4 +1,4 @@
-"""Spark frames of a commit: the rows that its query reads, and the rows that come and go."""
+"""Spark frames of a commit: the rows that its query reads, and the rows that it writes and replaces."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,24 +26,23 @@ from kafka_lake.formats.rows import load_transform
 from kafka_lake.runtime.record_keys import added_between, at_version
 from kafka_lake.writers.frames import shaped
 
-# Each is a condition on rows.
 MAX_RANGES = 1000
-# Spark's type of a NULL without a type is void. In the text of a struct, a colon follows the names of fields.
+# An untyped NULL has the type void. In the text of a struct, a colon follows the names of fields.
 _NOT_STORED = re.compile(r"(?:^|[<,:])((?:void|variant|interval|time\()[^,:<>]*)(?=[,>]|$)")
 
 
 def of_topic(identity: TopicIdentity) -> str:
-    """Return the SQL condition that a row is from today's topic."""
+    """Return the SQL condition that a row is from the current topic."""
     if identity.topic_id:
         return f"{quoted(ORIGIN)}.`topic_id` = {literal(identity.topic_id)}"
     return f"{quoted(ORIGIN)}.`topic_id` IS NULL AND {quoted(ORIGIN)}.`topic` = {literal(identity.topic)}"
 
 
 def within(identity: TopicIdentity, ranges: Iterable[OffsetRange]) -> str:
-    """Return the SQL condition that a row is from some offsets of a topic. Spark parses many ORs as a flat tree."""
-    partition, offset = (f"{quoted(ORIGIN)}.`{each}`" for each in ("partition", "offset"))
-    found = [f"({partition} = {r.partition} AND {offset} >= {r.start} AND {offset} < {r.end})" for r in ranges]
-    return f"({of_topic(identity)} AND ({' OR '.join(found) or 'false'}))"
+    """Return the SQL condition that a row is from some offsets of a topic. As SQL, many ORs are a flat tree."""
+    partition, offset = (f"{quoted(ORIGIN)}.`{name}`" for name in ("partition", "offset"))
+    parts = [f"({partition} = {r.partition} AND {offset} >= {r.start} AND {offset} < {r.end})" for r in ranges]
+    return f"({of_topic(identity)} AND ({' OR '.join(parts) or 'false'}))"
 
 
 def place(field: str) -> Column:
@@ -73,37 +72,37 @@ class Frames:
         """Return the new rows of the table of ``from``, and those of some offsets."""
         fact = self._fact
         since = fact.changes.new_since if fact.changes else {}
-        found = F.lit(True)
+        is_new = F.lit(True)
         if since:
-            found = place("partition") > max(since)
+            is_new = place("partition") > max(since)
             for partition, offset in since.items():
-                found = found | ((place("partition") == partition) & (place("offset") >= offset))
-        found = found & F.expr(of_topic(fact.identity))
-        return self.whole().filter(found | F.expr(within(fact.identity, ranges)) if ranges else found)
+                is_new = is_new | ((place("partition") == partition) & (place("offset") >= offset))
+        is_new = is_new & F.expr(of_topic(fact.identity))
+        return self.whole().filter(is_new | F.expr(within(fact.identity, ranges)) if ranges else is_new)
 
     def before(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the rows of some offsets as they were last read."""
         fact = self._fact
         if fact.before is None or fact.before.snapshot is None:
             return self.whole().limit(0)
-        # Newer columns are null there.
+        # Columns that were added later are null.
         return shaped(self.whole(fact.before.snapshot).filter(within(fact.identity, ranges)), self.whole().schema)
 
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """Return earlier offsets whose rows may have changed; queries Spark where snapshots don't show them."""
+        """Return earlier offsets whose rows may have changed; queries Spark if snapshots don't show them."""
         fact = self._fact
-        found = list(fact.changes.ranges) if fact.changes else []
+        ranges = list(fact.changes.ranges) if fact.changes else []
         for before, after in fact.changes.added if fact.changes else ():
             table = self._engine.catalog.spark_name(fact.identifier)
             rows = _renamed(added_between(self._engine.spark(), table, before, after), fact)
             if (places := places_of(rows, fact.identity)) is None:
                 raise TableError(
-                    f"Table {self._spec.name}: snapshot {after} of {'.'.join(fact.identifier)} adds rows that are "
-                    "no records of its topic.",
+                    f"Table {self._spec.name}: snapshot {after} of {'.'.join(fact.identifier)} adds rows that "
+                    "aren't records of its topic.",
                     f"Run `kafka-lake rebuild {self._spec.name}` to compute everything again once.",
                 )
-            found += places
-        exact = tuple(joined_ranges((one for one in found if len(one)), 1))
+            ranges += places
+        exact = tuple(joined_ranges(filter(len, ranges), 1))
         return exact if len(exact) <= MAX_RANGES else tuple(joined_ranges(exact, None))
 
     def made(self, snapshot: int | None = None) -> DataFrame:
@@ -119,30 +118,30 @@ class Frames:
     def query(self, rows: DataFrame | None = None) -> DataFrame:
         """Return the query's result for these rows of the table of ``from``, by default for all."""
         spec = self._spec
-        read = {name: self._rows(each, each.read.snapshot) for name, each in self._plan.upstream.items()}
+        read = {name: self._rows(pinned, pinned.read.snapshot) for name, pinned in self._plan.upstream.items()}
         if rows is not None:
             read = dict.fromkeys(read, rows)
-        for name, each in self._plan.joined.items():
-            dimension = self._rows(each, each.read.snapshot)
-            read[name] = dimension.drop(ORIGIN) if each.origin else dimension
+        for name, pinned in self._plan.joined.items():
+            dimension = self._rows(pinned, pinned.read.snapshot)
+            read[name] = dimension.drop(ORIGIN) if pinned.origin else dimension
         with self.explained():
             result = self._computed(read)
-            names = [each.lower() for each in result.columns]
-        if twice := sorted({each for each in names if names.count(each) > 1}):
+            names = [name.lower() for name in result.columns]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigurationError(
                 f"Table {spec.name}: the query gives column {twice[0]} twice; no two names may differ in case alone.",
                 "Give one of them another name by AS.",
             )
         needed = [*spec.key, *spec.order_by, *([ORIGIN] if spec.is_row_wise else [])]
-        if missing := [each for each in needed if each.lower() not in names]:
+        if missing := [name for name in needed if name.lower() not in names]:
             raise ConfigurationError(
                 f"Table {spec.name}: the query gives no column {missing[0]}, only {', '.join(result.columns)}.",
-                f"Select it under that name, or correct key: or order_by:. {ORIGIN} tells the record of a row.",
+                f"Select it under that name, or correct key: or order_by:. {ORIGIN} names the record of a row.",
             )
         for field in result.schema:
-            if no_table_has := _NOT_STORED.search(field.dataType.simpleString()):
+            if unsupported := _NOT_STORED.search(field.dataType.simpleString()):
                 raise ConfigurationError(
-                    f"Table {spec.name}: column {field.name} has type {no_table_has[1]}, which no table has.",
+                    f"Table {spec.name}: column {field.name} has type {unsupported[1]}, which no table can store.",
                     "Give it another type by CAST.",
                 )
         return result
@@ -155,8 +154,8 @@ class Frames:
         except AnalysisException as error:
             reason = next(filter(None, str(error).splitlines()), "").partition(" SQLSTATE")[0].rstrip(" ;.")
             raise ConfigurationError(
-                f"Table {self._spec.name}: the query or key: doesn't go with the tables that it reads: {reason}.",
-                "Correct sql:, transform: or key:. If a column of an upstream table has got another name, rebuild.",
+                f"Table {self._spec.name}: the query or key: doesn't fit the tables that it reads: {reason}.",
+                "Correct sql:, transform: or key:. If a column of an upstream table was renamed, rebuild.",
             ) from error
 
     def kept(self, frame: DataFrame) -> DataFrame:
@@ -183,26 +182,25 @@ class Frames:
         frame: DataFrame = spark.sql(over_views(sql, views))
         return frame
 
-    def _rows(self, each: Pinned, snapshot: int | None) -> DataFrame:
+    def _rows(self, pinned: Pinned, snapshot: int | None) -> DataFrame:
         assert snapshot is not None, "a table without a snapshot isn't read"
-        return _renamed(
-            at_version(self._engine.spark(), self._engine.catalog.spark_name(each.identifier), snapshot), each
-        )
+        table = self._engine.catalog.spark_name(pinned.identifier)
+        return _renamed(at_version(self._engine.spark(), table, snapshot), pinned)
 
 
 def places_of(rows: DataFrame, identity: TopicIdentity) -> list[OffsetRange] | None:
-    """Return exactly the offsets of rows; None if some aren't from the topic."""
+    """Return the exact offsets of rows; None if some rows aren't from the topic."""
     if not rows.filter(f"NOT coalesce({of_topic(identity)}, false)").isEmpty():
         return None
     places = rows.select(place("partition"), place("offset")).distinct()
     number = F.row_number().over(Window.partitionBy("partition").orderBy("offset"))
     grouped = places.select("partition", "offset", (F.col("offset") - number).alias("island"))
-    found = grouped.groupBy("partition", "island").agg(F.min("offset"), F.max("offset") + 1).drop("island")
-    return [OffsetRange(*each) for each in found.collect()]
+    ranges = grouped.groupBy("partition", "island").agg(F.min("offset"), F.max("offset") + 1).drop("island")
+    return [OffsetRange(*row) for row in ranges.collect()]
 
 
-def _renamed(rows: DataFrame, each: Pinned) -> DataFrame:
-    return rows if each.origin in (None, ORIGIN) else rows.withColumnRenamed(each.origin, ORIGIN)
+def _renamed(rows: DataFrame, pinned: Pinned) -> DataFrame:
+    return rows if pinned.origin in (None, ORIGIN) else rows.withColumnRenamed(pinned.origin, ORIGIN)
 
 
 _KEY = "kafka_lake_key_"
@@ -217,9 +215,9 @@ class Computed:
     """The rows of one commit.
 
     Args:
-        keys: Keys whose rows go; None for those of ``rows``, or if rows aren't replaced by key.
+        keys: Keys whose rows are replaced; None for the keys of ``rows``, or if rows aren't replaced by key.
         again: Earlier offsets whose rows are recomputed.
-        candidates: Whether a row comes only if the table has no newer one with its key.
+        candidates: Whether a row is written only if the table has no newer row with its key.
     """
 
     rows: DataFrame
@@ -230,7 +228,7 @@ class Computed:
 
 
 def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
-    """Return the rows of a commit, by the table's write mode."""
+    """Return the rows of a commit by the table's write mode."""
     if plan.full:
         rows = frames.query()
         kind = APPEND if plan.is_first else REBUILD
@@ -244,7 +242,7 @@ def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
         return Computed(rows, REWRITE if again else APPEND, again=again)
     if not again:
         return Computed(newest(rows, spec), MERGE, candidates=True)
-    # The table has the keys of rows that are gone by now.
+    # The table still has the keys of rows that are gone.
     touched = frames.kept(keys_of(rows, spec).union(keys_of(frames.made_of(again), spec)).distinct())
     rows = newest(having(frames.query(), touched, spec), spec)
     return Computed(rows, MERGE, keys=touched, again=again)
@@ -255,16 +253,16 @@ def _touched(frames: Frames, spec: DerivedTable, again: Sequence[OffsetRange]) -
     names = key_names(spec)
     keys = [F.expr(text).alias(names[name]) for name, text in spec.key.items()]
     with frames.explained():
-        found = frames.new(again).select(*keys)
-        return (found.union(frames.before(again).select(*keys)) if again else found).distinct()
+        new = frames.new(again).select(*keys)
+        return (new.union(frames.before(again).select(*keys)) if again else new).distinct()
 
 
 def keys_of(rows: DataFrame, spec: DerivedTable) -> DataFrame:
     """Return the distinct keys of rows of the derived table, named as in `key_names`."""
     # A key's column may be newer than the rows.
-    there = {column.lower() for column in rows.columns}
-    known = {key: F.col(quoted(n)) if n.lower() in there else F.lit(None) for n, key in key_names(spec).items()}
-    return rows.select(*[column.alias(key) for key, column in known.items()]).distinct()
+    existing = {column.lower() for column in rows.columns}
+    columns = {key: F.col(quoted(n)) if n.lower() in existing else F.lit(None) for n, key in key_names(spec).items()}
+    return rows.select(*[column.alias(key) for key, column in columns.items()]).distinct()
 
 
 def of_keys(frames: Frames, spec: DerivedTable, keys: DataFrame) -> DataFrame:
@@ -273,12 +271,12 @@ def of_keys(frames: Frames, spec: DerivedTable, keys: DataFrame) -> DataFrame:
     same = _all([F.col(own[name]).eqNullSafe(F.col(key)) for name, key in key_names(spec).items()])
     with frames.explained():
         bounds = [_bounds(keys, key, own[name], spec.key[name]) for name, key in key_names(spec).items()]
-        of_source, of_key = (" AND ".join(each) for each in zip(*bounds, strict=True))
+        of_source, of_key = map(" AND ".join, zip(*bounds, strict=True))
         rows = frames.whole()
         # Spark allows window(…) only in a projection.
-        found = rows.filter(of_source).select("*", *[F.expr(text).alias(own[name]) for name, text in spec.key.items()])
-        found = found.filter(of_key).join(keys, same, "left_semi").select(*map(F.col, map(quoted, rows.columns)))
-    return frames.query(found)
+        keyed = rows.filter(of_source).select("*", *[F.expr(text).alias(own[name]) for name, text in spec.key.items()])
+        matching = keyed.filter(of_key).join(keys, same, "left_semi").select(*map(F.col, map(quoted, rows.columns)))
+    return frames.query(matching)
 
 
 def _bounds(keys: DataFrame, key: str, own: str, text: str) -> tuple[str, str]:
@@ -286,19 +284,19 @@ def _bounds(keys: DataFrame, key: str, own: str, text: str) -> tuple[str, str]:
     kind = keys.schema[key].dataType
     if not isinstance(kind, (*_NUMBERS, T.StringType, T.DateType, T.TimestampType)):
         return "true", "true"
-    # As numbers, since Python's dates end with the year 9999.
+    # As integers, since Python's dates end with the year 9999.
     as_number = {T.DateType: F.unix_date, T.TimestampType: F.unix_micros}.get(type(kind), lambda value: value)
-    figures = as_number(F.min(key)), as_number(F.max(key)), F.max(F.col(key).isNull())
-    ((low, high, nulls),) = keys.agg(*figures).collect()
+    aggregates = as_number(F.min(key)), as_number(F.max(key)), F.max(F.col(key).isNull())
+    ((low, high, nulls),) = keys.agg(*aggregates).collect()
     or_null = " OR {0} IS NULL" if nulls else ""
     if low is None:
         return "true", f"{own} IS NULL" if nulls else "false"
-    least, most = (_literal(each, kind) for each in (low, high))
+    least, most = _literal(low, kind), _literal(high, kind)
     of_key = f"(({own} >= {least} AND {own} <= {most}){or_null.format(own)})"
     tree = parsed_key(key, text)
     if not isinstance(tree, exp.TimestampTrunc) or not isinstance(tree.this, exp.Column) or tree.this.table:
         return "true", of_key
-    # A truncated time is later than the time only by a change of the clock.
+    # Only a change to or from summer time makes a truncated time later than the time.
     source = quoted(tree.this.name)
     return f"({source} >= {least} - INTERVAL 3 HOURS{or_null.format(source)})", of_key
 
@@ -320,7 +318,7 @@ def _same_key(spec: DerivedTable) -> Column:
 
 
 def having(rows: DataFrame, keys: DataFrame, spec: DerivedTable, how: str = "left_semi") -> DataFrame:
-    """Return the rows with one of some keys, or with ``left_anti`` the others."""
+    """Return the rows whose key is among some keys; with ``left_anti``, the other rows."""
     return rows.join(keys, _same_key(spec), how)
 
 
@@ -338,11 +336,11 @@ def not_older(rows: DataFrame, table: DataFrame, spec: DerivedTable) -> DataFram
     """Return the rows that aren't older than the table's row with their key."""
     keys = [F.col(quoted(name)).alias(key) for name, key in key_names(spec).items()]
     joined = rows.join(table.select(*keys, _order(spec).alias(_ORDER)), _same_key(spec), "left")
-    found = joined.filter(F.col(_ORDER).isNull() | (_order(spec) >= F.col(_ORDER)))
-    return found.drop(*key_names(spec).values(), _ORDER)
+    kept = joined.filter(F.col(_ORDER).isNull() | (_order(spec) >= F.col(_ORDER)))
+    return kept.drop(*key_names(spec).values(), _ORDER)
 
 
 def _order(spec: DerivedTable) -> Column:
     # In a struct, nulls come first.
     columns = [*[F.col(quoted(name)) for name in spec.order_by], place("offset"), place("partition")]
-    return F.struct(*[each.alias(f"o{number}") for number, each in enumerate(columns)])
+    return F.struct(*[column.alias(f"o{number}") for number, column in enumerate(columns)])

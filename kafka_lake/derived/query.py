@@ -1,4 +1,4 @@
-"""The text of a query: its tables, its fingerprint, and the metadata column. Pure."""
+"""The SQL text of a query: its tables, its fingerprint, and the metadata column. Pure."""
 
 import hashlib
 import json
@@ -24,23 +24,23 @@ def parsed(sql: str) -> exp.Query:
     """Return a query as a tree."""
     statements = _parsed("sql:", sql)
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        kinds = ", ".join(each.key.upper() for each in statements) or "nothing"
+        kinds = ", ".join(statement.key.upper() for statement in statements) or "nothing"
         raise ConfigurationError(f"sql: is {kinds}, and must be one query.", "Write one SELECT in Spark SQL.")
     return statements[0]
 
 
 def parsed_key(name: str, text: str) -> exp.Expr:
     """Return the expression of a key's column as a tree."""
-    found = _parsed(f"key: {name}: {text}", f"SELECT {text}")
-    if len(found) != 1 or len(found[0].selects) != 1:
+    statements = _parsed(f"key: {name}: {text}", f"SELECT {text}")
+    if len(statements) != 1 or len(statements[0].selects) != 1:
         raise ConfigurationError(f"key: {name}: {text} isn't one expression.", "Write an expression in Spark SQL.")
-    tree: exp.Expr = found[0].selects[0]
+    tree: exp.Expr = statements[0].selects[0]
     return tree
 
 
 def _parsed(what: str, sql: str) -> list[Any]:
     try:
-        return [each for each in sqlglot.parse(sql, read=_DIALECT) if each is not None]
+        return [statement for statement in sqlglot.parse(sql, read=_DIALECT) if statement is not None]
     except (SqlglotError, RecursionError) as error:
         reason = str(error).splitlines()[0].rstrip(". ")
         raise ConfigurationError(f"{what} can't be understood: {reason}.", "Write Spark SQL.") from error
@@ -56,9 +56,9 @@ def tables_read(query: exp.Query) -> set[str]:
         scopes = traverse_scope(normalize_identifiers(query.copy(), dialect=_DIALECT))
     except SqlglotError as error:
         raise ConfigurationError(f"sql: {error}.", "Give one of them another name by AS.") from error
-    sources = (each for scope in scopes for each in scope.sources.values())
-    tables = (each for each in sources if isinstance(each, exp.Table) and isinstance(each.this, exp.Identifier))
-    return {".".join(part.name for part in each.parts) for each in tables}
+    sources = [source for scope in scopes for source in scope.sources.values()]
+    tables = [table for table in sources if isinstance(table, exp.Table) and isinstance(table.this, exp.Identifier)]
+    return {".".join(part.name for part in table.parts) for table in tables}
 
 
 def result_columns(query: exp.Query) -> set[str] | None:
@@ -67,10 +67,10 @@ def result_columns(query: exp.Query) -> set[str] | None:
     >>> sorted(result_columns(parsed("SELECT a.B, 1 AS c FROM a")) or ())
     ['b', 'c']
     """
-    selected = query.selects
-    if not selected or any(each.is_star or not each.alias_or_name for each in selected):
+    columns = query.selects
+    if not columns or any(column.is_star or not column.alias_or_name for column in columns):
         return None
-    return {each.alias_or_name.lower() for each in selected}
+    return {column.alias_or_name.lower() for column in columns}
 
 
 def fingerprint(spec: DerivedTable) -> str:
@@ -81,15 +81,15 @@ def fingerprint(spec: DerivedTable) -> str:
         "join": sorted(map(list, spec.joined.items())),
         "sql": spec.sql and _normal(spec.sql),
         "transform": spec.transform,
-        "key": sorted((name, _normal(each)) for name, each in spec.key.items()),
+        "key": sorted((name, _normal(text)) for name, text in spec.key.items()),
         "order_by": spec.order_by,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _normal(sql: str) -> str:
-    # Rendering by sqlglot would change with its version.
-    return " ".join(sql[each.start : each.end + 1] for each in _tokens(sql) if each.token_type != TokenType.SEMICOLON)
+    # Text that sqlglot writes would change with its version.
+    return " ".join(sql[t.start : t.end + 1] for t in _tokens(sql) if t.token_type != TokenType.SEMICOLON)
 
 
 def _tokens(sql: str) -> list[Token]:
@@ -102,14 +102,14 @@ def _tokens(sql: str) -> list[Token]:
 def with_origin(sql: str, upstream: str) -> str:
     """Add the metadata column to a plain SELECT from the upstream table; other queries must select it themselves."""
     query = parsed(sql)
-    if not isinstance(query, exp.Select) or any(query.args.get(each) for each in ("distinct", "hint")):
+    if not isinstance(query, exp.Select) or any(query.args.get(name) for name in ("distinct", "hint")):
         return sql
-    if any(each.is_star or each.alias_or_name.lower() == ORIGIN for each in query.expressions):
+    if any(column.is_star or column.alias_or_name.lower() == ORIGIN for column in query.expressions):
         return sql
     joins = [join.this for join in query.args.get("joins") or ()]
-    tables = [each for each in (getattr(query.args.get("from_"), "this", None), *joins) if isinstance(each, exp.Table)]
-    read = next((each for each in tables if each.name.lower() == upstream.lower() and not each.db), None)
-    if read is None or upstream.lower() in {each.alias.lower() for each in query.ctes}:
+    tables = [t for t in (getattr(query.args.get("from_"), "this", None), *joins) if isinstance(t, exp.Table)]
+    read = next((table for table in tables if table.name.lower() == upstream.lower() and not table.db), None)
+    if read is None or upstream.lower() in {cte.alias.lower() for cte in query.ctes}:
         return sql
     depth = 0
     for token in _tokens(sql):
