@@ -42,13 +42,13 @@ _NOTHING = Target(T.StructType([]))
 
 
 @dataclass(frozen=True)
-class Changes:
+class Changes(Decoder):
     """Decodes change events, see `kafka_lake.cdc.task.decoder`.
 
     Args:
         rows: Decodes rows; with Debezium in Avro, whole envelopes.
         envelope: Name of the envelope, or ``none``.
-        key: Columns of the row's key; empty if the record's bytes are the key, or until `look` finds them.
+        key: Columns of the row's key; empty if the record's bytes are the key, or until `inspect` finds them.
         order_by: Columns that order changes.
         of_record: Whether the row's key is the record's key.
         looks: Whether there is an envelope, or the key of a record without a value has the columns of the row's key.
@@ -83,26 +83,23 @@ class Changes:
         rows = ((label, fields["after"].dataType) for label, fields in self.rows.incoming())
         return [*((label, row) for label, row in rows if isinstance(row, T.StructType)), *self.keys.incoming()]
 
-    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+    def for_tasks(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
         """Return what tasks are told. Deletes tell the key alone: what a row must have is asked of rows."""
         of_key, columns = self.key_in(target), columns_of(target.columns, target)
         ignores = self.left_out is None or self.rows.fixed is not None
         return {
-            "decoder": "changes",
-            "packed": packed(ChangesDecoder),
-            "rows": self.rows.work(self._rows_target(target), max_record_bytes),
+            "decoder": packed(ChangesDecoder),
+            "rows": self.rows.for_tasks(self._rows_target(target), max_record_bytes),
             "keys": self._keys_work(target),
-            "told": {
-                "envelope": self._envelope(target),
-                "columns": columns,
-                "key": of_key,
-                "order_by": self.order_by,
-                "comparable": self.comparable,
-                "ignored": None if ignores else self.left_out,
-            },
+            "envelope": self._envelope(target),
+            "columns": columns,
+            "key": of_key,
+            "order_by": self.order_by,
+            "comparable": self.comparable,
+            "ignored": None if ignores else self.left_out,
         }
 
-    def change(self, target: Target) -> T.StructType:
+    def change_type(self, target: Target) -> T.StructType:
         """Return the type of change events, with the key before an update and the unavailable columns."""
         fields = list(_CHANGE)
         keys = self._keys_target(target).columns
@@ -134,29 +131,29 @@ class Changes:
             learned = replace(learned, keys=keys.decoder)
         return Learned(learned, bool((rows and rows.again) or (keys and keys.again)))
 
-    def look(self, records: DataFrame) -> "Changes":
+    def inspect(self, records: DataFrame) -> "Changes":
         """Return a decoder that knows the columns of rows, and of the record's key if needed."""
         if self.keys is not None:
-            looked = replace(self, rows=self.rows.look(records), keys=self.keys.look(records))
+            looked = replace(self, rows=self.rows.inspect(records), keys=self.keys.inspect(records))
             return looked._with_key(records)
         known = self._with_key(records)
         if not known.looks or known.envelope == "none" or known.rows.fixed is not None:
-            return replace(known, rows=known.rows.look(records))
-        seen = observed_in_tasks(records, known.work(_NOTHING, None), known.max_columns)
+            return replace(known, rows=known.rows.inspect(records))
+        seen = observed_in_tasks(records, known.for_tasks(_NOTHING, None), known.max_columns)
         learned = known.rows.learn(seen, records, _NOTHING)
         return known if learned is None else replace(known, rows=learned.decoder)
 
-    def marks(self) -> Mapping[str, str]:
+    def snapshot_properties(self) -> Mapping[str, str]:
         """Return the marks of what decodes rows, and keys in Avro."""
-        return {**self.rows.marks(), **(self.keys.marks() if self.keys is not None else {})}
+        return {**self.rows.snapshot_properties(), **(self.keys.snapshot_properties() if self.keys is not None else {})}
 
-    def seen(self, seen: Observed) -> Mapping[str, int]:
+    def schema_counts(self, seen: Observed) -> Mapping[str, int]:
         """Return the schemas of rows."""
-        return self.rows.seen(seen)
+        return self.rows.schema_counts(seen)
 
-    def unkept(self) -> Mapping[str, str]:
+    def not_stored(self) -> Mapping[str, str]:
         """Return what is said of rows."""
-        return self.rows.unkept()
+        return self.rows.not_stored()
 
     def _envelope(self, target: Target) -> dict[str, Any]:
         """Return the settings of the envelope, see `kafka_lake.cdc.task.decoder`."""
@@ -190,13 +187,13 @@ class Changes:
     def _keys_work(self, target: Target) -> Mapping[str, Any] | None:
         """Return the decoder of key columns, in records' keys and in rows before a change; None if there is none."""
         if self.keys is not None:
-            return self.keys.work(self._keys_target(target), None)
+            return self.keys.for_tasks(self._keys_target(target), None)
         rows = self.rows.value if isinstance(self.rows, Keyed) else self.rows
         if not self.looks or not isinstance(rows, Json):
             return None
         # Other fields of a key don't matter.
         declared = None if self._learns_keys(target) else _NOTHING
-        return replace(rows, declared=declared, watches=False).work(self._keys_target(target), None)
+        return replace(rows, declared=declared, observes=False).for_tasks(self._keys_target(target), None)
 
     def _keys_target(self, target: Target) -> Target:
         """Return the key's columns, all nullable."""

@@ -6,10 +6,10 @@ from kafka_lake.catalog.layout import parse_partition_field, parse_sort_field
 from kafka_lake.config.rules import rule_problems
 from kafka_lake.config.settings import Problem
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.formats.base import format_named, formats_with_schema_ids
 from kafka_lake.formats.ddl import check_ddl
-from kafka_lake.spec.topic_table import REGISTERED, TopicTable
+from kafka_lake.spec.topic_table import TopicTable
 
-_WHOLE = ("string", "bytes")
 _OF_HISTORIES = ("valid_from", "valid_to", "_event", "_is_deleted")
 
 
@@ -53,7 +53,8 @@ def _needs_metadata(spec: TopicTable) -> str:
 
 def _column_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[Problem]:
     """Give what is wrong with a table's columns."""
-    if declared is not None and spec.format != "json":
+    format_ = format_named(spec.format)
+    if declared is not None and not format_.takes_columns:
         yield ("columns",), f"is for format json; {spec.format} brings its own columns. Leave it out"
     if declared is not None and spec.metadata_column and spec.metadata_column.lower() in map(str.lower, declared):
         yield (
@@ -69,7 +70,7 @@ def _column_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterat
     if spec.transform is not None:
         if ":" not in spec.transform:
             yield ("transform",), f"{spec.transform!r} is not a reference. Write module:function"
-        elif declared is None and spec.format == "json":
+        elif declared is None and format_.infers_columns:
             yield ("transform",), "gets columns that aren't known. Declare them with columns:"
 
 
@@ -83,7 +84,7 @@ def _excluded_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iter
             yield place, f"{', '.join(found)} is in {setting}, which the table needs. Take it out of one of them"
     if spec.transform is not None:
         yield place, "a transform gives the columns. Leave them out there"
-    if spec.format in _WHOLE:
+    if format_named(spec.format).has_one_column:
         yield place, f"values in format {spec.format} are one column"
     if declared is not None and (missing := [name for name in named if name not in declared]):
         yield place, f"{', '.join(missing)} isn't in columns:, so the table has no column for it. Leave it out"
@@ -155,15 +156,16 @@ def _undeclared(spec: TopicTable, declared: Sequence[str]) -> Iterator[Problem]:
 def routing_problems(spec: TopicTable) -> Iterator[Problem]:
     """Give what of a topic's tables can't be together."""
     by = spec.route_by
-    if spec.format != "json":
+    format_ = format_named(spec.format)
+    if not format_.is_json:
         if any(route.when.field for route in spec.routes):
             yield ("tables",), f"where: field: is for JSON, and format is {spec.format}. Use header: or sql:"
         if by is not None and by.kind in ("field", "source_table"):
             yield ("tables_by",), f"{by.kind}: is for JSON, and format is {spec.format}. Use header: or schema_name:"
     if any(route.when.schema for route in spec.routes) or (by is not None and by.kind == "schema_name"):
         place = "tables" if any(route.when.schema for route in spec.routes) else "tables_by"
-        if spec.format not in REGISTERED:
-            why = f"a schema's name is for formats {', '.join(REGISTERED)}, and format is {spec.format}"
+        if not format_.has_schema_ids:
+            why = f"a schema's name is for formats {', '.join(formats_with_schema_ids())}, and format is {spec.format}"
             yield (place,), why
         elif spec.schema_file is not None:
             yield (place,), "a schema's name is by a registry's schema ids, and format: schema: is a file"

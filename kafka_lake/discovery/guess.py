@@ -19,7 +19,7 @@ from kafka_lake.formats.registered import Part
 from kafka_lake.formats.task.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, message_indexes
 from kafka_lake.formats.writer_schema import writer_of
 from kafka_lake.kafka.registry import SchemaRegistry, SchemaType, WriterSchema
-from kafka_lake.spec.topic_table import Envelope, Format
+from kafka_lake.spec.topic_table import Envelope
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ _HEADER = 5
 # the first of which are zero in a long of usual size.
 _LARGEST_LIKELY_ID = 10_000_000
 _LONG_BYTES = 8
-_FORMATS: Mapping[SchemaType, Format] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json_schema"}
+_FORMATS: Mapping[SchemaType, str] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json_schema"}
 _LANGUAGES: Mapping[SchemaType, str] = {"AVRO": "Avro", "PROTOBUF": "Protobuf", "JSON": "JSON Schema"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -97,7 +97,7 @@ class Guess:
         envelope: How they wrap changes of a source's rows, as the setting ``envelope`` calls it; empty if they don't.
     """
 
-    format: Format | None
+    format: str | None
     evidence: str
     columns: tuple[Column, ...] = ()
     remarks: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ itself. Of the drafts 4 to 2020-12, those keywords count that bear on types.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
 from urllib.parse import unquote, urljoin
@@ -118,18 +118,6 @@ _NUMBERS = (*_WHOLE, T.DecimalType, *_BINARY)
 _STRINGS = (T.TimestampType, T.DateType, T.StringType)
 
 
-class Record(T.StructType):  # type: ignore[misc]
-    """Objects, and what they may have beside their fields.
-
-    Args:
-        rest: The type of other fields' values; None if the schema allows no other fields.
-    """
-
-    def __init__(self, fields: Iterable[T.StructField], rest: T.DataType | None) -> None:
-        super().__init__(list(fields))
-        self.rest = rest
-
-
 def both_of(one: T.DataType, other: T.DataType) -> T.DataType:
     """Return the type of values that have both types; of two that exclude each other, any."""
     if one == other or ANY in (one, other):
@@ -139,9 +127,6 @@ def both_of(one: T.DataType, other: T.DataType) -> T.DataType:
     for family in (_NUMBERS, _STRINGS):
         if isinstance(one, family) and isinstance(other, family):
             return min(one, other, key=lambda kind: family.index(type(kind)))
-    if isinstance(one, Record) and isinstance(other, Record):
-        rest = None if one.rest is None or other.rest is None else both_of(one.rest, other.rest)
-        return Record(_fields(one, other, both_of), rest)
     return _inside(one, other, both_of)
 
 
@@ -155,13 +140,12 @@ def either_of(one: T.DataType, other: T.DataType) -> T.DataType:
         return T.DoubleType()
     if isinstance(one, _STRINGS) and isinstance(other, _STRINGS):
         return T.StringType()
-    if isinstance(one, Record) and isinstance(other, Record):
-        rests = [record.rest for record in (one, other) if record.rest is not None]
-        return Record(_fields(one, other, either_of), reduce(either_of, rests) if rests else None)
     return _inside(one, other, either_of)
 
 
 def _inside(one: T.DataType, other: T.DataType, combine: Callable[[T.DataType, T.DataType], T.DataType]) -> T.DataType:
+    if isinstance(one, T.StructType) and isinstance(other, T.StructType):
+        return T.StructType(_fields(one, other, combine))
     if isinstance(one, T.ArrayType) and isinstance(other, T.ArrayType):
         return T.ArrayType(combine(one.elementType, other.elementType))
     if isinstance(one, T.MapType) and isinstance(other, T.MapType):
@@ -170,25 +154,25 @@ def _inside(one: T.DataType, other: T.DataType, combine: Callable[[T.DataType, T
 
 
 def _fields(
-    one: Record, other: Record, combine: Callable[[T.DataType, T.DataType], T.DataType]
-) -> Iterable[T.StructField]:
+    one: T.StructType, other: T.StructType, combine: Callable[[T.DataType, T.DataType], T.DataType]
+) -> list[T.StructField]:
     fields = {field.name: field for field in one}
     for field in other:
         if twin := fields.get(field.name):
             kind = combine(twin.dataType, field.dataType)
             field = T.StructField(field.name, kind, metadata=twin.metadata or field.metadata)
         fields[field.name] = field
-    return fields.values()
+    return list(fields.values())
 
 
-def table_type(kind: T.DataType) -> T.DataType:
+def _table_type(kind: T.DataType) -> T.DataType:
     """Return a type as a table has it: text where it is any, or nothing but null, at every depth."""
     if isinstance(kind, T.StructType):
-        return T.StructType([T.StructField(f.name, table_type(f.dataType), metadata=f.metadata) for f in kind])
+        return T.StructType([T.StructField(f.name, _table_type(f.dataType), metadata=f.metadata) for f in kind])
     if isinstance(kind, T.ArrayType):
-        return T.ArrayType(table_type(kind.elementType))
+        return T.ArrayType(_table_type(kind.elementType))
     if isinstance(kind, T.MapType):
-        return T.MapType(T.StringType(), table_type(kind.valueType))
+        return T.MapType(T.StringType(), _table_type(kind.valueType))
     return T.StringType() if kind in (ANY, NULL) else kind
 
 
@@ -205,18 +189,13 @@ _Part = Callable[..., T.DataType]
 
 def json_schema_type(schema: WriterSchema) -> T.DataType:
     """Return the type of a schema's values; docs/formats.md says which. All fields are nullable."""
-    return table_type(json_schema_content(schema))
-
-
-def json_schema_content(schema: WriterSchema) -> T.DataType:
-    """Return what a schema's values may have, `Record` for objects with fields, before `table_type`."""
     try:
         root = parsed_schema(schema.text)
         documents = Documents(base_of(root, ""))
         documents.add(root, documents.base)
         for name, text in schema.references.items():
             documents.add(parsed_schema(text), name)
-        return _type(documents, root, documents.base, path="", above=())
+        return _table_type(_type(documents, root, documents.base, path="", above=()))
     except SchemaError as error:
         label = f"{schema.label[0].upper()}{schema.label[1:]}"
         raise SchemaNotSupportedError(f"{label} can't be read: {error}.", _REMEDY) from error
@@ -247,8 +226,6 @@ def _type(documents: Documents, schema: Any, base: str, path: str, above: tuple[
         kind = both_of(kind, part(each))
     for branches in _alternatives(schema):
         kind = reduce(either_of, [both_of(kind, part(each)) for each in branches])
-    if isinstance(kind, Record) and "unevaluatedProperties" in schema:
-        return Record(kind, _rest(schema, "unevaluatedProperties", part))
     return kind
 
 
@@ -321,22 +298,12 @@ def _decimal(parameters: dict[str, Any]) -> T.DataType:
 
 def _object(schema: dict[str, Any], part: _Part) -> T.DataType:
     if properties := _dict(schema, "properties"):
-        fields = [_field(name, kind, part) for name, kind in sorted(properties.items(), key=_connect_index)]
-        return Record(fields, _rest(schema, "additionalProperties", part))
+        return T.StructType([_field(name, kind, part) for name, kind in sorted(properties.items(), key=_connect_index)])
     values, rest = list(_dict(schema, "patternProperties").values()), schema.get("additionalProperties")
     if (rest is True or isinstance(rest, dict)) and (values or rest not in (True, {})):
         values.append(rest)
     kinds = [part(each, "value") for each in values]
     return T.MapType(T.StringType(), reduce(either_of, kinds)) if kinds else ANY
-
-
-def _rest(schema: dict[str, Any], key: str, part: _Part) -> T.DataType | None:
-    """Return the type of fields beside those of ``properties``; None if the schema allows no others."""
-    others = list(_dict(schema, "patternProperties").values())
-    if (rest := schema.get(key, True)) is not False:
-        others.append(rest)
-    kinds = [part(other, "value") for other in others]
-    return reduce(either_of, kinds) if kinds else None
 
 
 def _connect_index(named: tuple[str, Any]) -> int:

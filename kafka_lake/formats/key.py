@@ -7,15 +7,17 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from kafka_lake.engine.task_frames import packed
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.decoder import COLUMN, Decoder, Learned
 from kafka_lake.formats.task.decoded import NOTHING, Observed
+from kafka_lake.formats.task.key import KeyDecoder
 
 _VALUE, _KEY = "__kafka_lake_value", "__kafka_lake_key"
 
 
 @dataclass(frozen=True)
-class Keyed:
+class Keyed(Decoder):
     """Decodes value and key; the key is one column: a struct, or the value of a key that is no record.
 
     Args:
@@ -47,23 +49,26 @@ class Keyed:
         """Return what keys look like, as the one field of the key's column."""
         return [(f"{label} of the key", T.StructType([self._field(kind)])) for label, kind in _known(self.key)]
 
-    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
-        """Return what tasks are told."""
+    def for_tasks(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+        """Return the data of the tasks' decoder."""
         names = target.columns.fieldNames()
-        value = self.value.work(target.without(self.column), max_record_bytes)
+        value = self.value.for_tasks(target.without(self.column), max_record_bytes)
         key: Mapping[str, Any] | None = None
         whole = False
         if self.column in names:
             kind = target.columns[self.column].dataType
             whole = isinstance(kind, T.StructType)
             keys = target.part(self.column) if whole else Target(T.StructType([T.StructField(COLUMN, kind)]))
-            key = self.key.work(keys, None)
-        rest = {"names": names, "column": self.column, "whole": whole, "of_tombstones": self.of_tombstones}
-        return {"decoder": "with_key", "value": value, "key": key, "told": rest}
-
-    def change(self, target: Target) -> T.StructType | None:
-        """Return None."""
-        return None
+            key = self.key.for_tasks(keys, None)
+        return {
+            "decoder": packed(KeyDecoder),
+            "values": value,
+            "keys": key,
+            "names": names,
+            "column": self.column,
+            "whole": whole,
+            "of_tombstones": self.of_tombstones,
+        }
 
     def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
         """Return what a pass taught about values, keys, or both."""
@@ -74,24 +79,27 @@ class Keyed:
         both = replace(self, value=value.decoder if value else self.value, key=key.decoder if key else self.key)
         return Learned(both, bool((value and value.again) or (key and key.again)))
 
-    def look(self, records: DataFrame) -> "Keyed":
+    def inspect(self, records: DataFrame) -> "Keyed":
         """Return a decoder both of whose parts have looked at records."""
-        return replace(self, value=self.value.look(records), key=self.key.look(records))
+        return replace(self, value=self.value.inspect(records), key=self.key.inspect(records))
 
-    def marks(self) -> Mapping[str, str]:
-        """Return the marks of both."""
-        return {**self.value.marks(), **self.key.marks()}
+    def snapshot_properties(self) -> Mapping[str, str]:
+        """Return the properties of both."""
+        return {**self.value.snapshot_properties(), **self.key.snapshot_properties()}
 
-    def seen(self, seen: Observed) -> Mapping[str, int]:
+    def schema_counts(self, seen: Observed) -> Mapping[str, int]:
         """Return the schemas of both."""
         return {
-            **self.value.seen(seen),
-            **{f"{label} of the key": count for label, count in self.key.seen(seen.key or NOTHING).items()},
+            **self.value.schema_counts(seen),
+            **{f"{label} of the key": count for label, count in self.key.schema_counts(seen.key or NOTHING).items()},
         }
 
-    def unkept(self) -> Mapping[str, str]:
-        """Return what is said of values, then of keys."""
-        return {**self.value.unkept(), **{f"{self.column}.{path}": said for path, said in self.key.unkept().items()}}
+    def not_stored(self) -> Mapping[str, str]:
+        """Return what of values and keys no column has."""
+        return {
+            **self.value.not_stored(),
+            **{f"{self.column}.{path}": said for path, said in self.key.not_stored().items()},
+        }
 
     def _field(self, columns: T.StructType) -> T.StructField:
         alone = columns.fieldNames() == [COLUMN]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -9,13 +10,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.errors import SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.catalog.positions import TableState, ancestors, summary_of
+from kafka_lake.engine.task_frames import packed
+from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.formats import base
 from kafka_lake.formats.columns import Target, columns_of
-from kafka_lake.formats.decoder import Learned, Nothing, observed_in_tasks
-from kafka_lake.formats.json.driver import OpenContent, work_of
+from kafka_lake.formats.decoder import Decoder, Learned, observed_in_tasks
+from kafka_lake.formats.json.driver import Json
+from kafka_lake.formats.protobuf.schema import imports_of
 from kafka_lake.formats.task.columns import Rules
 from kafka_lake.formats.task.decoded import Observed
-from kafka_lake.formats.task.registered import Key, key_of, name_of, no_schema
+from kafka_lake.formats.task.registered import Key, RegisteredDecoder, key_of, name_of, no_schema
 from kafka_lake.formats.writer_schema import Writer, writer_of
 from kafka_lake.kafka.registry import SchemaType, WriterSchema
 
@@ -29,7 +34,7 @@ Part = Literal["value", "key"]
 
 
 @dataclass(frozen=True)
-class Registered(Nothing):
+class Registered(Decoder):
     """Decodes values that begin with a schema id, as the serializers of Confluent's and like registries write them.
 
     The wire format is a zero byte, the id as four bytes, for Protobuf the message's indexes, and the value.
@@ -42,7 +47,7 @@ class Registered(Nothing):
         refused: Ids whose values can't be decoded, and why; with a message's prefix if it is that one alone.
         protobuf: Ids of Protobuf schemas, of which a writer is known only for the messages that values have named.
         part: Which part of the record these are.
-        beside: What JSON values have shown beside the fields of their schemas.
+        json: What JSON values have shown beyond the fields of their schemas.
     """
 
     format: str
@@ -52,50 +57,37 @@ class Registered(Nothing):
     protobuf: frozenset[int] = frozenset()
     part: Part = "value"
     rules: Rules = field(default_factory=Rules)
-    beside: OpenContent = field(default_factory=OpenContent)
-
-    @property
-    def fixed(self) -> Target | None:
-        """None: the schemas tell the columns."""
-        return None
+    json: Json = field(default_factory=Json)
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
         """Return the schemas known, the oldest first, and what values have beside them."""
         known = [(writer.label, writer.fields) for _, writer in sorted(self.writers.items(), key=lambda each: each[0])]
-        return [*known, *(("the records", fields) for fields in self.beside.shown)]
+        return [*known, *self.json.incoming()]
 
-    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
-        """Return what tasks are told."""
+    def for_tasks(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+        """Return the data of the tasks' decoder."""
         columns = columns_of(target.columns, target)
         decoders: list[Mapping[str, Any]] = []
         schemas: dict[Key, int] = {}
         for key, writer in self.writers.items():
             if writer.schema.kind != "JSON":
                 schemas[key] = len(decoders)
-                decoders.append(writer.work(columns))
+                decoders.append(writer.for_tasks(columns))
         if self._json_keys():
             schemas |= dict.fromkeys(self._json_keys(), len(decoders))
-            rules = replace(self.rules, infer=True, any_case=target.any_case)
-            decoders.append(work_of(target, rules, None))
+            decoders.append(self.json.for_tasks(target, None))
         return self._work(columns, decoders, schemas, refused=self.refused, max_record_bytes=max_record_bytes)
-
-    def change(self, target: Target) -> T.StructType | None:
-        """Return None."""
-        return None
 
     def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
         """Return a decoder that knows the schemas of the ids that were strange in a pass, and what is beside them."""
         wiser = self._knowing(seen, records)
         if set(wiser.writers) != set(self.writers) or wiser._explains_more(self):
             return Learned(wiser, again=True)
-        if self._watches() and replace(seen, schemas={}, key=None):
-            schemas = [writer.schema for writer in wiser.writers.values() if writer.schema.kind == "JSON"]
-            wiser = replace(wiser, beside=wiser.beside.knowing(seen, schemas, target))
-        elif wiser.beside.kept_out:
-            wiser = replace(wiser, beside=wiser.beside.forgetting())
+        if learned := _beyond_schema(wiser.json, replace(seen, schemas={}, key=None), records, target=target):
+            wiser = replace(wiser, json=learned)
         return None if wiser is self else Learned(wiser, again=False)
 
-    def look(self, records: DataFrame) -> "Registered":
+    def inspect(self, records: DataFrame) -> "Registered":
         """Return a decoder that knows the schemas of all ids in the records, in a pass of its own."""
         return self._knowing(self.looked(records), records)
 
@@ -141,7 +133,7 @@ class Registered(Nothing):
         max_record_bytes: int | None,
     ) -> Mapping[str, Any]:
         return {
-            "decoder": "registered",
+            "decoder": packed(RegisteredDecoder),
             "columns": columns,
             "decoders": list(decoders),
             "schemas": dict(schemas),
@@ -172,7 +164,7 @@ class Registered(Nothing):
                 refused[key] = str(error)
         return replace(self, writers=writers, refused=refused, protobuf=frozenset(protobuf))
 
-    def marks(self) -> Mapping[str, str]:
+    def snapshot_properties(self) -> Mapping[str, str]:
         """Return the ids, for the snapshot's summary."""
         return {MARKS[self.part]: ",".join(map(name_of, self._keys()))} if self.writers else {}
 
@@ -181,21 +173,17 @@ class Registered(Nothing):
         keys = [key_of(name) for name in mark.split(",") if name]
         return self.known([id_ for id_, prefix in keys if not prefix], [key for key in keys if key[1]])
 
-    def seen(self, seen: Observed) -> Mapping[str, int]:
+    def schema_counts(self, seen: Observed) -> Mapping[str, int]:
         """Return how many values each schema has written; those that wrote none are left out."""
         counted = {key_of(name): count for name, count in seen.schemas.items()}
         return {self.writers[key].label: counted[key] for key in self._keys() if key in counted}
 
-    def unkept(self) -> Mapping[str, str]:
-        """Return what was in JSON values and is in no column: path → what is said of it."""
-        return dict(self.beside.kept_out)
+    def not_stored(self) -> Mapping[str, str]:
+        """Return what the JSON values of the last pass had that no column has."""
+        return self.json.not_stored()
 
     def _json_keys(self) -> list[Key]:
         return sorted(key for key, writer in self.writers.items() if writer.schema.kind == "JSON")
-
-    def _watches(self) -> bool:
-        """Return whether decoded values tell what they have beside the fields of their schemas; keys don't."""
-        return self.part == "value" and bool(self._json_keys())
 
     def _keys(self) -> list[Key]:
         return sorted(self.writers)
@@ -205,43 +193,84 @@ MARKS: Mapping[Part, str] = MappingProxyType({"value": SCHEMA_IDS, "key": KEY_SC
 
 
 @dataclass(frozen=True)
-class FromFile(Nothing):
+class FromFile(Decoder):
     """Decodes values that are all of one schema, which stands in a file.
 
     Args:
-        watches: Whether to see what JSON records have beside the schema's fields.
+        json: What JSON values have shown beyond the fields of the schema.
     """
 
     writer: Writer
-    rules: Rules = field(default_factory=Rules)
-    watches: bool = True
-    beside: OpenContent = field(default_factory=OpenContent)
-
-    @property
-    def fixed(self) -> Target | None:
-        """None: the file may change, and the table evolves."""
-        return None
+    json: Json = field(default_factory=Json)
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
         """Return the schema, and what records have beside it."""
-        return [(self.writer.label, self.writer.fields), *(("the records", fields) for fields in self.beside.shown)]
+        return [(self.writer.label, self.writer.fields), *self.json.incoming()]
 
-    def work(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
-        """Return what tasks are told."""
+    def for_tasks(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+        """Return the data of the tasks' decoder."""
         if self.writer.schema.kind == "JSON":
-            rules = replace(self.rules, infer=True, any_case=target.any_case)
-            return work_of(target, rules, max_record_bytes)
-        return self.writer.work(columns_of(target.columns, target), max_record_bytes)
+            return self.json.for_tasks(target, max_record_bytes)
+        return self.writer.for_tasks(columns_of(target.columns, target), max_record_bytes)
 
     def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
         """Return a decoder that knows what JSON records have beside the schema's fields."""
-        if not (self.watches and seen):
-            return (
-                Learned(replace(self, beside=self.beside.forgetting()), again=False) if self.beside.kept_out else None
-            )
-        known = self.beside.knowing(seen, [self.writer.schema], target)
-        return Learned(replace(self, beside=known), again=False)
+        learned = _beyond_schema(self.json, seen, records, target=target)
+        return None if learned is None else Learned(replace(self, json=learned), again=False)
 
-    def unkept(self) -> Mapping[str, str]:
-        """Return what was in the records and is in no column: path → what is said of it."""
-        return dict(self.beside.kept_out)
+    def not_stored(self) -> Mapping[str, str]:
+        """Return what the JSON records of the last pass had that no column has."""
+        return self.json.not_stored()
+
+
+def decoder(part: base.Part) -> Decoder:
+    """Return the decoder of a part of a topic's records: by the ids of its schemas, or by the schema in a file."""
+    # Times are as the schema says, not as settings for JSON without one do.
+    json = Json(rules=Rules(max_columns=part.spec.max_columns), observes=part.name == "value")
+    if part.schema_file is not None:
+        schema = _schema_in(Path(part.schema_file), SCHEMA_TYPES[part.format.name], part.spec.topic)
+        return FromFile(writer_of(schema, message=part.spec.message), json)
+    registered = Registered(part.format.name, part.fetch_schema(), part=part.name, rules=json.rules, json=json)
+    return registered.remembering(remembered(part.state, part.name))
+
+
+def remembered(state: TableState | None, part: Part) -> str:
+    """Return what `Registered.snapshot_properties` wrote for a part in the newest snapshot that has it."""
+    if state is None or state.head is None:
+        return ""
+    summaries = (summary_of(snapshot) for snapshot in ancestors(state.table, state.head))
+    return next((summary[MARKS[part]] for summary in summaries if MARKS[part] in summary), "")
+
+
+def _beyond_schema(json: Json, seen: Observed, records: DataFrame, target: Target) -> Json | None:
+    """Return what is known of JSON values with what a pass has shown; None if nothing is new."""
+    # The schema alone says the types of its own fields.
+    learned = json.learn(replace(seen, misfits=None), records, target)
+    return None if learned is None or not isinstance(learned.decoder, Json) else learned.decoder
+
+
+def _schema_in(file: Path, kind: SchemaType, topic: str) -> WriterSchema:
+    try:
+        text = file.read_text(encoding="utf-8")
+        return WriterSchema(kind, text, _imported_by(text, file) if kind == "PROTOBUF" else {})
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"Topic {topic}: schema file {file} can't be read: {error}.", "Correct format: schema: in the topic's YAML."
+        ) from error
+
+
+def _imported_by(text: str, file: Path) -> dict[str, str]:
+    """Return the files that a .proto imports, and what those import, by the names that they are imported by.
+
+    A name counts from the file's folder, or from one that this is in: protoc is called in any of them.
+    """
+    found: dict[str, str] = {}
+    rest = imports_of(text)
+    folders = [file.absolute().parent, *file.absolute().parent.parents]
+    while rest:
+        name = rest.pop()
+        path = next((path for folder in folders if (path := folder / name).is_file()), None)
+        if name not in found and path is not None:
+            found[name] = path.read_text(encoding="utf-8")
+            rest += imports_of(found[name])
+    return found

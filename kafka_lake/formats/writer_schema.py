@@ -1,6 +1,5 @@
 """How values of one schema, Avro, Protobuf or JSON Schema, become fields."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +29,6 @@ def avro_type(schema: WriterSchema) -> T.DataType:
         raise SchemaNotSupportedError(str(error), REMEDY) from None
 
 
-def avro_work(schema: WriterSchema) -> Mapping[str, Any]:
-    """Return what `value_decoder` makes a decoder of values of a schema of, but for the columns and the label."""
-    return {"decoder": "avro", "packed": packed(AvroDecoder), "schema": inlined(schema)}
-
-
 def inlined(schema: WriterSchema) -> str:
     """Return a schema's text with the types that it refers to written out where each is first used."""
     return reader_of(schema).inlined()
@@ -53,11 +47,6 @@ def protobuf_type(message: ProtobufMessage) -> T.StructType:
     kind = described_type(arrow_type(message.files, message.name))
     assert isinstance(kind, T.StructType), "a message's fields are columns"
     return kind
-
-
-def protobuf_work(message: ProtobufMessage) -> Mapping[str, Any]:
-    """Return what `value_decoder` makes a decoder of bare messages of, without the columns and the label."""
-    return {"decoder": "protobuf", "packed": packed(ProtobufDecoder), "files": message.files, "name": message.name}
 
 
 ROOT_MESSAGE = b"\x00"
@@ -84,12 +73,13 @@ class Writer:
         named = f" message {self.message.name}" if self.message is not None and self.prefix != ROOT_MESSAGE else ""
         return f"{self.schema.label}{named}"
 
-    def work(self, columns: tuple[Any, ...], max_bytes: int | None = None) -> dict[str, Any]:
-        """Return what `value_decoder` makes a decoder of; of JSON Schema there is none, its values are any JSON."""
+    def for_tasks(self, columns: tuple[Any, ...], max_bytes: int | None = None) -> dict[str, Any]:
+        """Return the data of the tasks' decoder of Avro or Protobuf."""
         rest = {"columns": columns, "label": self.label, "max_bytes": max_bytes}
         if self.schema.kind == "PROTOBUF":
-            return {**protobuf_work(self.message), **rest}
-        return {**avro_work(self.schema), **rest}
+            message = self.message
+            return {"decoder": packed(ProtobufDecoder), "files": message.files, "name": message.name, **rest}
+        return {"decoder": packed(AvroDecoder), "schema": inlined(self.schema), **rest}
 
 
 def writer_of(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE, message: str | None = None) -> Writer:

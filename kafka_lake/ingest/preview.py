@@ -96,7 +96,7 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
     table = connections.catalog.table(spec.identifier)
     state = state_of(spec, table) if table else None
     decoder = decoder_of(spec, connections, state)
-    decoder = decoder if state else decoder.look(sample)
+    decoder = decoder if state else decoder.inspect(sample)
     plan, counts = plan_schema(spec, decoder, state), {}
     for _ in range(_PASSES):
         counts = _counted(decoder, sample, plan, spec.max_columns)
@@ -117,8 +117,8 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
         records=counts["records"],
         tombstones=counts["tombstones"],
         classes=classes_of(dead_letters_of(found, "")) if counts["failed"] else (),
-        schemas=decoder.seen(counts[OBSERVED]),
-        notes=noted(spec, done, ignored=ignored, conflicts=plan.conflicts, unkept=decoder.unkept()),
+        schemas=decoder.schema_counts(counts[OBSERVED]),
+        notes=noted(spec, done, ignored=ignored, conflicts=plan.conflicts, unkept=decoder.not_stored()),
         refused=_refusal(spec, [*plan.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
         or ("" if decoder.fixed is not None else _excess(spec, state, rows, plan)),
     )

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.errors import ConditionError
+from kafka_lake.formats.base import Part
 from kafka_lake.formats.redaction import quoted
 from kafka_lake.formats.schema_names import SchemaNames, name_of, names_in
 from kafka_lake.routing.by_value import Admission, admitted, knowing
-from kafka_lake.runtime.choose_decoder import fetch_of
 from kafka_lake.runtime.context import Connections, Context
 from kafka_lake.runtime.plan import Plan, position_only
 from kafka_lake.runtime.record_keys import state_of
@@ -93,7 +93,7 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
     """Return the schema names for the conditions, by the first bytes of values."""
     if not asks_for_schemas(spec):
         return _NONE
-    names = names_in(records, spec.topic, fetch_of(spec, connections, "value", spec.format))
+    names = names_in(records, spec.topic, Part(spec, "value", registry=connections.registry).fetch_schema())
     if spec.route_by is not None and spec.route_by.kind == "schema_name":
         return names
     return {

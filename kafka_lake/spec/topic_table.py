@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass, rebuild_dataclass
@@ -85,19 +84,9 @@ def _glob(pattern: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
-Format = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes", "confluent"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-BY_SCHEMA: tuple[Format, ...] = ("avro", "protobuf", "json_schema")
-"""Formats whose schema may stand in a file."""
-REGISTERED: tuple[Format, ...] = (*BY_SCHEMA, "confluent")
-"""Formats whose schema a registry has."""
 TimestampUnit = Literal["s", "ms", "us", "ns"]
 WriteMode = Literal["append", "upsert", "history"]
 Envelope = Literal["none", "debezium", "maxwell", "canal"]
-ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType(
-    {"none": (), "debezium": ("json", "avro"), "maxwell": ("json",), "canal": ("json",)}
-)
-"""Envelopes, and the formats in which each is known; none for all."""
 DeleteMode = Literal["apply", "soft", "ignore", "fail"]
 SnapshotMode = Literal["merge", "replace"]
 TruncateMode = Literal["apply", "fail", "ignore"]
@@ -153,11 +142,11 @@ class TopicTable:
     max_age: str | None = None
     samples: bool = Field(default_factory=environment.samples)
     mask: tuple[str, ...] = ()
-    format: Format = "json"
+    format: str = "json"
     schema_file: str | None = None
     message: str | None = None
     subject: str | None = None
-    key_format: Format | None = None
+    key_format: str | None = None
     key_column: ColumnName = "_key"
     key_schema: str | None = None
     key_schema_file: str | None = None

@@ -199,7 +199,7 @@ def work_of(
     """Return the fields of the `Work` of tasks that write a table."""
     return {
         **table_of_work(table),
-        "decoding": decoder.work(target, spec.max_record_bytes),
+        "decoding": decoder.for_tasks(target, spec.max_record_bytes),
         "topic": spec.topic,
         "topic_id": plan.after.identity.topic_id,
         "metadata_column": spec.metadata_column,

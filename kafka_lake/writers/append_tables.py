@@ -12,8 +12,9 @@ from pyspark.sql import functions as F
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.engine.task_frames import told
 from kafka_lake.errors import ConfigurationError, TableError
+from kafka_lake.formats.base import format_named
 from kafka_lake.formats.columns import Target
-from kafka_lake.formats.json.driver import Json
+from kafka_lake.formats.decoder import Decoder
 from kafka_lake.formats.task.batches import ERROR_CLASS
 from kafka_lake.quality.row_rules import RowRules
 from kafka_lake.runtime.context import Context
@@ -48,7 +49,7 @@ class TableToWrite:
     """
 
     spec: TopicTable
-    decoder: Json
+    decoder: Decoder
     target: Target
     state: TableState
     rules: RowRules
@@ -106,13 +107,13 @@ def table_to_write(context: Context, state: TableState | None, plan: Plan) -> Ta
     """Return what is written of a table together with others; None if it must be written alone, or can't be."""
     spec = context.spec
     # Decoders of other formats may ask a registry, which a table without records needn't reach.
-    if state is None or state.head is None or spec.format != "json" or spec.write != "append":
+    if state is None or state.head is None or spec.write != "append":
+        return None
+    if not format_named(spec.format).is_json or spec.key_format is not None:
         return None
     if plan.kind != "append" or plan.deletes or spec.transform is not None:
         return None
     decoder = context.decoding.decoder(spec, context.connections, state)
-    if not isinstance(decoder, Json):
-        return None
     want = plan_schema(spec, decoder, state)
     if want.refused or want.renamed:
         return None

@@ -207,7 +207,7 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for."""
     decoder = decoder_of(spec, connections, None)
     if not undecodable:
-        decoder = decoder.look(records)
+        decoder = decoder.inspect(records)
     elif decoder.fixed is None:
         # The transform would get no columns yet.
         spec = replace(spec, transform=None)

@@ -124,7 +124,7 @@ def stage(
         failed_rows=failed.rows,
         ignored=(*rows.plan.ignored, *rows.left_out),
         conflicts=rows.plan.conflicts,
-        schemas=rows.decoder.seen(observed),
+        schemas=rows.decoder.schema_counts(observed),
         oldest_ms=counts.get("oldest_ms"),
         newest_ms=counts.get("newest_ms"),
         bytes_read=counts["bytes_read"],
@@ -263,7 +263,7 @@ def _stage_rows(
             may_stop=may_stop,
         )
         with ExitStack() as attempt:
-            staging = _Staging(source, batch, plan, {**properties, **decoder.marks()}, undo=attempt)
+            staging = _Staging(source, batch, plan, {**properties, **decoder.snapshot_properties()}, undo=attempt)
             written = staging.merge() if spec.is_keyed else staging.write()
             learned = decoder.learn(written.counts.get(OBSERVED, NOTHING), source.records, plan.target)
             wiser, changed = plan, False
@@ -463,7 +463,7 @@ def _has_obsolete(source: _Source, before: TableState | None) -> bool:
 
 def _unkept(spec: TopicTable, decoder: Decoder) -> dict[str, str]:
     """Return what was in the records and is in no column, without excluded fields."""
-    return {path: why for path, why in decoder.unkept().items() if path.split(".")[0] not in spec.except_columns}
+    return {path: why for path, why in decoder.not_stored().items() if path.split(".")[0] not in spec.except_columns}
 
 
 def _untimed(spec: TopicTable, count: int) -> dict[str, str]:

@@ -12,7 +12,9 @@ from pyspark.sql import types as T
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats import ERROR_CLASSES
-from kafka_lake.formats.json.driver import Json, decode_json
+from kafka_lake.formats.columns import Target
+from kafka_lake.formats.decoder import decoded as decoded_by
+from kafka_lake.formats.json.driver import Json
 from kafka_lake.formats.rows import (
     TRANSFORM_ERROR,
     dead_letters_of,
@@ -56,6 +58,11 @@ def records(spark_resource: SparkResource) -> Records:
 
 def columns(ddl: str) -> T.StructType:
     return T._parse_datatype_string(ddl)
+
+
+def decode_json(records: DataFrame, columns: T.StructType, max_record_bytes: int | None = None) -> DataFrame:
+    target = Target(columns)
+    return decoded_by(records, Json(declared=target), target, max_record_bytes).drop("observed")
 
 
 def verdicts(decoded: DataFrame) -> list[tuple[str | None, str | None]]:
@@ -215,7 +222,7 @@ def test_a_value_over_the_limit_is_not_parsed(records: Records) -> None:
 
 def test_inferred_columns_keep_the_order_of_fields(records: Records) -> None:
     frame = records([b'{"z": 1, "a": {"y": "2026-01-02", "b": []}}', b"{", b'{"b": 2.5, "a": {"x": null}, "z": 2}'])
-    ((label, shown),) = Json().look(frame).incoming()
+    ((label, shown),) = Json().inspect(frame).incoming()
     assert (label, shown.simpleString()) == ("the records", "struct<z:bigint,a:struct<y:string>,b:double>")
 
 

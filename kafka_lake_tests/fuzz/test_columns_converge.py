@@ -12,7 +12,7 @@ from kafka_lake.formats.columns import Target, iceberg_columns, spark_columns
 from kafka_lake.formats.json.driver import Json
 from kafka_lake.formats.task.batches import loaded
 from kafka_lake.formats.task.columns import Rules
-from kafka_lake.formats.task.decoders import value_decoder
+from kafka_lake.formats.task.decoders import unpack_decoder
 from kafka_lake.schema.evolution.evolve import evolve
 from kafka_lake.schema.evolution.model import Incoming, OnIncompatible, Policy
 from kafka_lake_tests.exhaustive import exhaustive
@@ -23,11 +23,11 @@ BATCHES, RECORDS = 6, 120
 
 
 def learned(decoder: Json, contents: Sequence[bytes], target: Target) -> Json | None:
-    seen = value_decoder(decoder.work(target, None)).decode(pa.array(contents, pa.binary())).seen
+    seen = unpack_decoder(decoder.for_tasks(target, None)).decode(pa.array(contents, pa.binary())).seen
     if not seen:
         return None
     told = loaded([json.dumps({"at": [0, 0], **seen.data()})], Rules().max_columns)
-    return decoder._knowing(told, target)
+    return decoder.with_observed(told, target)
 
 
 @pytest.mark.parametrize("seed", [0, *(exhaustive(seed) for seed in range(1, 6))])
@@ -41,7 +41,7 @@ def test_columns_converge(on_incompatible: OnIncompatible, times: bool, seed: in
         # A run knows what the table says, and nothing else.
         decoder, passes = Json(infer_timestamps=times), 0
         if current is None:
-            decoder = replace(learned(decoder, contents, NOTHING) or decoder, kept_out=())
+            decoder = replace(learned(decoder, contents, NOTHING) or decoder, left_out=())
         while True:
             incoming = [Incoming(label, iceberg_columns(fields)) for label, fields in decoder.incoming()]
             done = evolve(current, sources, incoming, Policy(on_incompatible=on_incompatible), ["_kafka"])

@@ -208,7 +208,7 @@ class DebeziumJson(Debezium):
         def decoded(decoder: Any, rows: pa.Array, part: str, mask: np.ndarray) -> Decoded:
             of_part = ((places, known.get(part)) for places, known in structs)
             converted = self._converter.in_groups(only(rows, mask), of_part, one_by_one)
-            result: Decoded = decoder.decode(with_value(batch, converted))
+            result: Decoded = decoder.decode_records(with_value(batch, converted))
             return result
 
         return _Members(
@@ -228,7 +228,7 @@ class DebeziumJson(Debezium):
         kinds, names = field_names(texts, self._texts)
         structs = ((group.places, struct_of(group.schema)) for group in groups)
         texts = self._converter.in_groups(only(texts, kinds >= 0), structs, np.zeros(len(batch), dtype=bool))
-        return Keys(self._keys.decode(with_value(batch, texts)), kinds, names, self._fields)
+        return Keys(self._keys.decode_records(with_value(batch, texts)), kinds, names, self._fields)
 
     def _available(self, texts: pa.Array) -> tuple[pa.Array, dict[int, list[str]]]:
         """Return rows without the fields whose values weren't sent, and the names of these fields."""
@@ -270,14 +270,14 @@ class DebeziumAvro(Debezium):
         self._key_ids = pa.array([id_.to_bytes(_HEADER - 1, "big") for id_ in key_fields], pa.binary())
 
     def _members(self, batch: pa.RecordBatch, errors: Errors) -> _Members:
-        envelopes = self._rows.decode(batch)
+        envelopes = self._rows.decode_records(batch)
         messages = pc.replace_substring(envelopes.error_message, "Column after.", "Column ")
         no_change = pc.fill_null(pc.match_substring(messages, NOT_AN_ENVELOPE), False)
         classes = pc.if_else(no_change, NOT_A_CHANGE, envelopes.error_class)
         errors.add_decoded(replace(envelopes, error_class=classes, error_message=messages))
         members = fields_of(envelopes.rows)
         after, before = members["after"], members["before"]
-        keys = self._keys.decode(with_value(batch, batch.column("key")))
+        keys = self._keys.decode_records(with_value(batch, batch.column("key")))
         ids = pc.index_in(pc.binary_slice(batch.column("key"), 1, _HEADER), self._key_ids)
         none = pa.nulls(len(batch), pa.string())
 

@@ -79,7 +79,7 @@ class ChangesDecoder:
         old_key = [field for field in self._fields if key_may_change and field.name in key]
         self._old_key_type = pa.struct(old_key) if old_key else None
 
-    def decode(self, batch: pa.RecordBatch) -> Decoded:
+    def decode_records(self, batch: pa.RecordBatch) -> Decoded:
         """Decode records, by their columns ``key`` and ``value``."""
         events = self._envelope.open(batch)
         unavailable = self._unavailable_columns(events)
@@ -211,13 +211,13 @@ class NoEnvelope:
     def open(self, batch: pa.RecordBatch) -> ChangeEvents:
         """Return an upsert or a delete for each record."""
         errors, deletes = Errors(len(batch)), ~mask_of(batch.column("value"))
-        rows = self._rows.decode(batch)
+        rows = self._rows.decode_records(batch)
         errors.add_decoded(rows)
         columns = fields_of(rows.rows)
         if self._keys is not None and deletes.any():
             keys = only(batch.column("key"), deletes).to_pylist()
             texts = pa.array([key_row(key, self._fields) for key in keys], pa.string())
-            decoded = self._keys.decode(with_value(batch, texts))
+            decoded = self._keys.decode_records(with_value(batch, texts))
             errors.add_decoded(decoded)
             columns |= {name: pc.coalesce(columns[name], key) for name, key in fields_of(decoded.rows).items()}
         operations = pc.if_else(pa.array(deletes), DELETE, UPSERT)

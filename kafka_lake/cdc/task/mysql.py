@@ -85,7 +85,7 @@ class _Messages:
         errors.reject(of_rows & ~has_row, NOT_A_CHANGE, lambda n: f"The type is {kinds[n]}, and {self.no_row}.")
         if self._of_record:
             self._check_keys(self._key_names(members, batch.column("key")), of_rows, errors)
-        rows = self._rows.decode(with_value(batch, only(row, has_row & ~errors.failed)))
+        rows = self._rows.decode_records(with_value(batch, only(row, has_row & ~errors.failed)))
         errors.add_decoded(rows)
         columns = fields_of(rows.rows)
         updates = where(pc.is_in(kinds, pa.array(["update", "UPDATE"])))
@@ -105,7 +105,7 @@ class _Messages:
 
     def _old_key(self, batch: pa.RecordBatch, row: Columns) -> tuple[Decoded, np.ndarray]:
         """Return the row's key before updates, and which updates may have changed it."""
-        decoded = self._keys.decode(batch)
+        decoded = self._keys.decode_records(batch)
         changed = fields_of(decoded.rows)
         has_old = mask_of(decoded.error_class)
         for values in changed.values():

@@ -20,11 +20,12 @@ from kafka_lake.cli.output import Output, WideTable, add_columns, working
 from kafka_lake.common.offsets import positions_to_json
 from kafka_lake.common.text import counted, printable
 from kafka_lake.errors import TableError
+from kafka_lake.formats.base import format_named
 from kafka_lake.ingest.preview import Preview, preview
 from kafka_lake.orchestration.metadata import readable
 from kafka_lake.runtime.context import Connections
 from kafka_lake.schema.rules import Change
-from kafka_lake.spec.topic_table import REGISTERED, TopicTable
+from kafka_lake.spec.topic_table import TopicTable
 
 _PARTITIONS = 6
 
@@ -120,7 +121,7 @@ def _columns(table: IcebergTable) -> tuple[ColumnState, ...]:
 
 
 def _registered(spec: TopicTable, connections: Connections) -> str:
-    if connections.registry is None or spec.schema_file or spec.format not in REGISTERED:
+    if connections.registry is None or spec.schema_file or not format_named(spec.format).has_schema_ids:
         return ""
     latest = connections.registry.latest(spec.value_subject)
     if latest is None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from kafka_lake.engine.task.packing import Batches
 from kafka_lake.formats.task.decoded import NOTHING, Observed
-from kafka_lake.formats.task.decoders import record_decoder
+from kafka_lake.formats.task.decoders import RecordDecoder, unpack_decoder
 
 DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED = "decoded", "error_class", "error_message", "observed"
 CHANGE = "__kafka_lake_change"
@@ -25,9 +25,9 @@ def decode(work: Mapping[str, Any]) -> Batches:
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
-        decoder = record_decoder(work)
+        decoder: RecordDecoder = unpack_decoder(work)
         for batch in batches:
-            made = decoder.decode(batch)
+            made = decoder.decode_records(batch)
             observed = [dumped(made.seen, batch) if made.seen != NOTHING else None] + [None] * (len(batch) - 1)
             added = [made.rows, made.error_class, made.error_message, pa.array(observed[: len(batch)], pa.string())]
             names = [*batch.schema.names, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED]
@@ -44,9 +44,9 @@ def observe(work: Mapping[str, Any]) -> Batches:
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
-        decoder = record_decoder(work)
+        decoder: RecordDecoder = unpack_decoder(work)
         for batch in batches:
-            seen = decoder.decode(batch).seen
+            seen = decoder.decode_records(batch).seen
             if seen:
                 yield pa.RecordBatch.from_pydict({OBSERVED: pa.array([dumped(seen, batch)], pa.string())})
 

@@ -29,7 +29,7 @@ class KeyDecoder:
         self._values, self._keys, self._names = values, keys, names
         self._column, self._whole, self._of_tombstones = column, whole, of_tombstones
 
-    def decode(self, batch: pa.RecordBatch) -> Decoded:
+    def decode_records(self, batch: pa.RecordBatch) -> Decoded:
         """Decode records, by their columns ``key`` and ``value``."""
         values = batch.column("value")
         value = self._values.decode(values)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 
 from kafka_lake.formats.task.columns import Column, arrow_type
 from kafka_lake.formats.task.decoded import MESSAGE, NOTHING, Decoded, failed_at, in_order, small_enough
+from kafka_lake.formats.task.decoders import ValueDecoder
 from kafka_lake.formats.task.error_classes import NO_SCHEMA_ID, UNKNOWN_SCHEMA
 from kafka_lake.formats.task.fit import Errors
 
@@ -30,11 +30,7 @@ Key = tuple[int, bytes]
 """Schema id, and the bytes after it that name a message of a Protobuf schema."""
 
 
-class _Decoder(Protocol):
-    def decode(self, values: pa.Array) -> Decoded: ...
-
-
-class RegisteredDecoder:
+class RegisteredDecoder(ValueDecoder):
     """Decodes values in the wire format of Confluent's and like registries.
 
     The format is a zero byte, the id as four bytes, for Protobuf the message's indexes, and the value.
@@ -51,7 +47,7 @@ class RegisteredDecoder:
     def __init__(
         self,
         columns: Sequence[Column],
-        decoders: Sequence[_Decoder],
+        decoders: Sequence[ValueDecoder],
         schemas: Mapping[Key, int],
         refused: Mapping[Key, str],
         protobuf: Sequence[int],

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from kafka_lake.engine.task.packing import Batches
 from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, dumped, single_threaded
 from kafka_lake.formats.task.decoded import NOTHING, Decoded, Observed
-from kafka_lake.formats.task.decoders import RecordDecoder, record_decoder
+from kafka_lake.formats.task.decoders import RecordDecoder, unpack_decoder
 from kafka_lake.quality.task.rules import RuleChecker, RuleTest
 from kafka_lake.runtime.task.report import Report, Spans, dumped_report, failures_of, merged
 from kafka_lake.writers.task.files import Files
@@ -30,7 +30,7 @@ class Work:
     Args:
         metadata: The table's metadata as JSON; snapshots may be left out.
         io: Properties of the file system, credentials among them; not shown in its repr.
-        decoding: What `record_decoder` makes a decoder of; empty for rows, which need none.
+        decoding: What `unpack_decoder` makes a decoder of; empty for rows, which need none.
         topic_id: None if the brokers report none.
         metadata_column: Struct that says where a row came from; None for none.
         refused: Records that become no row although they decode.
@@ -129,7 +129,7 @@ class Writer:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._files, self._report, self._spans = Files(work.metadata, dict(work.io)), Report(), Spans()
-        self._decoder = record_decoder(work.decoding)
+        self._decoder: RecordDecoder = unpack_decoder(work.decoding)
         self._asked = RuleChecker(work.tests, self._files.columns)
         self._before_stop: int | None = None
 
@@ -243,7 +243,7 @@ def decode(
     batch: pa.RecordBatch, work: Work, decoder: RecordDecoder
 ) -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch, Decoded]:
     """Turn records into a table's rows."""
-    decoded = decoder.decode(batch)
+    decoded = decoder.decode_records(batch)
     rows, kept = decoded.made, batch
     if len(rows) < len(batch):
         kept = batch.take(pa.array(decoded.places))

@@ -14,7 +14,7 @@ from kafka_lake.formats.decoder import Decoder
 from kafka_lake.formats.json.driver import Json
 from kafka_lake.formats.json.task.text import parse
 from kafka_lake.formats.json.task.types import kind_of, settled
-from kafka_lake.formats.task.decoders import record_decoder
+from kafka_lake.formats.task.decoders import unpack_decoder
 
 
 def columns(**kinds: T.DataType) -> T.StructType:
@@ -53,8 +53,8 @@ def decoded(
     rows: Decoder = settings.pop("rows", None) or Json()
     more: Mapping[str, Any] = {"of_record": envelope != "none", "order_by": (), "looks": True, **settings}
     changes = Changes(rows=rows, envelope=envelope, key=tuple(key), **more)
-    work = changes.work(target if isinstance(target, Target) else Target(target), None)
-    return record_decoder(work).decode(batch)
+    data = changes.for_tasks(target if isinstance(target, Target) else Target(target), None)
+    return unpack_decoder(data).decode_records(batch)
 
 
 def change(found: Any, number: int = 0) -> Any:

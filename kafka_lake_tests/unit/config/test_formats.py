@@ -2,7 +2,8 @@
 
 import pytest
 
-from kafka_lake.spec.topic_table import FORMATS, TopicTable
+from kafka_lake.config.formats import FORMATS
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.config import refusal, spec
 
 

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from kafka_lake.cli.commands.discover import discovered_blocks, written_lines
 from kafka_lake.cli.main import app
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
+from kafka_lake.config.formats import FORMATS
 from kafka_lake.discovery.discover import Discovered, described, document, documents, write
 from kafka_lake.discovery.guess import Column, Guess, Schemas, columns_of, guess, json_value
 from kafka_lake.engine.interop import ddl
@@ -31,7 +32,7 @@ from kafka_lake.errors import ConfigurationError, RegistryError, UnknownSchemaEr
 from kafka_lake.kafka.records import Record, Sample, shares
 from kafka_lake.kafka.registry import SchemaRegistry, WriterSchema
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
-from kafka_lake.spec.topic_table import FORMATS, TopicTable
+from kafka_lake.spec.topic_table import TopicTable
 
 ALONE = Schemas(None)
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

@@ -24,11 +24,10 @@ from pyspark import cloudpickle
 from kafka_lake.catalog.append import append_files
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.tables import ensure_table, schema_of
-from kafka_lake.engine.task_frames import told
-from kafka_lake.formats.json.task.decoder import JsonDecoder
+from kafka_lake.engine.task_frames import packed, told
+from kafka_lake.formats.json.task.decoder import JsonDecoder, json_decoder
 from kafka_lake.formats.task import batches as task_of_records
 from kafka_lake.formats.task.columns import Rules
-from kafka_lake.formats.task.decoders import OfValues
 from kafka_lake.formats.task.shapes import shaped
 from kafka_lake.ingest.audit import partitions_of
 from kafka_lake.runtime.task.report import Failure, Report, Span, Spans, dumped_report, failures_of, loaded, merged
@@ -42,8 +41,8 @@ def work(**settings: Any) -> Work:
     return Work(**{**given, "topic_id": "T", "metadata_column": "_kafka", **settings})
 
 
-def decoder(required: bool = False, limit: int | None = None) -> OfValues:
-    return OfValues(JsonDecoder((("id", ("long",), ("id",), required, "bigint"),), Rules(), limit))
+def decoder(required: bool = False, limit: int | None = None) -> JsonDecoder:
+    return JsonDecoder((("id", ("long",), ("id",), required, "bigint"),), Rules(), limit)
 
 
 def batch(values: Sequence[bytes | None], headers: Sequence[Any] | None = None) -> pa.RecordBatch:
@@ -186,7 +185,7 @@ def test_a_task_decodes_few_records_if_the_table_gets_a_column(
     schema = Schema(NestedField(1, "id", LongType()))
     metadata = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, tmp_path.as_uri())
     columns, rules = (("id", ("long",), ("id",), False, "bigint"),), {"infer": True}
-    decoding = {"decoder": "json", "columns": columns, "rules": rules, "max_bytes": None, "plain": True}
+    decoding = {"decoder": packed(json_decoder), "columns": columns, "rules": rules, "max_bytes": None}
     needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding, metadata_column=None, known=known))
     plain, new = batch([b'{"id": 1}'] * 4000), batch([b'{"id": 1, "promo": "x"}'] * 4000)
     given = iter([plain, new, *[plain] * 13])
@@ -226,7 +225,7 @@ def test_rows_of_a_transform_become_data_files(catalog: LakeCatalog) -> None:
 )
 def test_tasks_travel_to_machines_without_this_package(task: Any, column: str, count: int, tmp_path: Path) -> None:
     columns = (("id", ("long",), ("id",), False, "bigint"),)
-    decoding = {"decoder": "json", "columns": columns, "rules": {}, "max_bytes": 100, "plain": True}
+    decoding = {"decoder": packed(json_decoder), "columns": columns, "rules": {}, "max_bytes": 100}
     needs = decoding
     if task is decode_and_write:
         schema = Schema(NestedField(1, "id", LongType()))

@@ -9,7 +9,11 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, StructType
 
-from kafka_lake.formats.task.decoders import record_decoder
+from kafka_lake.engine.task_frames import packed
+from kafka_lake.formats.json.task.decoder import json_decoder
+from kafka_lake.formats.task.decoders import RejectAll, unpack_decoder
+from kafka_lake.formats.task.key import KeyDecoder
+from kafka_lake.formats.task.plain import PlainDecoder
 from kafka_lake.writers.task.files import in_order
 
 ID = (("id", ("long",), ("id",), False, "bigint"),)
@@ -17,7 +21,11 @@ STORE = (("store", ("string",), ("store",), False, "string"),)
 
 
 def json(columns: Any) -> dict[str, Any]:
-    return {"decoder": "json", "columns": columns, "rules": {}, "max_bytes": None, "plain": True}
+    return {"decoder": packed(json_decoder), "columns": columns, "rules": {}, "max_bytes": None}
+
+
+def plain(kind: str, max_bytes: int | None = None) -> dict[str, Any]:
+    return {"decoder": packed(PlainDecoder), "kind": kind, "max_bytes": max_bytes}
 
 
 def records(*pairs: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
@@ -26,14 +34,17 @@ def records(*pairs: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
 
 
 def with_key(key: Any, whole: bool, of_tombstones: bool = False) -> Any:
-    told = {"names": ["key", "id"], "column": "key", "whole": whole, "of_tombstones": of_tombstones}
-    return record_decoder({"decoder": "with_key", "value": json(ID), "key": key, "told": told})
+    names = ["key", "id"] if key else ["id"]
+    settings = {"names": names, "column": "key", "whole": whole, "of_tombstones": of_tombstones}
+    return unpack_decoder({"decoder": packed(KeyDecoder), "values": json(ID), "keys": key, **settings})
 
 
 @pytest.mark.parametrize("max_bytes", [None, 8])
 def test_text_that_is_not_utf8_is_set_apart_with_its_first_bytes(max_bytes: int | None) -> None:
-    decoder = record_decoder({"decoder": "plain", "kind": "string", "max_bytes": max_bytes})
-    decoded = decoder.decode(records((None, b"one"), (None, b"\xff\xfe"), (None, None), (None, "zwölf Euro".encode())))
+    decoder = unpack_decoder(plain("string", max_bytes))
+    decoded = decoder.decode_records(
+        records((None, b"one"), (None, b"\xff\xfe"), (None, None), (None, "zwölf Euro".encode()))
+    )
     long = max_bytes is not None
     assert decoded.rows.to_pylist() == [{"value": "one"}, None, None, None if long else {"value": "zwölf Euro"}]
     assert decoded.error_class.to_pylist() == [None, "not_text", None, "too_large" if long else None]
@@ -41,13 +52,13 @@ def test_text_that_is_not_utf8_is_set_apart_with_its_first_bytes(max_bytes: int 
 
 
 def test_bytes_are_taken_as_they_are() -> None:
-    decoded = record_decoder({"decoder": "plain", "kind": "bytes", "max_bytes": None}).decode(records((None, b"\xff")))
+    decoded = unpack_decoder(plain("bytes")).decode_records(records((None, b"\xff")))
     assert decoded.rows.to_pylist() == [{"value": b"\xff"}]
 
 
 def test_a_key_is_a_column_and_a_bad_one_fails_its_record() -> None:
     decoder = with_key(json(STORE), whole=True)
-    decoded = decoder.decode(
+    decoded = decoder.decode_records(
         records((b'{"store": "a"}', b'{"id": 1}'), (b"no", b'{"id": 2}'), (None, b'{"id": 3}'), (b"no", None))
     )
     rows = [{"key": {"store": "a"}, "id": 1}, None, {"key": None, "id": 3}, None]
@@ -57,23 +68,22 @@ def test_a_key_is_a_column_and_a_bad_one_fails_its_record() -> None:
 
 
 def test_a_key_of_a_tombstone_makes_a_row_where_it_says_what_goes() -> None:
-    decoder = with_key({"decoder": "plain", "kind": "string", "max_bytes": None}, whole=False, of_tombstones=True)
-    decoded = decoder.decode(records((b"a", None), (b"\xff", None), (b"c", b"no"), (b"d", b'{"id": 4}')))
+    decoder = with_key(plain("string"), whole=False, of_tombstones=True)
+    decoded = decoder.decode_records(records((b"a", None), (b"\xff", None), (b"c", b"no"), (b"d", b'{"id": 4}')))
     assert decoded.rows.to_pylist() == [{"key": "a", "id": None}, None, None, {"key": "d", "id": 4}]
     assert decoded.error_class.to_pylist() == [None, "bad_key", "not_json", None]
 
 
 def test_values_are_decoded_while_a_table_has_no_column_of_keys() -> None:
-    told = {"names": ["id"], "column": "key", "whole": False, "of_tombstones": False}
-    decoder = record_decoder({"decoder": "with_key", "value": json(ID), "key": None, "told": told})
-    assert decoder.decode(records((b"\xff", b'{"id": 1}'))).rows.to_pylist() == [{"id": 1}]
+    decoder = with_key(None, whole=False)
+    assert decoder.decode_records(records((b"\xff", b'{"id": 1}'))).rows.to_pylist() == [{"id": 1}]
 
 
 def test_a_refusing_decoder_gives_each_value_its_reason() -> None:
-    work = {"decoder": "refusing", "error_class": "undecodable", "message": "Why.", "columns": ID, "also_none": False}
-    decoded = record_decoder(work).decode(records((None, b"x"), (None, None)))
+    batch = records((None, b"x"), (None, None))
+    decoded = RejectAll(ID, "undecodable", "Why.", tombstones=False).decode_records(batch)
     assert (decoded.error_class.to_pylist(), len(decoded.made)) == (["undecodable", None], 0)
-    also = record_decoder({**work, "also_none": True}).decode(records((None, b"x"), (None, None)))
+    also = RejectAll(ID, "undecodable", "Why.", tombstones=True).decode_records(batch)
     assert also.error_class.to_pylist() == ["undecodable"] * 2
 
 

@@ -11,12 +11,12 @@ from jsonschema import Draft202012Validator
 from pyspark.sql import types as T
 
 from kafka_lake.errors import SchemaNotSupportedError
-from kafka_lake.formats.columns import Target, columns_of
-from kafka_lake.formats.json.driver import OpenContent
-from kafka_lake.formats.json.task.decoder import JsonDecoder
+from kafka_lake.formats.columns import Target
 from kafka_lake.formats.json_schema import json_schema_type
 from kafka_lake.formats.reference import JSON_SCHEMA_TYPES as TYPES
-from kafka_lake.formats.task.columns import Rules
+from kafka_lake.formats.registered import FromFile
+from kafka_lake.formats.task.decoders import unpack_decoder
+from kafka_lake.formats.writer_schema import writer_of
 from kafka_lake.kafka.registry import WriterSchema
 
 INTEGER, STRING, NUMBER = {"type": "integer"}, {"type": "string"}, {"type": "number"}
@@ -246,41 +246,23 @@ def test_what_is_refused(schema: Any, message: str) -> None:
         kind_of(schema)
 
 
-def beside(schemas: Any, value: Any) -> Any:
-    """Return which fields of a value become columns beside a table's, and which a schema doesn't allow."""
-    inner = T.StructType().add("b", "long")
-    target = Target(T.StructType().add("a", "long").add("s", inner).add("l", T.ArrayType(inner)))
-    content = json.dumps(value).encode()
-    seen = JsonDecoder(columns_of(target.columns, target), Rules(infer=True)).decode(pa.array([content])).seen
-    known = OpenContent().knowing(seen, [WriterSchema("JSON", json.dumps(schema)) for schema in schemas], target)
-    return [fields.simpleString() for fields in known.shown], [path for path, _ in known.kept_out]
-
-
-OPEN, S = record(a=INTEGER, s=record(b=INTEGER), l={"items": record(b=INTEGER)}), record(b=INTEGER)
-MORE = {"a": 1, "x": "t", "s": {"b": 2, "y": 1}, "l": [{"z": 0.5}, {"z": None}]}
-SHUT = {"additionalProperties": False}
-
-
-@pytest.mark.parametrize(
-    ("schemas", "columns", "named"),
-    [
-        ([OPEN], "struct<s:struct<y:bigint>,l:array<struct<z:double>>,x:string>", []),
-        ([{**OPEN, **SHUT}], "struct<s:struct<y:bigint>,l:array<struct<z:double>>>", ["x"]),
-        ([{**OPEN, "unevaluatedProperties": False}], "struct<s:struct<y:bigint>,l:array<struct<z:double>>>", ["x"]),
-        ([record(a=INTEGER, s={**S, **SHUT}, l={"items": {**S, **SHUT}})], "struct<x:string>", ["l.element.z", "s.y"]),
-        ([{**OPEN, **SHUT}, OPEN], "struct<s:struct<y:bigint>,l:array<struct<z:double>>,x:string>", []),
-        ([record(a=INTEGER, s={**S, "additionalProperties": NUMBER}, l=True)],
-         "struct<s:struct<y:double>,l:array<struct<z:double>>,x:string>", []),
-        ([{**record(a=INTEGER, s=S), **SHUT, "patternProperties": {"^x": {"type": "string", "format": "date"}}}],
-         "struct<s:struct<y:bigint>,l:array<struct<z:double>>,x:date>", []),
-        ([{"allOf": [record(a=INTEGER), record(s=S)], "unevaluatedProperties": False}],
-         "struct<s:struct<y:bigint>,l:array<struct<z:double>>>", ["x"]),
-        ([{"oneOf": [{**record(a=INTEGER), **SHUT}, {**record(s=S), **SHUT}]}],
-         "struct<s:struct<y:bigint>,l:array<struct<z:double>>>", ["x"]),
-    ],
-)  # fmt: skip
-def test_fields_beside_a_schema_are_columns_if_it_is_open(schemas: Any, columns: str, named: list[str]) -> None:
-    assert beside(schemas, MORE) == ([columns], named)
+def test_fields_beyond_a_schema_are_inferred_as_in_json() -> None:
+    schema = record(a=INTEGER, s=record(b=INTEGER), l={"items": record(b=INTEGER)})
+    decoder = FromFile(writer_of(WriterSchema("JSON", json.dumps(schema))))
+    ((_, fields),) = decoder.incoming()
+    target = Target(fields)
+    value = {"a": "no integer", "x": "t", "s": {"b": 2, "y": 1}, "l": [{"z": 0.5}, {"z": None}]}
+    contents = pa.array([json.dumps(each).encode() for each in (value, {**value, "a": 1})])
+    decoded = unpack_decoder(decoder.for_tasks(target, None)).decode(contents)
+    assert decoded.error_class.to_pylist() == ["wrong_type", None]
+    records: Any = None
+    learned = decoder.learn(decoded.seen, records, target)
+    assert learned is not None
+    (_, (_, shown)) = learned.decoder.incoming()
+    assert (
+        shown.simpleString()
+        == "struct<a:bigint,s:struct<b:bigint,y:bigint>,l:array<struct<b:bigint,z:double>>,x:string>"
+    )
 
 
 def test_the_same_schema_in_two_places_is_no_recursion() -> None:

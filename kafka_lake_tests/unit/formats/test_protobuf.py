@@ -23,8 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from kafka_lake.engine.task_frames import told
+from kafka_lake.engine.task_frames import packed, told
 from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
+from kafka_lake.formats.json.task.decoder import json_decoder
 from kafka_lake.formats.protobuf import schema
 from kafka_lake.formats.protobuf.schema import ProtobufMessage, message_of
 from kafka_lake.formats.protobuf.task.decoder import MessageReader, ProtobufDecoder
@@ -32,8 +33,8 @@ from kafka_lake.formats.protobuf.task.schema import arrow_type
 from kafka_lake.formats.reference import PROTOBUF_RULES as RULES
 from kafka_lake.formats.reference import PROTOBUF_TYPES as TYPES
 from kafka_lake.formats.task import batches as task
-from kafka_lake.formats.task.decoders import value_decoder
-from kafka_lake.formats.task.registered import message_indexes
+from kafka_lake.formats.task.decoders import unpack_decoder
+from kafka_lake.formats.task.registered import RegisteredDecoder, message_indexes
 from kafka_lake.formats.writer_schema import protobuf_type, writer_of
 from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.exhaustive import exhaustive
@@ -808,9 +809,9 @@ def test_tasks_run_where_only_their_packages_are(format_: str, missing: list[str
     columns = (("id", ("long",), ("id",), False, "bigint"),)
     described = writer_of(WriterSchema("PROTOBUF", ORDERS_AND_SHOPS, id=5))
     if format_ == "protobuf":
-        work, value = described.work(columns), writer(described.message)(id=5).SerializeToString()
+        work, value = described.for_tasks(columns), writer(described.message)(id=5).SerializeToString()
     else:
-        work = {"decoder": "json", "columns": columns, "rules": {}, "max_bytes": None, "plain": True}
+        work = {"decoder": packed(json_decoder), "columns": columns, "rules": {}, "max_bytes": None}
         value = b'{"id": 5}'
     record = {"key": pa.array([None], pa.binary()), "value": [value], "partition": [0], "offset": [1]}
     program = (
@@ -823,14 +824,14 @@ def test_tasks_run_where_only_their_packages_are(format_: str, missing: list[str
     assert run.stdout.decode().strip() == "[{'id': 5}]"
 
 
-def test_messages_of_a_schema_are_decoded_by_what_tasks_are_told() -> None:
+def test_messages_of_a_schema_are_decoded_in_tasks() -> None:
     schema = WriterSchema("PROTOBUF", ORDERS_AND_SHOPS, id=5)
     columns = (("id", ("long",), ("id",), False, "bigint"), ("name", ("string",), ("name",), False, "string"))
     writers = {prefix: writer_of(schema, prefix) for prefix in (b"\x00", b"\x02\x02")}
     work = {
-        "decoder": "registered",
+        "decoder": packed(RegisteredDecoder),
         "columns": columns,
-        "decoders": [each.work(columns) for each in writers.values()],
+        "decoders": [each.for_tasks(columns) for each in writers.values()],
         "schemas": {(5, prefix): number for number, prefix in enumerate(writers)},
         "refused": {},
         "protobuf": (5,),
@@ -842,7 +843,7 @@ def test_messages_of_a_schema_are_decoded_by_what_tasks_are_told() -> None:
         order = head + b"\x00" + make_order(id=number, at={"seconds": number}).SerializeToString()
         shop = head + b"\x02\x02" + make_shop(name=f"shop {number}").SerializeToString()
         values += [order, shop, head + b"\x00\x08", None]
-    found = value_decoder(pickle.loads(pickle.dumps(work))).decode(pa.array(values, pa.binary()))
+    found = unpack_decoder(pickle.loads(pickle.dumps(work))).decode(pa.array(values, pa.binary()))
     assert found.rows.to_pylist() == [
         row for n in range(100) for row in ({"id": n, "name": None}, {"id": None, "name": f"shop {n}"}, None, None)
     ]

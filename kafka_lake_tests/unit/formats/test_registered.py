@@ -17,12 +17,13 @@ from kafka_lake.engine.task_frames import packed
 from kafka_lake.errors import UnknownSchemaError
 from kafka_lake.formats.avro.task.decoder import AvroDecoder
 from kafka_lake.formats.columns import Target
+from kafka_lake.formats.json.task.decoder import json_decoder
 from kafka_lake.formats.key import Keyed
 from kafka_lake.formats.registered import Registered
 from kafka_lake.formats.task import batches as task
 from kafka_lake.formats.task.decoded import NOTHING, Observed
-from kafka_lake.formats.task.decoders import value_decoder
-from kafka_lake.formats.task.registered import key_of, name_of
+from kafka_lake.formats.task.decoders import unpack_decoder
+from kafka_lake.formats.task.registered import RegisteredDecoder, key_of, name_of
 from kafka_lake.kafka.registry import WriterSchema
 
 ID = (("id", ("long",), ("id",), False, "bigint"), ("name", ("string",), ("name",), False, "string"))
@@ -32,15 +33,17 @@ GLUE = bytes.fromhex("0300b7b4a7f09c964e4aa687fb5de9ef0c63")
 def avro(label: str, **fields: str) -> dict[str, Any]:
     schema = {"type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields.items()]}
     told = {"schema": json.dumps(schema), "columns": ID, "label": label}
-    return {"decoder": "avro", "packed": pickle.dumps(AvroDecoder), **told}
+    return {"decoder": pickle.dumps(AvroDecoder), **told}
 
 
 def decoder(decoders: list[Any], schemas: dict[Any, int], **told: Any) -> Any:
     rest = {"refused": {}, "protobuf": (), **told}
-    return value_decoder({"decoder": "registered", "columns": ID, "decoders": decoders, "schemas": schemas, **rest})
+    return unpack_decoder(
+        {"decoder": pickle.dumps(RegisteredDecoder), "columns": ID, "decoders": decoders, "schemas": schemas, **rest}
+    )
 
 
-JSON = {"decoder": "json", "columns": ID, "rules": {"infer": True}, "max_bytes": None, "plain": True}
+JSON = {"decoder": pickle.dumps(json_decoder), "columns": ID, "rules": {"infer": True}, "max_bytes": None}
 
 
 def framed(id_: int, payload: bytes) -> bytes:
@@ -67,7 +70,7 @@ def test_values_of_several_schemas_come_in_their_order() -> None:
 
 def test_what_can_not_be_decoded_says_why_in_its_place() -> None:
     mine = decoder([avro("schema id 7", id="int")], {(7, b""): 0}, max_bytes=20,
-                   refused={(8, b""): "the registry has no schema id 8"})  # fmt: skip
+                   refused={(8, b""): "The registry has no schema id 8"})  # fmt: skip
     values = [b"{}", b"", b"\x00\x00\x00\x00", framed(7, b"\x02"), framed(7, b"\x80"), None, framed(8, b""),
               framed(9, b"x"), GLUE, b"x" * 21]  # fmt: skip
     found = mine.decode(pa.array(values, pa.binary()))
@@ -143,9 +146,9 @@ def test_a_pass_that_met_a_new_schema_is_done_again_and_none_else() -> None:
     assert learned is not None
     assert learned.again
     known: Any = learned.decoder
-    assert known.seen(told) == {"schema id 7": 3}
-    assert known.marks() == {"kafka-lake.schema-ids": "7"}
-    assert known.work(NOWHERE, None)["refused"] == {(8, b""): "The registry has no schema id 8"}
+    assert known.schema_counts(told) == {"schema id 7": 3}
+    assert known.snapshot_properties() == {"kafka-lake.schema-ids": "7"}
+    assert known.for_tasks(NOWHERE, None)["refused"] == {(8, b""): "The registry has no schema id 8"}
     assert known.learn(told, records, NOWHERE) is None
     assert known.learn(NOTHING, records, NOWHERE) is None
 
@@ -157,7 +160,7 @@ def test_schema_of_another_format_repeats_the_pass_once() -> None:
     assert learned is not None
     assert learned.again
     known: Any = learned.decoder
-    assert known.work(NOWHERE, None)["refused"] == {(9, b""): "schema id 9 is JSON, the topic's format is avro"}
+    assert known.for_tasks(NOWHERE, None)["refused"] == {(9, b""): "schema id 9 is JSON, the topic's format is avro"}
     assert known.learn(counts(schemas={"9": 2}), records, NOWHERE) is None
 
 
@@ -177,14 +180,14 @@ def test_what_keys_have_shown_is_theirs_alone() -> None:
     learned = keyed.learn(told, records, NOWHERE)
     assert learned is not None
     assert learned.again
-    assert learned.decoder.marks() == {"kafka-lake.key-schema-ids": "7"}
-    assert learned.decoder.seen(told) == {"schema id 7 of the key": 2}
+    assert learned.decoder.snapshot_properties() == {"kafka-lake.key-schema-ids": "7"}
+    assert learned.decoder.schema_counts(told) == {"schema id 7 of the key": 2}
 
 
 @pytest.mark.processes
 def test_what_tasks_are_told_travels_without_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    work = Registered("confluent", fetch).known([7, 9]).work(Target(T.StructType().add("id", "long")), None)
+    work = Registered("confluent", fetch).known([7, 9]).for_tasks(Target(T.StructType().add("id", "long")), None)
     Path("work").write_bytes(pickle.dumps((packed(task.decode), work)))
     record = {"key": [None], "value": [framed(7, b"\x02")], "partition": [0], "offset": [0]}
     script = f"""

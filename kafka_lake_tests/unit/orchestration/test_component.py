@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafka_lake.cli.load_definitions import explanation
+from kafka_lake.config.formats import FORMATS
 from kafka_lake.formats.ddl import check_ddl
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic, partitions_without_key
@@ -20,7 +21,7 @@ from kafka_lake.orchestration.resources.catalog import CatalogResource
 from kafka_lake.orchestration.resources.connections import kept_session
 from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.spec.topic_table import FORMATS, TopicTable
+from kafka_lake.spec.topic_table import TopicTable
 
 FULL = """
 topic: shop.Orders-v2

@@ -15,6 +15,8 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
+from kafka_lake.engine.task_frames import packed
+from kafka_lake.formats.json.task.decoder import json_decoder
 from kafka_lake.runtime.task.report import Report, loaded
 from kafka_lake.writers.task.writer import decode_and_write_tables
 from kafka_lake_tests.unit.formats.test_arrow_worker import batch, work
@@ -22,11 +24,10 @@ from kafka_lake_tests.unit.formats.test_arrow_worker import batch, work
 
 def work_in(folder: Path, **more: Any) -> dict[str, Any]:
     decoding = {
-        "decoder": "json",
+        "decoder": packed(json_decoder),
         "columns": (("id", ("long",), ("id",), False, "bigint"),),
         "rules": {},
         "max_bytes": 100,
-        "plain": True,
     }
     metadata = new_table_metadata(
         Schema(NestedField(1, "id", LongType())), UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, folder.as_uri()

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_lake.catalog.tables import ensure_table
 from kafka_lake.formats.columns import Target
-from kafka_lake.formats.decoder import Nothing
+from kafka_lake.formats.decoder import Decoder
 from kafka_lake.quality.validation import Validation, ValidationResult
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.decode_options import Batch, SchemaPlan, Written
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from kafka_lake_tests.unit.simulated.process import Process
 
 
-class SimulatedDecoder(Nothing):
+class SimulatedDecoder(Decoder):
     """A decoder that leaves records as they are; whether one fits is the process's to say."""
-
-    fixed = None
 
     def decode(self, records: Any, *_: Any, **__: Any) -> Any:
         def decoded(held: list[Record]) -> list[Record]:
@@ -29,10 +27,8 @@ class SimulatedDecoder(Nothing):
         return records.derived(decoded)
 
 
-class SimulatedUnreadable(Nothing):
+class SimulatedUnreadable(Decoder):
     """A decoder that looks at nothing."""
-
-    fixed = None
 
     def decode(self, records: Any, *_: Any, **__: Any) -> Any:
         return records

@@ -10,6 +10,7 @@ from kafka_lake.formats.avro.task.scan import Scan
 from kafka_lake.formats.avro.task.schema import SchemaReader
 from kafka_lake.formats.task.columns import Column
 from kafka_lake.formats.task.decoded import NOTHING, Decoded, small_enough
+from kafka_lake.formats.task.decoders import ValueDecoder
 from kafka_lake.formats.task.error_classes import MALFORMED
 from kafka_lake.formats.task.fit import Errors, Fit
 
@@ -17,7 +18,7 @@ VALUE = "value"
 """The one column of values that aren't records."""
 
 
-class AvroDecoder:
+class AvroDecoder(ValueDecoder):
     """Decodes Avro values of one schema, in the binary encoding without framing.
 
     Malformed are values with missing or extra bytes, text that isn't UTF-8, times and decimals beyond their type's

@@ -4,7 +4,7 @@ The two agree on every record that the first takes; what it can't take is set ap
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,16 @@ from kafka_lake.formats.json.task.types import (
 from kafka_lake.formats.json.task.values import Path, structs
 from kafka_lake.formats.task.columns import Column, Rules, arrow_type
 from kafka_lake.formats.task.decoded import MESSAGE, Decoded, Observed, added, failed_at, in_order, too_large
+from kafka_lake.formats.task.decoders import ValueDecoder
 from kafka_lake.formats.task.error_classes import NOT_JSON, NULL_IN_REQUIRED_COLUMN, TOO_DEEP, UNDECODABLE, WRONG_TYPE
 
 
-class JsonDecoder:
+def json_decoder(columns: Sequence[Column], rules: Mapping[str, Any], max_bytes: int | None) -> "JsonDecoder":
+    """Return the decoder for a task's data."""
+    return JsonDecoder(columns, Rules(**rules), max_bytes)
+
+
+class JsonDecoder(ValueDecoder):
     """Decodes batches of JSON records.
 
     Args:

@@ -20,6 +20,7 @@ from kafka_lake.formats.protobuf.task.schema import Schema
 from kafka_lake.formats.protobuf.task.values import AMBIGUOUS, Values
 from kafka_lake.formats.task.columns import Column
 from kafka_lake.formats.task.decoded import MESSAGE, NOTHING, Decoded, Errors, in_order, small_enough
+from kafka_lake.formats.task.decoders import ValueDecoder
 from kafka_lake.formats.task.error_classes import MALFORMED
 from kafka_lake.formats.task.fit import Fit
 
@@ -32,7 +33,7 @@ _discard_unknown = empty_pb2.Empty.DiscardUnknownFields
 _serialize = empty_pb2.Empty.SerializePartialToString
 
 
-class ProtobufDecoder:
+class ProtobufDecoder(ValueDecoder):
     """Decodes Protobuf messages of one type, without framing.
 
     Malformed are bytes that Google's parser rejects, messages without fields that proto2 requires, and messages with

@@ -7,12 +7,13 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_lake.formats.task.decoded import Decoded, failed_at, small_enough
+from kafka_lake.formats.task.decoders import ValueDecoder
 from kafka_lake.formats.task.error_classes import NOT_TEXT
 
 _SHOWN_BYTES = 8
 
 
-class PlainValues:
+class PlainDecoder(ValueDecoder):
     """Gives values as one column.
 
     Args:
