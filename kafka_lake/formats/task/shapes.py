@@ -2,9 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-
-from kafka_lake.formats.json.task.values import list_like
+import pyarrow.compute as pc
 
 
 def shaped(array: pa.Array, kind: Any) -> pa.Array:
@@ -18,6 +18,13 @@ def shaped(array: pa.Array, kind: Any) -> pa.Array:
     if pa.types.is_list(kind):
         return list_like(array, shaped(array.flatten(), kind.value_type), kind)
     return array.cast(kind)
+
+
+def list_like(array: pa.Array, items: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return lists of the same lengths as those of an array, null where it is null, with other items."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False))]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, items, kind, mask=array.is_null())
 
 
 def column_of(rows: pa.Table, field: pa.Field) -> pa.Array:

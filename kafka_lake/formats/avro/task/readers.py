@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_lake.formats.avro.task.scan import Places, Rows, Scan, integer, span
-from kafka_lake.formats.json.task.values import PLAIN_DATE, PLAIN_TIMES, as_times
 from kafka_lake.formats.task.columns import FIRST_MICROS, LAST_MICROS
+from kafka_lake.formats.task.times import PLAIN_DATE, PLAIN_TIMES, as_times
 
 VARIABLE_SCALE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 ISO_TEXTS = tuple(f"io.debezium.time.{name}" for name in ("ZonedTimestamp", "IsoTimestamp", "IsoDate", "IsoTime"))

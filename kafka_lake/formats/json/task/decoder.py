@@ -1,6 +1,6 @@
-"""Batches of JSON records become Arrow columns: column by column what surely fits, record by record all else.
+"""Batches of JSON records become Arrow columns: on the fast path what surely fits, all else record by record.
 
-The two agree on every record that the first takes; what it can't take is set apart, and only that is looked at alone.
+The strict path defines what becomes of a record. The fast path takes only records on which both agree.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.formats.json.task.fast import Fast, FastReader
+from kafka_lake.formats.json.task.fast import FastReader, FastResult
 from kafka_lake.formats.json.task.rows import Converter, MisfitError
 from kafka_lake.formats.json.task.text import NotJsonError, TooDeepError, parse_object
 from kafka_lake.formats.json.task.types import (
@@ -22,7 +22,7 @@ from kafka_lake.formats.json.task.types import (
     merged_into,
     settled,
 )
-from kafka_lake.formats.json.task.values import Path, structs
+from kafka_lake.formats.json.task.values import Path
 from kafka_lake.formats.task.columns import Column, Rules, arrow_type
 from kafka_lake.formats.task.decoded import MESSAGE, Decoded, Observed, added, failed_at, in_order, too_large
 from kafka_lake.formats.task.decoders import ValueDecoder
@@ -63,7 +63,7 @@ class JsonDecoder(ValueDecoder):
         todo = np.flatnonzero(open_)
         parts: list[pa.StructArray] = []
         places: list[np.ndarray] = []
-        fast: Fast | None = None
+        fast: FastResult | None = None
         if self._fast is not None and len(todo):
             fast = self._fast.read(values if len(todo) == len(values) else values.take(pa.array(todo)))
             parts.append(fast.rows)
@@ -79,16 +79,16 @@ class JsonDecoder(ValueDecoder):
         made, at = in_order(parts, places, self._kind)
         return Decoded(made, at, *failed_at(errors, len(values)), self._seen(misfits, fast))
 
-    def _seen(self, misfits: Kind, fast: Fast | None) -> Observed:
+    def _seen(self, misfits: Kind, fast: FastResult | None) -> Observed:
         """Return what was in no column, of all values."""
         notes = self._exact.notes
-        aside, rounded = (dict(fast.aside), dict(fast.rounded)) if fast else ({}, {})
+        aside, rounded = (dict(fast.new_counts), dict(fast.rounded)) if fast else ({}, {})
         aside = added(aside, Counter(".".join((*path, name)) for path, name, _ in notes.found))
         rounded = added(rounded, Counter(map(".".join, notes.rounded)))
-        news, empty = self._inferred(dict(fast.kinds) if fast else {}) if self._rules.infer else ({}, frozenset())
+        news, empty = self._inferred(dict(fast.types) if fast else {}) if self._rules.infer else ({}, frozenset())
         cut = dict(Counter(map(".".join, notes.cut)))
         notes.back((0, 0, 0))
-        alone = fast.alone if fast else {}
+        alone = fast.slow if fast else {}
         return Observed(news, misfits, cut, empty, aside=aside, rounded=rounded, singly=alone).within(self._most)
 
     def _inferred(self, kinds: dict[tuple[Path, str], Kind]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -138,4 +138,11 @@ class JsonDecoder(ValueDecoder):
                 error = UNDECODABLE, f"{type(reason).__name__}: {reason}"
             self._exact.notes.back(mark)
             errors[index] = error[0], error[1][:MESSAGE]
-        return structs(rows, self._kind), np.array(good, dtype=np.int64), errors, misfits
+        return _structs(rows, self._kind), np.array(good, dtype=np.int64), errors, misfits
+
+
+def _structs(rows: Sequence[Sequence[Any]], kind: pa.StructType) -> pa.StructArray:
+    """Return rows, each a list of its columns' values, as an array of structs."""
+    columns = zip(*rows, strict=True) if rows else [()] * kind.num_fields
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, kind, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=list(kind)) if arrays else pa.array([{}] * len(rows), kind)

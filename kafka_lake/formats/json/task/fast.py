@@ -1,4 +1,4 @@
-"""The fast path: columns at once where they surely fit, and which records are left to the strict path, and why."""
+"""The fast path: whole columns where all values surely fit; the other records are left to the strict path."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,63 +8,127 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.formats.json.task.level import Level
-from kafka_lake.formats.json.task.lines import Lines
+from kafka_lake.formats.json.task.doubles import bytes_of, with_rounded
+from kafka_lake.formats.json.task.objects import ObjectReader
 from kafka_lake.formats.json.task.text import DEPTH, NotJsonError, parse, refuse_twice
 from kafka_lake.formats.json.task.types import Kind, kind_of, merged_into
-from kafka_lake.formats.json.task.values import NO_JSON, Beside, Marks, Path, firsts, having
+from kafka_lake.formats.json.task.values import NOT_STRICT, BatchNotes, NewField, Path, first_bytes, having
 from kafka_lake.formats.task.columns import Column, Rules, arrow_type
 from kafka_lake.formats.task.error_classes import NOT_JSON
 
+_TRIMMED = " \t\r\n"
 _LIKE_A_DATE, _REAL, _LONG = r'^"[0-9]{4}-[0-9]{2}-[0-9]{2}', r"[.eE]", r"[0-9]{18}"
-_BRACKETS = (ord("{"), ord("["))
-
-Values = tuple[Beside, Mapping[int, Any]]
-"""Values, and what those of them are, by number, that were parsed."""
-
-
-def checked(marks: Marks, parsed: bool) -> list[Values]:
-    """Return the values beside columns; the records with one that isn't strict JSON are refused."""
-    made: list[Values] = []
-    for beside in marks.beside:
-        marks.refuse(beside.at[having(beside.texts, NO_JSON)], NOT_JSON)
-        held: dict[int, Any] = {}
-        for number in np.flatnonzero(np.isin(firsts(beside.texts), _BRACKETS)).tolist() if parsed else ():
-            try:
-                value = parse(beside.texts[number].as_py().encode())
-                refuse_twice(value)
-                held[number] = value
-            except NotJsonError:
-                marks.refuse(beside.at[number : number + 1], NOT_JSON)
-        made.append((beside, held))
-    return made
+_TRAILING_COMMA = r",[ \t\r\n]*[\]}]"
+_DIGITS, _NULL, _WRITTEN = "numbers with many digits", "null in a required column", "numbers that are parts of texts"
+_WRITTEN_OTHERWISE = r"[0-9][eE][-+]?[0-9]|\.[0-9]*[0-9]0[\s,\]}]|[0-9.]{17}|[:,\[\s]-?0\.000|-0[\s,\]}]"
+"""Numbers that DuckDB may write otherwise than they were: 1.50 and 1e3, those of 16 digits, small ones, and -0."""
 
 
-def kinds_of(values: Sequence[Values], bad: np.ndarray) -> dict[tuple[Path, str], Kind]:
-    """Return the types of fields, of the values in records that aren't bad."""
-    kinds: dict[tuple[Path, str], Kind] = {}
-    for beside, held in values:
-        good = ~bad[beside.at]
+@dataclass(frozen=True)
+class FastResult:
+    """What the fast path made of values.
+
+    Args:
+        rows: A struct of the columns for each value that it took.
+        taken: Which values it took.
+        types: Types of fields without a column, if they are inferred: the struct of the field and its name → type.
+        new_counts: Path of a field without a column → how many values it has.
+        rounded: Path of a column → how many of its numbers were rounded.
+        slow: Why values were not taken → how many.
+    """
+
+    rows: pa.StructArray
+    taken: np.ndarray
+    types: Mapping[tuple[Path, str], Kind] = field(default_factory=dict)
+    new_counts: Mapping[str, int] = field(default_factory=dict)
+    rounded: Mapping[str, int] = field(default_factory=dict)
+    slow: Mapping[str, int] = field(default_factory=dict)
+
+
+class FastReader:
+    """Reads batches of JSON records."""
+
+    def __init__(self, columns: Sequence[Column], rules: Rules) -> None:
+        self._columns, self._rules = tuple(columns), rules
+        self._kind = arrow_type(("struct", self._columns))
+        self._reals = rules.infer or any(_has_real(column[1]) for column in columns)
+        self._reader = ObjectReader(self._columns, rules)
+
+    def read(self, values: pa.Array) -> FastResult:
+        """Return rows for the values that surely fit."""
+        notes = BatchNotes(len(values))
+        texts = _objects(values, notes)
+        # Parsers are slow at deeper values.
+        notes.leave(np.flatnonzero(_brackets(texts) > DEPTH), "many brackets")
+        if self._reals:
+            notes.leave(with_rounded(texts), _DIGITS)
+        at = np.flatnonzero(~notes.bad)
+        if not len(at):
+            return FastResult(pa.nulls(0, self._kind), ~notes.bad, slow=notes.reasons())
+        todo = texts if len(at) == len(texts) else texts.take(pa.array(at))
+        return self._result(self._reader.read(todo, at, notes), todo, at, notes)
+
+    def _result(self, columns: Sequence[pa.Array], texts: pa.Array, at: np.ndarray, notes: BatchNotes) -> FastResult:
+        if notes.lenient:
+            notes.leave(at[having(texts, _TRAILING_COMMA)], NOT_JSON)
+        if (written := np.flatnonzero(notes.written[at] & ~notes.bad[at])).size:
+            otherwise = having(texts.take(pa.array(written)), _WRITTEN_OTHERWISE)
+            notes.leave(at[written[otherwise]], _WRITTEN)
+        for column, array in zip(self._columns, columns, strict=True):
+            if column[3] and array.null_count:
+                notes.leave(at[array.is_null().to_numpy(zero_copy_only=False)], _NULL)
+        parsed = [(new, _parsed(new, notes, nested=self._rules.infer)) for new in notes.new_fields]
+        good = ~notes.bad[at]
+        rows = _structs(columns, self._kind, len(at))
+        return FastResult(
+            rows if good.all() else rows.filter(pa.array(good)),
+            ~notes.bad,
+            types=_types(parsed, notes.bad) if self._rules.infer else {},
+            new_counts=_counted((((*new.path, new.name), new.at) for new in notes.new_fields), notes),
+            rounded=_counted(notes.rounded, notes),
+            slow=notes.reasons(),
+        )
+
+
+def _parsed(new: NewField, notes: BatchNotes, nested: bool) -> dict[int, Any]:
+    """Return the objects and arrays among a field's values, by number. Records with invalid ones are left."""
+    notes.leave(new.at[having(new.texts, NOT_STRICT)], NOT_JSON)
+    parsed: dict[int, Any] = {}
+    brackets = np.isin(first_bytes(new.texts), (ord("{"), ord("[")))
+    for number in np.flatnonzero(brackets).tolist() if nested else ():
+        try:
+            value = parse(new.texts[number].as_py().encode())
+            refuse_twice(value)
+            parsed[number] = value
+        except NotJsonError:
+            notes.leave(new.at[number : number + 1], NOT_JSON)
+    return parsed
+
+
+def _types(new_fields: Sequence[tuple[NewField, Mapping[int, Any]]], bad: np.ndarray) -> dict[tuple[Path, str], Kind]:
+    """Return the types of fields, by their values in records that aren't bad."""
+    types: dict[tuple[Path, str], Kind] = {}
+    for new, parsed in new_fields:
+        good = ~bad[new.at]
         if not good.any():
             continue
-        where = beside.path, beside.name
-        kind = merged_into(kinds.get(where), _scalars(beside.texts.filter(pa.array(good))))
-        for number, value in held.items():
+        where = new.path, new.name
+        kind = merged_into(types.get(where), _scalar_type(new.texts.filter(pa.array(good))))
+        for number, value in parsed.items():
             if good[number]:
                 kind = merged_into(kind, kind_of(value))
-        kinds[where] = kind
-    return kinds
+        types[where] = kind
+    return types
 
 
-def _scalars(texts: pa.Array) -> Kind:
+def _scalar_type(texts: pa.Array) -> Kind:
     """Return the type of the values that aren't objects or arrays."""
-    first = firsts(texts)
+    first = first_bytes(texts)
     kind: Kind = None
     strings = first == ord('"')
     if strings.any():
         quoted = texts.filter(pa.array(strings))
-        like = having(quoted, _LIKE_A_DATE)
-        kind = "text" if not like.all() else _parsed(quoted)
+        kind = _type_of_each(quoted) if having(quoted, _LIKE_A_DATE).all() else "text"
     if np.isin(first, (ord("t"), ord("f"))).any():
         kind = merged_into(kind, "boolean")
     numbers = (first == ord("-")) | ((first >= ord("0")) & (first <= ord("9")))
@@ -74,91 +138,17 @@ def _scalars(texts: pa.Array) -> Kind:
         if real.any():
             kind = merged_into(kind, "double")
         if long.any():
-            kind = merged_into(kind, _parsed(written.filter(pa.array(long))))
+            kind = merged_into(kind, _type_of_each(written.filter(pa.array(long))))
         if not (real | long).all():
             kind = merged_into(kind, "long")
     return kind
 
 
-def _parsed(texts: pa.Array) -> Kind:
+def _type_of_each(texts: pa.Array) -> Kind:
     kind: Kind = None
     for text in pc.unique(texts).to_pylist():
         kind = merged_into(kind, kind_of(parse(text.encode())))
     return kind
-
-
-_TRIMMED = " \t\r\n"
-_DIGITS, _NULL, _ANEW = "numbers with many digits", "null in a required column", "numbers that are parts of texts"
-_WRITTEN_ANEW = r"[0-9][eE][-+]?[0-9]|\.[0-9]*[0-9]0[\s,\]}]|[0-9.]{17}|[:,\[\s]-?0\.000|-0[\s,\]}]"
-"""Numbers that DuckDB may write otherwise than they were: 1.50 and 1e3, those of 16 digits, small ones, and -0."""
-
-
-@dataclass(frozen=True)
-class Fast:
-    """What the fast path made of values.
-
-    Args:
-        rows: A struct of the columns for each value that it took.
-        taken: Which those are, of all values.
-        kinds: Fields without a column, where they are wanted: the struct that they are in and the name → their type.
-        aside: Path of a field without a column → how many values it has.
-        rounded: Path of a column → how many of its numbers were rounded.
-        alone: Why values were not taken → how many.
-    """
-
-    rows: pa.StructArray
-    taken: np.ndarray
-    kinds: Mapping[tuple[Path, str], Kind] = field(default_factory=dict)
-    aside: Mapping[str, int] = field(default_factory=dict)
-    rounded: Mapping[str, int] = field(default_factory=dict)
-    alone: Mapping[str, int] = field(default_factory=dict)
-
-
-class FastReader:
-    """Reads batches of JSON records."""
-
-    def __init__(self, columns: Sequence[Column], rules: Rules) -> None:
-        self._columns, self._rules = tuple(columns), rules
-        self._kind = arrow_type(("struct", self._columns))
-        self._reals = rules.infer or any(map(_has_real, (each[1] for each in columns)))
-        self._level = Level(self._columns, rules, ())
-
-    def read(self, values: pa.Array) -> Fast:
-        """Return rows for the values that surely fit."""
-        marks = Marks(len(values))
-        texts = _objects(values, marks)
-        lines = Lines(texts)
-        # What is deeper than this is slow to infer.
-        marks.refuse(np.flatnonzero(lines.opened() > DEPTH), "many brackets")
-        if self._reals:
-            marks.refuse(lines.unlike_doubles(), _DIGITS)
-        at = np.flatnonzero(~marks.bad)
-        if not len(at):
-            return Fast(pa.nulls(0, self._kind), ~marks.bad, alone=marks.reasons())
-        todo = texts if len(at) == len(texts) else texts.take(pa.array(at))
-        columns = self._level.read(todo, at, marks)
-        return self._done(columns, todo, at, marks)
-
-    def _done(self, columns: Sequence[pa.Array], texts: pa.Array, at: np.ndarray, marks: Marks) -> Fast:
-        if marks.lenient:
-            marks.refuse(at[Lines(texts).with_trailing_comma()], NOT_JSON)
-        if (asked := np.flatnonzero(marks.written[at] & ~marks.bad[at])).size:
-            anew = pc.match_substring_regex(texts.take(pa.array(asked)), _WRITTEN_ANEW).to_numpy(zero_copy_only=False)
-            marks.refuse(at[asked[anew]], _ANEW)
-        for column, array in zip(self._columns, columns, strict=True):
-            if column[3] and array.null_count:
-                marks.refuse(at[array.is_null().to_numpy(zero_copy_only=False)], _NULL)
-        beside = checked(marks, self._rules.infer)
-        good = ~marks.bad[at]
-        rows = _structs(columns, self._kind, len(at))
-        return Fast(
-            rows if good.all() else rows.filter(pa.array(good)),
-            ~marks.bad,
-            kinds=kinds_of(beside, marks.bad) if self._rules.infer else {},
-            aside=_counted((((*b.path, b.name), b.at) for b, _ in beside), marks),
-            rounded=_counted(marks.rounded, marks),
-            alone=marks.reasons(),
-        )
 
 
 def _structs(columns: Sequence[pa.Array], kind: Any, count: int) -> pa.StructArray:
@@ -167,33 +157,44 @@ def _structs(columns: Sequence[pa.Array], kind: Any, count: int) -> pa.StructArr
     return pa.array([{}] * count, kind)
 
 
-def _counted(found: Iterable[tuple[Path, np.ndarray]], marks: Marks) -> dict[str, int]:
+def _counted(values: Iterable[tuple[Path, np.ndarray]], notes: BatchNotes) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for path, at in found:
-        if count := int((~marks.bad[at]).sum()):
+    for path, at in values:
+        if count := int((~notes.bad[at]).sum()):
             name = ".".join(path)
             counts[name] = counts.get(name, 0) + count
     return counts
 
 
-def _objects(values: pa.Array, marks: Marks) -> pa.Array:
-    """Return values as trimmed text; those that don't begin and end as objects do are refused."""
+def _brackets(texts: pa.StringArray) -> np.ndarray:
+    """Return how many objects and arrays each text opens, those in strings too."""
+    content, starts = bytes_of(texts)
+    counts = np.zeros(len(texts), dtype=np.int32)
+    if len(full := np.flatnonzero(np.diff(starts))):
+        # The two brackets differ in one bit. Empty texts have no range of their own.
+        opening = ((content | 32) == ord("{")).view(np.uint8)
+        counts[full] = np.add.reduceat(opening, starts[full], dtype=np.int32)
+    return counts
+
+
+def _objects(values: pa.Array, notes: BatchNotes) -> pa.Array:
+    """Return values as trimmed text. Those that don't begin and end as objects do are left."""
     try:
         texts = values.cast(pa.string())
     except pa.ArrowInvalid:
         texts = pa.array([value if _is_utf8(value) else b"" for value in values.to_pylist()], pa.binary())
         texts = texts.cast(pa.string())
-    found = _are_objects(texts)
-    if not found.all():
+    objects = _are_objects(texts)
+    if not objects.all():
         texts = pc.utf8_trim(texts, characters=_TRIMMED)
-        found = _are_objects(texts)
-        marks.refuse(np.flatnonzero(~found), NOT_JSON)
+        objects = _are_objects(texts)
+        notes.leave(np.flatnonzero(~objects), NOT_JSON)
     return texts
 
 
 def _are_objects(texts: pa.Array) -> np.ndarray:
-    found: np.ndarray = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}")).to_numpy(zero_copy_only=False)
-    return found
+    objects: np.ndarray = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}")).to_numpy(zero_copy_only=False)
+    return objects
 
 
 def _is_utf8(value: bytes) -> bool:
@@ -206,5 +207,5 @@ def _is_utf8(value: bytes) -> bool:
 
 def _has_real(kind: Any) -> bool:
     if kind[0] == "struct":
-        return any(_has_real(each[1]) for each in kind[1])
+        return any(_has_real(column[1]) for column in kind[1])
     return _has_real(kind[1]) if kind[0] in ("list", "map") else kind[0] in ("double", "float", "decimal")

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from kafka_lake.formats.json.task.doubles import is_double, same_number
 from kafka_lake.formats.json.task.text import MINUS_ZERO, Real, Twice, dumps, refuse_twice, shown, twice
-from kafka_lake.formats.json.task.types import TIME, Kind, as_text, is_double, kind_of, merged, same_number
+from kafka_lake.formats.json.task.types import TIME, Kind, as_text, kind_of, merged
 from kafka_lake.formats.task.columns import FIRST_MICROS, LAST_MICROS, UNITS, Column, Rules
 from kafka_lake.formats.task.decoded import ANOTHER_TYPE
 

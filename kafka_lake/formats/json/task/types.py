@@ -8,7 +8,6 @@ always null.
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from math import isfinite
@@ -36,8 +35,6 @@ TIME = re.compile(
 )
 """RFC 3339, section 5.6: ``T`` or one space between date and time; an offset may be missing, or lack its colon."""
 _LONG = 2**63
-_LEAST_NORMAL = sys.float_info.min
-_DIGITS_OF_ALL = sys.float_info.dig
 _NUMBERS = ("long", "double")
 TIMES = ("date", "timestamp", "timestamp_ntz")
 _MICROS = 6
@@ -86,45 +83,6 @@ def _text_kind(text: str) -> Kind:
     if match["clock"] is None:
         return "date"
     return "timestamp" if match["zone"] else "timestamp_ntz"
-
-
-def is_double(number: str) -> bool:
-    """Return whether a number, as it is written, is the same as the shortest text of the double that is next to it.
-
-    The least numbers have fewer digits than others: of those, text with as many digits will do. Java writes two.
-
-    >>> is_double("0.1"), is_double("0.10"), is_double("1e400"), is_double("9007199254740993"), is_double("1e-400")
-    (True, True, False, False, False)
-    >>> is_double("4.9E-324"), is_double("4.8E-324")
-    (True, False)
-    """
-    near = float(number)
-    text = repr(near)
-    if text == number or same_number(text, number):
-        return True
-    if not 0 < abs(near) < _LEAST_NORMAL or (given := _normal(number)) is None:
-        return False
-    return same_number(f"{near:.{min(len(given[1]), _DIGITS_OF_ALL) - 1}e}", number)
-
-
-def same_number(one: str, other: str) -> bool:
-    """Return whether two texts are the same number. Infinity is none."""
-    return _normal(one) == _normal(other)
-
-
-def _normal(number: str) -> tuple[bool, str, int] | None:
-    """Return sign, digits without zeros at their ends, and the exponent of ten; None for what isn't finite."""
-    mantissa, _, exponent = number.lower().partition("e")
-    negative = mantissa.startswith("-")
-    whole, _, fraction = mantissa.lstrip("+-").partition(".")
-    if not (whole + fraction).isdigit():
-        return None
-    digits = (whole + fraction).lstrip("0")
-    power = (int(exponent) if exponent and len(exponent) < 20 else 0 if not exponent else 10**20) - len(fraction)
-    stripped = digits.rstrip("0")
-    if not stripped:
-        return (False, "", 0)
-    return (negative, stripped, power + len(digits) - len(stripped))
 
 
 def merged(one: Kind, other: Kind) -> Kind:

@@ -1,0 +1,123 @@
+"""Which numbers, as they are written, a double holds."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_LEAST_NORMAL, _DIGITS_OF_ALL = sys.float_info.min, sys.float_info.dig
+_NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+_OF_NUMBERS = np.isin(np.arange(256), np.frombuffer(b"0123456789.eE+-", np.uint8))
+_REACH = 40
+_SIGNIFICANT = 15
+
+
+def is_double(number: str) -> bool:
+    """Return whether a number, as it is written, is the same as the shortest text of the nearest double.
+
+    The smallest numbers have fewer digits than others: of those, text with as many digits will do. Java writes two.
+
+    >>> is_double("0.1"), is_double("0.10"), is_double("1e400"), is_double("9007199254740993"), is_double("1e-400")
+    (True, True, False, False, False)
+    >>> is_double("4.9E-324"), is_double("4.8E-324")
+    (True, False)
+    """
+    near = float(number)
+    text = repr(near)
+    if text == number or same_number(text, number):
+        return True
+    if not 0 < abs(near) < _LEAST_NORMAL or (normal := _normal(number)) is None:
+        return False
+    return same_number(f"{near:.{min(len(normal[1]), _DIGITS_OF_ALL) - 1}e}", number)
+
+
+def same_number(one: str, other: str) -> bool:
+    """Return whether two texts are the same finite number."""
+    return _normal(one) == _normal(other)
+
+
+def _normal(number: str) -> tuple[bool, str, int] | None:
+    """Return sign, digits without zeros at their ends, and the exponent of ten; None if it isn't finite."""
+    mantissa, _, exponent = number.lower().partition("e")
+    negative = mantissa.startswith("-")
+    whole, _, fraction = mantissa.lstrip("+-").partition(".")
+    if not (whole + fraction).isdigit():
+        return None
+    digits = (whole + fraction).lstrip("0")
+    power = (int(exponent) if exponent and len(exponent) < 20 else 0 if not exponent else 10**20) - len(fraction)
+    stripped = digits.rstrip("0")
+    if not stripped:
+        return (False, "", 0)
+    return (negative, stripped, power + len(digits) - len(stripped))
+
+
+def bytes_of(texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes of texts, one after the other, and where each text starts; the end, too."""
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    content = texts.buffers()[2]
+    held = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]] if content else np.zeros(0, np.uint8)
+    return held, offsets - offsets[0]
+
+
+def with_rounded(texts: pa.StringArray) -> np.ndarray:
+    """Return the numbers of the JSON texts with what may be a number that a double rounds, in a string too.
+
+    Whole numbers are left out.
+    """
+    content, starts = bytes_of(texts)
+    places = _long_numbers(content)
+    if not len(places):
+        return places
+    padded = np.concatenate([np.zeros(_REACH, np.uint8), content, np.zeros(_REACH + 1, np.uint8)])
+    of_number = _OF_NUMBERS[np.lib.stride_tricks.sliding_window_view(padded, 2 * _REACH + 1)[places]]
+    before = np.argmin(of_number[:, _REACH::-1], axis=1)
+    after = np.argmin(of_number[:, _REACH:], axis=1)
+    whole = (before > 0) & (after > 0) & (before + after <= _REACH)
+    spans = zip((places - before + 1).tolist(), (places + after).tolist(), strict=True)
+    text = content.tobytes()
+    numbers = pa.array([text[start:end] for start, end in spans], pa.binary()).cast(pa.string())
+    rounded = places[~(whole & _same_as_doubles(numbers))]
+    return np.unique(np.searchsorted(starts, rounded, side="right") - 1)
+
+
+def _long_numbers(content: np.ndarray) -> np.ndarray:
+    """Return places within what may be a number with a fraction and 16 digits, or with an exponent of 3."""
+    margin = np.zeros(_SIGNIFICANT + 1, np.uint8)
+    padded = np.concatenate([margin, content, margin])
+
+    def is_digit(places: np.ndarray, step: Any) -> np.ndarray:
+        digit: np.ndarray = (padded[places + _SIGNIFICANT + 1 + step] - ord("0")) < 10
+        return digit
+
+    def digits(places: np.ndarray, step: int) -> np.ndarray:
+        """Count the digits in a row before or after places, 16 at most."""
+        count, in_row = np.zeros(len(places), dtype=np.int64), np.ones(len(places), dtype=bool)
+        for distance in range(1, _SIGNIFICANT + 2):
+            in_row &= is_digit(places, step * distance)
+            if not in_row.any():
+                break
+            count += in_row
+        return count
+
+    points = np.flatnonzero(content == ord("."))
+    points = points[is_digit(points, 1) & is_digit(points, -1)]
+    points = points[digits(points, 1) + digits(points, -1) > _SIGNIFICANT]
+    letters = np.flatnonzero((content | 32) == ord("e"))
+    letters = letters[is_digit(letters, -1)]
+    first = np.where(np.isin(padded[letters + _SIGNIFICANT + 2], (ord("-"), ord("+"))), 2, 1)
+    long = is_digit(letters, first) & is_digit(letters, first + 1) & is_digit(letters, first + 2)
+    # 16 digits without a point, and an exponent of any length.
+    long |= is_digit(letters, first) & (digits(letters, -1) > _SIGNIFICANT)
+    return np.concatenate([points, letters[long]])
+
+
+def _same_as_doubles(texts: pa.Array) -> np.ndarray:
+    """Return which texts are no number, or the same as the nearest double."""
+    numbers = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
+    given = pc.if_else(pa.array(numbers), texts, "0")
+    same: np.ndarray = pc.equal(given.cast(pa.float64()).cast(pa.string()), given).to_numpy(zero_copy_only=False)
+    for number in np.flatnonzero(~same):
+        same[number] = is_double(given[number].as_py())
+    return same

@@ -1,0 +1,280 @@
+"""The columns of JSON objects: all at once by Arrow's parser, or each from the JSON text of its field by DuckDB."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from kafka_lake.formats.json.task.json_texts import JsonTexts
+from kafka_lake.formats.json.task.values import (
+    BatchNotes,
+    Cells,
+    NewField,
+    Path,
+    Values,
+    beginning_with,
+    mask_of,
+    only,
+    surely_unlike,
+)
+from kafka_lake.formats.task.columns import Column, Rules, arrow_type, fed_alone
+from kafka_lake.formats.task.error_classes import NOT_JSON
+from kafka_lake.formats.task.shapes import list_like
+
+TWICE, OTHER_CASE, MANY_NAMES = "a field twice", "a name in another case", "too many new names"
+FEW = "too few records to start DuckDB for"
+_FEW = 100
+"""Records that are decoded one by one in less time than DuckDB needs to start."""
+_PAUSE = 16
+"""Batches that aren't given to Arrow's parser after one that it couldn't take."""
+_NAMES = 256
+"""Fields without a column that the fast path takes in a batch."""
+_CELLS = 4_000_000
+_TIMES = ("timestamp", "timestamp_ntz")
+_PARSED_AS = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.string(),
+    "date": pa.string(),
+    "timestamp": pa.string(),
+    "timestamp_ntz": pa.string(),
+}
+"""The types by which Arrow's parser reads the values of columns."""
+
+
+class ObjectReader:
+    """Reads the columns of one struct, or those of the records.
+
+    Args:
+        path: The struct of the columns, by columns' names.
+    """
+
+    def __init__(self, columns: Sequence[Column], rules: Rules, path: Path = ()) -> None:
+        self._columns, self._rules, self._path, self._texts = tuple(columns), rules, path, JsonTexts()
+        self._sources = list(dict.fromkeys(source for column in columns for source in column[2] if source))
+        self._lower: dict[str, list[str]] = {}
+        for source in self._sources if rules.any_case else ():
+            self._lower.setdefault(source.lower(), []).append(source)
+        self._spellings: dict[str, str] = {}
+        self._new_names: list[str] = []
+        self._values = Values(rules)
+        self._inner: dict[Path, ObjectReader] = {}
+        self._pause = 0
+        self._options: pj.ParseOptions | None = None
+        if _arrow_can(columns):
+            schema = pa.schema([pa.field(column[2][0], self._parsed_as(column[1])) for column in columns])
+            self._options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
+
+    def read(self, texts: pa.Array, at: np.ndarray, notes: BatchNotes) -> list[pa.Array]:
+        """Return the columns of JSON objects.
+
+        Args:
+            at: The record of each object, by number.
+            notes: Get the records to be left to the strict path, and fields without a column.
+        """
+        cells = Cells(self._path, at, notes)
+        if self._options is not None and self._pause == 0:
+            if (arrays := self._parsed(texts, self._options)) is not None:
+                return self._of_parsed(arrays, self._columns, cells)
+            self._pause = _PAUSE
+        if len(texts) < _FEW and not self._texts.begun:
+            notes.leave(at, FEW)
+            return self._nulls(len(texts))
+        self._pause = max(0, self._pause - 1)
+        return self._by_field(texts, cells)
+
+    def _parsed_as(self, kind: Any) -> pa.DataType:
+        if kind[0] == "struct":
+            return pa.struct([pa.field(column[2][0], self._parsed_as(column[1])) for column in kind[1]])
+        if kind[0] == "list":
+            return pa.list_(self._parsed_as(kind[1]))
+        return pa.int64() if kind[0] in _TIMES and self._rules.timestamp_unit is not None else _PARSED_AS[kind[0]]
+
+    def _parsed(self, texts: pa.Array, parse_options: pj.ParseOptions) -> list[pa.Array] | None:
+        """Return the fields of objects; None if one doesn't fit, has another field, or isn't JSON."""
+        lines = pa.concat_arrays([texts, pa.array([""], texts.type)])
+        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+        block = pc.binary_join(whole, "\n")[0].as_buffer()
+        options = pj.ReadOptions(use_threads=False, block_size=block.size + 1)
+        try:
+            table = pj.read_json(pa.BufferReader(block), options, parse_options)
+        except (pa.ArrowException, UnicodeDecodeError):
+            return None
+        if len(table) != len(texts):
+            # Each text has one object at least; one with two would shift the others.
+            return None
+        return [table.column(column[2][0]).combine_chunks() for column in self._columns]
+
+    def _of_parsed(self, arrays: Sequence[pa.Array], columns: Sequence[Column], cells: Cells) -> list[pa.Array]:
+        return [
+            self._of_parsed_value(array, column[1], cells.below(column[0]))
+            for array, column in zip(arrays, columns, strict=True)
+        ]
+
+    def _of_parsed_value(self, array: pa.Array, kind: Any, cells: Cells) -> pa.Array:
+        if kind[0] == "struct":
+            inner = self._of_parsed([array.field(column[2][0]) for column in kind[1]], kind[1], cells)
+            return pa.StructArray.from_arrays(inner, fields=list(arrow_type(kind)), mask=array.is_null())
+        if kind[0] == "list":
+            items = cells.below("element", pc.list_parent_indices(array))
+            return list_like(array, self._of_parsed_value(array.flatten(), kind[1], items), arrow_type(kind))
+        return self._values.typed(array, kind, cells)
+
+    def _by_field(self, texts: pa.Array, cells: Cells) -> list[pa.Array]:
+        cells.notes.lenient = True
+        names = [*self._sources, *self._spellings, *self._new_names]
+        fields_and_keys = self._texts.fields(texts, names)
+        if fields_and_keys is None:
+            valid = self._texts.valid(texts)
+            cells.notes.leave(cells.at[~valid], NOT_JSON)
+            texts = pc.if_else(pa.array(valid), texts, "{}")
+            fields_and_keys = self._texts.fields(texts, names)
+            if fields_and_keys is None:
+                cells.notes.leave(cells.at, NOT_JSON)
+                return self._nulls(len(texts))
+        fields, keys = fields_and_keys
+        if more := self._take_names(keys, cells):
+            others = self._texts.fields(texts, more)
+            assert others is not None, "the texts are JSON"
+            fields |= others[0]
+        self._take_spellings(fields, cells)
+        self._note_new_fields(fields, cells)
+        # DuckDB's structs have no field without a name: the records that have one are left to the strict path.
+        fields[""] = pa.nulls(len(texts), pa.string())
+        if fed_alone(self._columns):
+            return [self._value(fields[column[2][0]], column[1], cells.below(column[0])) for column in self._columns]
+        return self._shared(fields, cells)
+
+    def _nulls(self, count: int) -> list[pa.Array]:
+        return [pa.nulls(count, arrow_type(column[1])) for column in self._columns]
+
+    def _take_names(self, keys: pa.ListArray, cells: Cells) -> list[str]:
+        """Return the names that are new. Objects with ambiguous or too many names are left to the strict path."""
+        encoded = keys.flatten().dictionary_encode()
+        codes, names = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+        owners = pc.list_parent_indices(keys).to_numpy(zero_copy_only=False)
+        cells.notes.leave(cells.at[_with_twice(owners, codes, len(keys), len(names))], TWICE)
+        known, new = {*self._sources, *self._spellings, *self._new_names}, []
+        case, many = np.zeros(len(names), dtype=bool), np.zeros(len(names), dtype=bool)
+        for code, name in enumerate(names):
+            if name in known:
+                continue
+            sources = self._lower.get(name.lower(), ())
+            if len(sources) > 1:
+                case[code] = True
+            elif not name or len(self._new_names) + len(self._spellings) >= _NAMES:
+                many[code] = True
+            else:
+                new.append(name)
+                if sources:
+                    self._spellings[name] = sources[0]
+                else:
+                    self._new_names.append(name)
+        for wrong, reason in ((case, OTHER_CASE), (many, MANY_NAMES)):
+            if wrong.any():
+                cells.notes.leave(cells.at[np.unique(owners[wrong[codes]])], reason)
+        return new
+
+    def _take_spellings(self, fields: dict[str, pa.Array], cells: Cells) -> None:
+        """Let names in another case feed the columns that nothing else in their object feeds."""
+        for source in set(self._spellings.values()):
+            names = [source, *(name for name, meant in self._spellings.items() if meant == source)]
+            given = np.sum([mask_of(fields[name].is_valid()) for name in names], axis=0)
+            cells.notes.leave(cells.at[given > 1], OTHER_CASE)
+            fields[source] = pc.coalesce(*(fields[name] for name in names))
+
+    def _note_new_fields(self, fields: dict[str, pa.Array], cells: Cells) -> None:
+        present = []
+        for name in self._new_names:
+            given = mask_of(fields[name].is_valid())
+            if given.any():
+                values = fields[name] if given.all() else fields[name].filter(pa.array(given))
+                cells.notes.new_fields.append(NewField(self._path, name, values, cells.at[given]))
+                present.append(name)
+        # Names may be data, other ones in each batch.
+        self._new_names = present
+
+    def _value(self, texts: pa.Array, kind: Any, cells: Cells) -> pa.Array:
+        """Return JSON texts as values of a kind."""
+        if kind[0] == "struct":
+            return self._struct(texts, kind, cells)
+        if kind[0] == "list":
+            lists = self._texts.elements(beginning_with(texts, "[", cells))
+            items = cells.below("element", pc.list_parent_indices(lists))
+            return list_like(lists, self._value(lists.flatten(), kind[1], items), arrow_type(kind))
+        if kind[0] == "map":
+            return self._map(texts, kind, cells)
+        return self._values.of_texts(texts, kind, cells)
+
+    def _struct(self, texts: pa.Array, kind: Any, cells: Cells) -> pa.Array:
+        texts = beginning_with(texts, "{", cells)
+        reader = self._inner.get(cells.path)
+        if reader is None:
+            reader = self._inner[cells.path] = ObjectReader(kind[1], self._rules, cells.path)
+        columns = reader.read(pc.fill_null(texts, "{}"), cells.at, cells.notes)
+        return pa.StructArray.from_arrays(columns, fields=list(arrow_type(kind)), mask=texts.is_null())
+
+    def _map(self, texts: pa.Array, kind: Any, cells: Cells) -> pa.Array:
+        texts = beginning_with(texts, "{", cells)
+        entries = self._texts.entries(texts)
+        cells.notes.leave(cells.at[mask_of(pc.and_(entries.is_null(), texts.is_valid()))], TWICE)
+        pairs = entries.flatten()
+        values = self._value(pairs.field(1), kind[1], cells.below("value", pc.list_parent_indices(entries)))
+        counts = pc.fill_null(pc.list_value_length(entries), 0).to_numpy(zero_copy_only=False)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+        return pa.MapArray.from_arrays(offsets, pairs.field(0), values, arrow_type(kind), mask=entries.is_null())
+
+    def _shared(self, fields: dict[str, pa.Array], cells: Cells) -> list[pa.Array]:
+        """Return columns if a field feeds several or several feed one: each value goes to the first that it fits."""
+        arrays: dict[int, pa.Array] = {}
+        for source in self._sources:
+            todo = fields[source]
+            takers = [number for number, column in enumerate(self._columns) if source in column[2]]
+            for number in takers:
+                name, kind = self._columns[number][:2]
+                unlike = surely_unlike(todo, kind, self._rules)
+                array = self._value(only(todo, ~unlike), kind, cells.below(name))
+                todo = only(todo, unlike)
+                if number in arrays:
+                    # Where two fields feed a column, they may differ.
+                    before = arrays[number]
+                    cells.below(name).leave(mask_of(pc.and_(before.is_valid(), array.is_valid())))
+                    array = pc.if_else(before.is_valid(), before, array)
+                arrays[number] = array
+            if takers:
+                cells.below(self._columns[takers[-1]][0]).leave(mask_of(todo.is_valid()))
+        nulls = self._nulls(len(cells.at))
+        return [arrays.get(number, null) for number, null in enumerate(nulls)]
+
+
+def _arrow_can(columns: Sequence[Column]) -> bool:
+    """Return whether Arrow's parser knows all types of columns, and one field of its own feeds each."""
+    return fed_alone(columns) and all(_kind_can(column[1]) for column in columns)
+
+
+def _kind_can(kind: Any) -> bool:
+    if kind[0] == "struct":
+        return _arrow_can(kind[1])
+    return _kind_can(kind[1]) if kind[0] == "list" else kind[0] in _PARSED_AS
+
+
+def _with_twice(owners: np.ndarray, codes: np.ndarray, objects: int, names: int) -> np.ndarray:
+    """Return the objects that have a name twice."""
+    if not len(codes):
+        return owners
+    cells = owners * names + codes
+    if objects * names <= _CELLS:
+        twice = np.flatnonzero(np.bincount(cells, minlength=objects * names) > 1)
+    else:
+        cells = np.sort(cells)
+        twice = cells[1:][cells[1:] == cells[:-1]]
+    return np.unique(twice // names)
