@@ -245,7 +245,7 @@ def remembered(state: TableState | None, part: Part) -> str:
 def _beyond_schema(json: Json, seen: Observed, records: DataFrame, target: Target) -> Json | None:
     """Return what is known of JSON values with what a pass has shown; None if nothing is new."""
     # The schema alone says the types of its own fields.
-    learned = json.learn(replace(seen, misfits=None), records, target)
+    learned = json.learn(replace(seen, type_errors=None), records, target)
     return None if learned is None or not isinstance(learned.decoder, Json) else learned.decoder
 
 

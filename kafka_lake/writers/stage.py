@@ -133,7 +133,7 @@ def stage(
         rules=verdict.results,
         unkept={**_unkept(context.spec, rows.decoder), **_untimed(context.spec, untimed)},
         untimed=untimed,
-        decoded_singly=sum(observed.singly.values()),
+        decoded_singly=sum(observed.slow.values()),
     )
 
 

@@ -24,8 +24,8 @@ def outcomes(
     """
     done = decoder_of(columns, Rules(infer=infer), plain).decode(pa.array(contents, pa.binary()))
     reported = Reported(
-        lambda path, _: _names(done.seen.news, path) or ".".join(path) in done.seen.empty,
-        lambda path: ".".join(path) in done.seen.cut,
+        lambda path, _: _names(done.seen.new_fields, path) or ".".join(path) in done.seen.empty,
+        lambda path: ".".join(path) in done.seen.truncated,
         infer,
         lambda path: ".".join(path) in done.seen.rounded,
     )
@@ -43,7 +43,7 @@ def decoder_of(columns: Sequence[Column], rules: Rules, plain: bool) -> JsonDeco
         rules: The topic's.
         plain: Whether the fast path takes what it can.
     """
-    return JsonDecoder([_asked(each) for each in columns], rules, plain=plain)
+    return JsonDecoder([_asked(each) for each in columns], rules, fast=plain)
 
 
 def taken_fast(contents: Sequence[bytes], columns: Sequence[Column], infer: bool) -> int:
@@ -79,8 +79,8 @@ def _kind(kind: Any) -> Any:
     return kind if kind[0] == "decimal" else (kind[0], _kind(kind[1]))
 
 
-def _names(news: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+def _names(new_fields: Mapping[str, Any], path: tuple[str, ...]) -> bool:
     """Return whether a report of new fields names one: a level for each struct and list above it."""
     for step in path[:-1]:
-        news = news.get("in", {}).get(step, {})
-    return path[-1] in news.get("new", {})
+        new_fields = new_fields.get("in", {}).get(step, {})
+    return path[-1] in new_fields.get("new", {})

@@ -33,7 +33,7 @@ def test_fast_and_strict_path_agree_on_everything(topic: str, settings: dict[str
         one, other = (each.decode(pa.array(contents, pa.binary())) for each in (fast, strict))
         assert one.rows.equals(other.rows)
         assert (one.error_class, one.error_message) == (other.error_class, other.error_message)
-        assert replace(one.seen, singly={}) == other.seen
+        assert replace(one.seen, slow={}) == other.seen
 
 
 def test_fast_path_takes_most_of_what_is_tame() -> None:

@@ -82,17 +82,17 @@ class Json(Decoder):
         left_out = _left_out(observed)
         if self.declared is not None:
             times = "feeds no declared column, and had a value {} times"
-            left_out |= {path: times.format(count) for path, count in observed.aside.items()}
+            left_out |= {path: times.format(count) for path, count in observed.unmapped.items()}
         known = replace(self, left_out=tuple(sorted(left_out.items())))
         if self.declared is not None:
             return known
         shown, type_errors = self.shown, self.type_errors
-        if observed.news:
+        if observed.new_fields:
             first, others = _with_new_fields(
-                target.columns, observed.news, target, prefix="", times=self.infer_timestamps
+                target.columns, observed.new_fields, target, prefix="", times=self.infer_timestamps
             )
             shown = tuple(dict.fromkeys((*shown, first, *(_with_required(fields, target) for fields in others))))
-        if (kind := settled(observed.misfits, False)) is not None:
+        if (kind := settled(observed.type_errors, False)) is not None:
             fields = spark_type(kind)
             assert isinstance(fields, T.StructType)
             type_errors = tuple(dict.fromkeys((*type_errors, _with_required(fields, target))))
@@ -113,7 +113,8 @@ class Json(Decoder):
 
 def _left_out(observed: Observed) -> dict[str, str]:
     texts = {
-        path: f"{count} times had digits beyond microseconds, which were cut" for path, count in observed.cut.items()
+        path: f"{count} times had digits beyond microseconds, which were cut"
+        for path, count in observed.truncated.items()
     }
     texts |= {
         path: f"{count} numbers have more digits than the column's type holds; they were rounded to the nearest one"
@@ -126,7 +127,7 @@ def _left_out(observed: Observed) -> dict[str, str]:
 
 
 def _with_new_fields(
-    columns: T.StructType, news: Mapping[str, Any], target: Target, prefix: str, times: bool
+    columns: T.StructType, new_fields: Mapping[str, Any], target: Target, prefix: str, times: bool
 ) -> tuple[T.StructType, list[T.StructType]]:
     """Return the schema of records with new fields, by the fields' names: the types of the columns, and new fields.
 
@@ -137,26 +138,26 @@ def _with_new_fields(
     for column in columns:
         path = f"{prefix}{column.name}"
         source = target.feeds(path, column.name)[0]
-        inner = news.get("in", {}).get(column.name)
+        inner = new_fields.get("in", {}).get(column.name)
         kind, other_kinds = _with_new_parts(column.dataType, inner or {}, target, path=path, times=times)
         others += [T.StructType([T.StructField(source, other)]) for other in other_kinds]
         if source not in fields:
             fields[source] = T.StructField(source, kind, column.nullable)
         elif inner is not None:
             others.append(T.StructType([T.StructField(source, kind)]))
-    for name, new in news.get("new", {}).items():
+    for name, new in new_fields.get("new", {}).items():
         if (known := settled(new, times)) is not None:
             fields[name] = T.StructField(name, spark_type(known))
     return T.StructType(list(fields.values())), others
 
 
 def _with_new_parts(
-    kind: T.DataType, news: Mapping[str, Any], target: Target, path: str, times: bool
+    kind: T.DataType, new_fields: Mapping[str, Any], target: Target, path: str, times: bool
 ) -> tuple[T.DataType, list[T.DataType]]:
     if isinstance(kind, T.StructType):
-        first, others = _with_new_fields(kind, news, target, prefix=f"{path}.", times=times)
+        first, others = _with_new_fields(kind, new_fields, target, prefix=f"{path}.", times=times)
         return first, list(others)
-    inner = news.get("in", {})
+    inner = new_fields.get("in", {})
     if isinstance(kind, T.ArrayType):
         element, others = _with_new_parts(
             kind.elementType, inner.get("element", {}), target, path=f"{path}.element", times=times

@@ -1,4 +1,4 @@
-"""What decoders return: columns, error classes and messages, and what they observed that no column takes."""
+"""What decoders return: columns, error classes and messages, and what they observed that no column has."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.formats.json.task.types import Kind, ends, first_leaves, leaves, merged
+from kafka_lake.formats.json.task.types import Kind, first_leaves, leaves, merged
 from kafka_lake.formats.task.error_classes import TOO_LARGE
 
 MESSAGE = 2000
@@ -20,96 +20,95 @@ Errors = dict[int, tuple[str, str]]
 
 @dataclass(frozen=True)
 class Observed:
-    """What a batch had that no column takes, and how it was decoded. Paths are of columns.
+    """What a batch had that no column has, and how it was decoded. Paths are of columns.
 
     Args:
-        news: Fields without a column: ``{"in": {column: …}, "new": {field: type}}``, a level for each struct and list.
-        misfits: Types of the values that fit no column, as a struct's type; None if all fit.
-        cut: Path → how many of its times lost digits beyond microseconds.
+        new_fields: Fields without a column: ``{"in": {column: …}, "new": {field: type}}``, a level for each struct and
+            list.
+        type_errors: Types of the values that fit no column, as a struct's type; None if all fit.
+        truncated: Path → how many of its times lost digits beyond microseconds.
         empty: Fields without a column that were always empty.
         more: Further fields without a column, only counted.
-        aside: Field without a column → how many values it had.
+        unmapped: Field without a column → how many values it had.
         rounded: Path → how many of its numbers were rounded.
         schemas: Schema of a registry, as `name_of` writes it → how many values it wrote.
         key: The same of the records' keys.
-        singly: Why records were decoded one by one → how many.
+        slow: Why records were decoded one by one → how many.
     """
 
-    news: Mapping[str, Any] = field(default_factory=dict)
-    misfits: Kind = None
-    cut: Mapping[str, int] = field(default_factory=dict)
+    new_fields: Mapping[str, Any] = field(default_factory=dict)
+    type_errors: Kind = None
+    truncated: Mapping[str, int] = field(default_factory=dict)
     empty: frozenset[str] = frozenset()
     more: int = 0
-    aside: Mapping[str, int] = field(default_factory=dict)
+    unmapped: Mapping[str, int] = field(default_factory=dict)
     rounded: Mapping[str, int] = field(default_factory=dict)
     schemas: Mapping[str, int] = field(default_factory=dict)
     key: "Observed | None" = None
-    singly: Mapping[str, int] = field(default_factory=dict)
+    slow: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         # How records were decoded says nothing about columns.
-        return any(getattr(self, each.name) for each in fields(self) if each.name != "singly")
+        return any(getattr(self, part.name) for part in fields(self) if part.name != "slow")
 
     def data(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it as JSON can have it."""
         return {**vars(self), "empty": sorted(self.empty), "key": self.key and self.key.data()}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Observed":
-        """Return what `data` returned."""
+        """Return what `data` returned as an object."""
         return cls(**{**data, "empty": frozenset(data["empty"]), "key": data["key"] and cls.of(data["key"])})
 
     def and_(self, later: "Observed") -> "Observed":
         """Return what two batches had together."""
         return Observed(
-            merged_news(self.news, later.news),
-            merged(self.misfits, later.misfits),
-            cut=added(self.cut, later.cut),
+            merged_new_fields(self.new_fields, later.new_fields),
+            merged(self.type_errors, later.type_errors),
+            truncated=added(self.truncated, later.truncated),
             empty=self.empty | later.empty,
             more=self.more + later.more,
-            aside=added(self.aside, later.aside),
+            unmapped=added(self.unmapped, later.unmapped),
             rounded=added(self.rounded, later.rounded),
             schemas=added(self.schemas, later.schemas),
             key=self.key.and_(later.key) if self.key and later.key else self.key or later.key,
-            singly=added(self.singly, later.singly),
+            slow=added(self.slow, later.slow),
         )
 
-    def within(self, most: int) -> "Observed":
-        """Return it with so many new fields, misfits and empty ones at the most; the others are counted.
+    def within(self, limit: int) -> "Observed":
+        """Return it with at most so many schemas, and new, wrong and empty fields; further fields are counted.
 
-        Names may be data, another one in each record: what is told of them must not grow with the records.
+        Names may be data, other ones in each record: the report must not grow with the records.
         """
-        if len(self.schemas) > most:
-            return replace(self, schemas=dict(Counter(self.schemas).most_common(most))).within(most)
-        wide, crowded = _news_ends(self.news) > most, ends(self.misfits) > most
-        if not (wide or crowded or len(self.empty) > most or len(self.aside) > most):
-            return self
-        # What is inferred of a field that is aside tells of it already.
-        counts = news_leaves(self.news), leaves(self.misfits), len(self.empty), 0 if wide else len(self.aside)
+        schemas = dict(Counter(self.schemas).most_common(limit)) if len(self.schemas) > limit else self.schemas
+        new, wrong = new_field_leaves(self.new_fields), leaves(self.type_errors)
+        # New fields are among those without a column.
+        counts = new, wrong, len(self.empty), 0 if new > limit else len(self.unmapped)
         return replace(
             self,
-            news=first_news(self.news, most) if wide else self.news,
-            misfits=first_leaves(self.misfits, most) if crowded else self.misfits,
-            empty=frozenset(sorted(self.empty)[:most]),
-            aside=dict(sorted(self.aside.items())[:most]),
-            more=self.more + sum(max(0, count - most) for count in counts),
+            schemas=schemas,
+            new_fields=first_new_fields(self.new_fields, limit) if new > limit else self.new_fields,
+            type_errors=first_leaves(self.type_errors, limit) if wrong > limit else self.type_errors,
+            empty=frozenset(sorted(self.empty)[:limit]),
+            unmapped=dict(sorted(self.unmapped.items())[:limit]),
+            more=self.more + sum(max(0, count - limit) for count in counts),
         )
 
 
 NOTHING = Observed()
 ANOTHER_TYPE = "on_incompatible: new_column keeps such values in a column of their own."
-"""What a message about a value that fits no column ends with."""
+"""The end of a message about a value that fits no column."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """What became of a batch's values, in their order.
+    """A decoded batch of values, in their order.
 
     Args:
-        made: A struct of the columns for each value that is not null and did not fail.
-        places: Which values those are, ascending.
-        error_class: Null where it did not fail.
-        seen: What is in no column.
+        made: A struct of the columns for each value that isn't null and didn't fail.
+        places: The numbers of these values, ascending.
+        error_class: Null if the value didn't fail.
+        seen: What no column has.
         change: What each record does to a row, if records are changes.
     """
 
@@ -122,10 +121,10 @@ class Decoded:
 
     @property
     def rows(self) -> pa.StructArray:
-        """A struct of the columns for each value; null where it is null, or failed."""
+        """A struct of the columns for each value; null if it is null, or failed."""
         if len(self.made) == len(self.error_class):
             return self.made
-        return self.made.take(_at(self.places, len(self.error_class)))
+        return self.made.take(_numbers_at(self.places, len(self.error_class)))
 
 
 def added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
@@ -133,41 +132,35 @@ def added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {path: one.get(path, 0) + other.get(path, 0) for path in {**one, **other}}
 
 
-def merged_news(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the news of two batches as those of both."""
+def merged_new_fields(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the new fields of two batches."""
     if not one or not other:
         return dict(one or other)
-    inner = {
-        name: merged_news(one.get("in", {}).get(name, {}), other.get("in", {}).get(name, {}))
-        for name in {**one.get("in", {}), **other.get("in", {})}
-    }
-    new = dict(one.get("new", {}))
+    inner, new = dict(one.get("in", {})), dict(one.get("new", {}))
+    for name, below in other.get("in", {}).items():
+        inner[name] = merged_new_fields(inner.get(name, {}), below)
     for name, kind in other.get("new", {}).items():
         new[name] = merged(new.get(name), kind)
-    return {key: found for key, found in (("in", inner), ("new", new)) if found}
+    return {part: content for part, content in (("in", inner), ("new", new)) if content}
 
 
-def news_leaves(news: Mapping[str, Any]) -> int:
+def new_field_leaves(new_fields: Mapping[str, Any]) -> int:
     """Return how many scalars the new fields are made of."""
-    new = sum(map(leaves, news.get("new", {}).values()))
-    return new + sum(map(news_leaves, news.get("in", {}).values()))
+    new = sum(map(leaves, new_fields.get("new", {}).values()))
+    return new + sum(map(new_field_leaves, new_fields.get("in", {}).values()))
 
 
-def _news_ends(news: Mapping[str, Any]) -> int:
-    return sum(map(ends, news.get("new", {}).values())) + sum(map(_news_ends, news.get("in", {}).values()))
-
-
-def first_news(news: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return news without what is beyond so many scalars."""
+def first_new_fields(new_fields: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    """Return the new fields up to so many scalars."""
     kept: dict[str, Any] = {}
-    known = first_leaves(["struct", dict(news.get("new", {}))], most)
+    known = first_leaves(["struct", dict(new_fields.get("new", {}))], limit)
     if known is not None:
         kept["new"] = known[1]
-        most -= leaves(known)
-    for name, inner in news.get("in", {}).items():
-        if found := first_news(inner, most):
-            kept.setdefault("in", {})[name] = found
-            most -= news_leaves(found)
+        limit -= leaves(known)
+    for name, below in new_fields.get("in", {}).items():
+        if first := first_new_fields(below, limit):
+            kept.setdefault("in", {})[name] = first
+            limit -= new_field_leaves(first)
     return kept
 
 
@@ -185,8 +178,8 @@ def in_order(
     return pa.concat_arrays(parts).take(pa.array(order)), at[order]
 
 
-def _at(places: np.ndarray, count: int) -> pa.Array:
-    """Return, for each of so many values, its number among those at the places; null for others."""
+def _numbers_at(places: np.ndarray, count: int) -> pa.Array:
+    """Return for each of so many values its number among the places; null if it isn't there."""
     where = np.full(count, -1, dtype=np.int64)
     where[places] = np.arange(len(places))
     return pa.array(where, mask=where < 0)
@@ -216,6 +209,6 @@ def failed_at(errors: Mapping[int, tuple[str, str]], count: int) -> tuple[pa.Str
     """Return error classes and messages of so many values, null where there is none, by errors by place."""
     if not errors:
         return pa.nulls(count, pa.string()), pa.nulls(count, pa.string())
-    where = _at(np.fromiter(errors, dtype=np.int64, count=len(errors)), count)
-    classes, messages = (pa.array(each, pa.string()) for each in zip(*errors.values(), strict=True))
+    where = _numbers_at(np.fromiter(errors, dtype=np.int64, count=len(errors)), count)
+    classes, messages = (pa.array(texts, pa.string()) for texts in zip(*errors.values(), strict=True))
     return classes.take(where), messages.take(where)

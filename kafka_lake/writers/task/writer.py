@@ -262,7 +262,7 @@ def _failing(records: pa.RecordBatch, classes: pa.Array, messages: pa.Array) -> 
 
 def _has_new_fields(seen: Observed, known: Sequence[str] | None) -> bool:
     """Return whether records have fields that may become columns."""
-    return known is not None and any(name not in known for part in seen.news.values() for name in part)
+    return known is not None and any(name not in known for part in seen.new_fields.values() for name in part)
 
 
 def _metadata(kept: pa.RecordBatch, work: Work) -> pa.StructArray:

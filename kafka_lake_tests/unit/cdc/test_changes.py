@@ -302,4 +302,4 @@ def test_key_columns_that_the_row_lacks_are_those_of_the_records_key() -> None:
 def test_a_new_column_of_the_key_is_learned_from_the_records_key() -> None:
     batch = records(({"id": 1, "region": "eu"}, envelope("c", {"id": 1, "name": "ada"})))
     seen = decoded(batch, "debezium", T.StructType([]), ("id", "region")).seen
-    assert seen.news == {"new": {"id": "long", "name": "text", "region": "text"}}
+    assert seen.new_fields == {"new": {"id": "long", "name": "text", "region": "text"}}

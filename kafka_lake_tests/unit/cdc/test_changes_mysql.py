@@ -157,7 +157,7 @@ def test_canals_text_of_a_number_is_one(text: str | None, kind: int | None, made
     types = {} if kind is None else {"v": kind}
     value = {**CHANGED, "data": [{"v": text}], "old": None, "sqlType": types}
     found = decoded(records((b"x", value)), "canal", T.StructType([]), ("v",), of_record=False)
-    assert found.seen.news == ({"new": {"v": made}} if made else {})
+    assert found.seen.new_fields == ({"new": {"v": made}} if made else {})
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from kafka_lake.formats.json.task.decoder import JsonDecoder
 from kafka_lake.formats.json.task.types import leaves
 from kafka_lake.formats.task.batches import dumped, loaded
 from kafka_lake.formats.task.columns import Rules
-from kafka_lake.formats.task.decoded import Observed, news_leaves
+from kafka_lake.formats.task.decoded import Observed, new_field_leaves
 from kafka_lake.ingest import published
 from kafka_lake.ingest.audit import noted
 from kafka_lake.orchestration import checks as dead_letters
@@ -46,7 +46,7 @@ SHAPES: dict[str, Callable[[str], dict[str, Any]]] = {
     "in a list": lambda name: {"l": [{name: 1}]},
     "empty": lambda name: {name: []},
     "null": lambda name: {name: None, "m": {name: None}},
-    "misfits": lambda name: {"id": {name: 1}},
+    "type_errors": lambda name: {"id": {name: 1}},
 }
 
 
@@ -71,21 +71,21 @@ def test_what_is_told_of_a_batch_and_of_all_together_is_bounded(shape: str, plai
             texts.append(told(found.seen))
     assert all(len(text) < 51 * 60 * 2 for text in texts)
     together = loaded(texts, RULES.max_columns)
-    assert news_leaves(together.news) <= 51
-    assert leaves(together.misfits) <= 51
+    assert new_field_leaves(together.new_fields) <= 51
+    assert leaves(together.type_errors) <= 51
     assert len(together.empty) <= 51
     if shape == "null":
-        assert not together.misfits
+        assert not together.type_errors
         return
     # One more than the table may have is enough to know that it can't.
-    assert max(news_leaves(together.news), leaves(together.misfits), len(together.empty)) == 51
+    assert max(new_field_leaves(together.new_fields), leaves(together.type_errors), len(together.empty)) == 51
     assert together.more >= 1_000
     assert loaded([told(together)], RULES.max_columns) == together
 
 
 def test_what_is_within_the_bound_is_told_whole() -> None:
     seen = JsonDecoder(COLUMNS, RULES).decode(batch("in a column", 0, 50)).seen
-    assert news_leaves(seen.news) == 50
+    assert new_field_leaves(seen.new_fields) == 50
     assert seen.more == 0
 
 
@@ -116,7 +116,7 @@ def test_fields_that_are_null_at_any_depth_in_some_parts_only_cost_no_row() -> N
     decoded = JsonDecoder(COLUMNS, RULES).decode(pa.array(values))
     assert decoded.rows.to_pylist() == [{"id": n, "s": {"a": 7}} for n in range(5_000)]
     assert decoded.seen.empty == {"e"}
-    assert not decoded.seen.news
+    assert not decoded.seen.new_fields
 
 
 def schema(*names: str, inner: int = 0, extra: tuple[NestedField, ...] = ()) -> Schema:

@@ -43,14 +43,14 @@ FIELDS = (
 
 
 def decoded(values: Sequence[bytes | None], infer: bool = True, columns: Any = FIELDS, **settings: Any) -> Decoded:
-    plain = settings.pop("plain", True)
+    fast = settings.pop("fast", True)
     limit = settings.pop("max_bytes", None)
-    return JsonDecoder(columns, Rules(infer, **settings), limit, plain).decode(pa.array(values, pa.binary()))
+    return JsonDecoder(columns, Rules(infer, **settings), limit, fast).decode(pa.array(values, pa.binary()))
 
 
 @cache
 def decoder_of(kind: Any, fast: bool, settings: Any) -> JsonDecoder:
-    return JsonDecoder((column("v", kind),), Rules(True, **dict(settings)), plain=fast)
+    return JsonDecoder((column("v", kind),), Rules(True, **dict(settings)), fast=fast)
 
 
 def one(value: Any, kind: Any, **settings: Any) -> Any:
@@ -127,7 +127,7 @@ def test_fields_beside_declared_columns_are_counted() -> None:
     for values in ([*plain, odd], [odd, *plain]):
         made = decoded(values, infer=False)
         assert sorted(row["id"] for row in made.rows.to_pylist()) == sorted([*range(9), 1])
-        assert made.seen.aside == {"more": 10, "z": 1, "who.b": 1, "points.element.w": 18}
+        assert made.seen.unmapped == {"more": 10, "z": 1, "who.b": 1, "points.element.w": 18}
 
 
 IN_ANY_CASE = (
@@ -142,15 +142,15 @@ IN_ANY_CASE = (
 @pytest.mark.parametrize("infer", [True, False])
 def test_columns_take_fields_in_another_case(infer: bool, fast: bool) -> None:
     upper = b'{"VBELN": "%d", "NETWR": 1.5, "ITEM": {"POSNR": %d}, "ROWS": [{"MENGE": %d}, {"MENGE": null}], "X": 1}'
-    decoder = JsonDecoder(IN_ANY_CASE, Rules(infer, any_case=True), plain=fast)
+    decoder = JsonDecoder(IN_ANY_CASE, Rules(infer, any_case=True), fast=fast)
     for _ in range(3):
         made = decoder.decode(pa.array([upper % (n, n, n) for n in range(20)], pa.binary()))
         assert made.rows.to_pylist() == [
             {"vbeln": str(n), "netwr": 1.5, "item": {"posnr": n}, "rows": [{"menge": n}, {"menge": None}]}
             for n in range(20)
         ]
-        assert made.seen.aside == {"X": 20}
-        assert made.seen.news == ({"new": {"X": "long"}} if infer else {})
+        assert made.seen.unmapped == {"X": 20}
+        assert made.seen.new_fields == ({"new": {"X": "long"}} if infer else {})
 
 
 def test_names_in_another_case_go_the_fast_path_soon() -> None:
@@ -159,13 +159,13 @@ def test_names_in_another_case_go_the_fast_path_soon() -> None:
     decoder.decode(values)
     made = decoder.decode(values)
     assert [(r["vbeln"], r["item"]) for r in made.rows.to_pylist()] == [(str(n), {"posnr": n}) for n in range(120)]
-    assert not made.seen.singly
+    assert not made.seen.slow
     # Now the column's own name is the one that is looked at.
     made = decoder.decode(
         pa.array([b'{"vbeln": "a", "VBELN": "b"}', b'{"vbeln": "c"}', b'{"VBELN": "d"}'], pa.binary())
     )
     assert [r["vbeln"] for r in made.rows.to_pylist()] == ["a", "c", "d"]
-    assert made.seen.aside == {"VBELN": 1}
+    assert made.seen.unmapped == {"VBELN": 1}
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -181,12 +181,12 @@ def test_names_in_another_case_go_the_fast_path_soon() -> None:
     ],
 )
 def test_a_name_in_another_case_counts_if_it_is_unique(value: bytes, expected: Any, aside: Any, fast: bool) -> None:
-    decoder = JsonDecoder(IN_ANY_CASE, Rules(any_case=True), plain=fast)
+    decoder = JsonDecoder(IN_ANY_CASE, Rules(any_case=True), fast=fast)
     for before in (b'{"vbeln": "x"}', b'{"VBELN": "x"}', b'{"Vbeln": "x"}'):
         decoder.decode(pa.array([before] * 3, pa.binary()))
         made = decoder.decode(pa.array([value], pa.binary()))
         assert (made.error_class[0].as_py() or made.rows[0].as_py()["vbeln"]) == expected
-        assert made.seen.aside == aside
+        assert made.seen.unmapped == aside
         said = f'Column netwr (double) got "b". {ANOTHER_TYPE}'
         assert expected != "wrong_type" or made.error_message[0].as_py() == said
 
@@ -292,7 +292,7 @@ def test_digits_beyond_microseconds_are_cut_and_counted_or_do_not_fit() -> None:
     values = [b'{"at": "2026-01-02T03:04:05.123456%s"}' % digits for digits in (b"Z", b"7Z", b"0Z", b"0001Z")]
     made = decoded(values)
     assert made.error_class.null_count == 4
-    assert made.seen.cut == {"at": 2}
+    assert made.seen.truncated == {"at": 2}
     assert decoded(values, exact_times=True).error_class.to_pylist() == [None, "wrong_type", None, "wrong_type"]
 
 
@@ -300,7 +300,7 @@ def test_digits_beyond_microseconds_are_cut_and_counted_or_do_not_fit() -> None:
 def test_rounded_numbers_are_counted_by_column(fast: bool) -> None:
     numbers = ["9007199254740993", "0.1234567890123456789", "1e-999", "1.50", "9007199254740992", "0.1", "2"]
     points = '[{"y": 0.1}, {"y": 12345678901234567}]'
-    made = decoded([f'{{"x": {each}, "points": {points}}}'.encode() for each in numbers], plain=fast)
+    made = decoded([f'{{"x": {each}, "points": {points}}}'.encode() for each in numbers], fast=fast)
     assert [row["x"] for row in made.rows.to_pylist()] == [float(each) for each in numbers]
     assert made.seen.rounded == {"x": 3, "points.element.y": 7}
 
@@ -312,7 +312,7 @@ def test_number_of_a_dead_letter_is_not_counted_as_rounded() -> None:
 
 def test_fields_without_a_column_are_seen_where_they_are() -> None:
     made = decoded([b'{"id": 1, "new": 2.5, "who": {"n": [1]}, "points": [{"z": "a"}, {"z": null}]}', b'{"new": 1}'])
-    assert made.seen.news == {
+    assert made.seen.new_fields == {
         "new": {"new": "double"},
         "in": {
             "who": {"new": {"n": ["list", "long"]}},
@@ -327,8 +327,8 @@ def test_of_a_record_that_fails_nothing_is_seen_but_what_does_not_fit() -> None:
         made.error_message[0].as_py()
         == f'Column id (long) got "x". Column who (struct) got {{"first":"a","age":{{"b":1}}}}. {ANOTHER_TYPE}'
     )
-    assert made.seen.news == {}
-    assert made.seen.misfits == ["struct", {"id": "text", "who": ["struct", {"age": ["struct", {"b": "long"}]}]}]
+    assert made.seen.new_fields == {}
+    assert made.seen.type_errors == ["struct", {"id": "text", "who": ["struct", {"age": ["struct", {"b": "long"}]}]}]
 
 
 @pytest.mark.parametrize("count", [1, 300])
@@ -350,7 +350,7 @@ def test_columns_of_one_field_take_what_fits_them_first() -> None:
     rows = made.rows.to_pylist()
     assert [(r["s"], r["s__v2"]) for r in rows[:2]] == [({"a": None, "a__v2": "x"}, None), (None, "[1]")]
     assert (rows[2]["t"], rows[2]["t__v2"]) == (None, {"b": 1})
-    assert made.seen.news == {"in": {"s": {"new": {"n": "long"}}, "t__v2": {"new": {"n": "boolean"}}}}
+    assert made.seen.new_fields == {"in": {"s": {"new": {"n": "long"}}, "t__v2": {"new": {"n": "boolean"}}}}
 
 
 def test_a_column_of_two_fields_has_one_value() -> None:
@@ -369,14 +369,14 @@ def test_levels_without_end_do_no_harm(infer: bool, fast: bool) -> None:
     def deep(levels: int) -> bytes:
         return b'{"id": null, "deep": %s%s}' % (b"[" * levels, b"]" * levels)
 
-    made = decoded([deep(200_000), deep(64), deep(63), b'{"id": 1, "deep": null}'], infer, plain=fast)
+    made = decoded([deep(200_000), deep(64), deep(63), b'{"id": 1, "deep": null}'], infer, fast=fast)
     assert made.error_class.to_pylist() == ["too_deep", "too_deep", None, None]
 
 
 def test_names_that_engines_can_not_have_are_names() -> None:
     odd = {"a.b": 1, "a": {"b": 2}, "": 3, "_kafka": 4, "decoded": 5, "x" * 70_000: 6, "\x00": 7}
     (value, text) = (json.dumps(odd).encode(), dict.fromkeys(odd, "long") | {"a": ["struct", {"b": "long"}]})
-    assert decoded([value], columns=()).seen.news == {"new": text}
+    assert decoded([value], columns=()).seen.new_fields == {"new": text}
     columns = tuple(column(f"c{n}", "string", name) for n, name in enumerate(odd))
     for made in (decoded([value], columns=columns), decoded([value] * 200, columns=columns)):
         assert list(made.rows[0].as_py().values()) == [
@@ -395,7 +395,7 @@ def test_what_nobody_thought_of_fails_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setitem(names, "parse_object", odd)
     values = [b'{"id": %d}' % n for n in range(20)]
-    made = decoded(values, columns=(column("id", "long"),), plain=False)
+    made = decoded(values, columns=(column("id", "long"),), fast=False)
     failed = {n: made.error_class[n].as_py() for n in range(20) if made.error_class[n].is_valid}
     assert failed == {13: "undecodable"}
     assert made.error_message[13].as_py() == "RuntimeError: a bug"
@@ -426,7 +426,7 @@ def test_values_of_a_wrong_type_alone_go_the_strict_path(value: bytes, error: st
         made = decoder.decode(pa.array(values, pa.binary()))
         assert made.error_class.to_pylist() == [error if n % 10 == 3 else None for n in range(1000)]
         assert [row and row["id"] for row in made.rows.to_pylist()] == [None if n % 10 == 3 else n for n in range(1000)]
-        assert sum(made.seen.singly.values()) == 100
+        assert sum(made.seen.slow.values()) == 100
 
 
 @pytest.mark.parametrize("fresh", ['"more": %d', '"who": {"more": %d}', '"points": [{"y": 1, "more": %d}]'])
@@ -436,9 +436,9 @@ def test_a_field_without_a_column_leaves_no_record_to_the_strict_path(fresh: str
     for _ in range(2):
         made = decoder.decode(pa.array(values, pa.binary()))
         assert [row["id"] for row in made.rows.to_pylist()] == [*range(1000)]
-        assert not made.seen.singly
-        assert "'more': 'long'" in str(made.seen.news)
-        assert list(made.seen.aside.values()) == [100]
+        assert not made.seen.slow
+        assert "'more': 'long'" in str(made.seen.new_fields)
+        assert list(made.seen.unmapped.values()) == [100]
 
 
 @pytest.mark.parametrize("name", ["n", 'a"b', "a\\b", "é", "a.b", "[]", "a/b", "a (b) changed from x"])
@@ -478,7 +478,7 @@ def test_both_ways_agree_and_rows_say_what_their_objects_say(
     draw = random.Random(seed)
     texts = [json.dumps(v).encode() for v in values]
     texts = [t[: draw.randrange(len(t))] if draw.random() < 0.05 else t for t in texts]
-    quick, slow = decoded(texts, infer), decoded(texts, infer, plain=False)
+    quick, slow = decoded(texts, infer), decoded(texts, infer, fast=False)
     assert repr(quick.rows.to_pylist()) == repr(slow.rows.to_pylist())
     assert quick.error_class == slow.error_class
     assert quick.error_message == slow.error_message
@@ -516,7 +516,7 @@ def test_a_number_with_too_many_digits_for_a_decimal_does_not_become_another_one
     numbers = [draw.randrange(10 ** (digits - 1), 10**digits) for digits in lengths]
     columns = (column("v", ("decimal", 38, scale)),)
     for plain in (True, False):
-        made = decoded([b'{"v": %d}' % number for number in numbers * 3], columns=columns, plain=plain)
+        made = decoded([b'{"v": %d}' % number for number in numbers * 3], columns=columns, fast=plain)
         assert set(made.error_class.to_pylist()) == {"wrong_type"}
     assert one("9" * (38 - scale) or "0", ("decimal", 38, scale)) == Decimal("9" * (38 - scale) or "0")
 
@@ -535,7 +535,7 @@ def test_digits_of_an_epoch_time_are_cut_and_counted_however_far_behind() -> Non
     for number in ("1767323044.99999999999999999999999999999", "1767323044.99999900000000000000000000001"):
         made = decoded([b'{"at": %s}' % number.encode()], timestamp_unit="s")
         assert made.rows[0].as_py()["at"] == datetime(2026, 1, 2, 3, 4, 4, 999_999, UTC)
-        assert made.seen.cut == {"at": 1}
+        assert made.seen.truncated == {"at": 1}
 
 
 @pytest.mark.slow

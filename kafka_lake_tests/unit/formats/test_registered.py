@@ -65,7 +65,7 @@ def test_values_of_several_schemas_come_in_their_order() -> None:
     assert found.error_class.null_count == 200
     counts = {7: 0, 8: 1, 2**31: 2, 9: 3}
     assert found.seen.schemas == {f"{id_}": values.count(list(kinds)[n]) for id_, n in counts.items()}
-    assert found.seen.news == {"new": {"more": "boolean"}}
+    assert found.seen.new_fields == {"new": {"more": "boolean"}}
 
 
 def test_what_can_not_be_decoded_says_why_in_its_place() -> None:
@@ -167,7 +167,7 @@ def test_schema_of_another_format_repeats_the_pass_once() -> None:
 def test_fields_beside_a_json_schema_are_learned_from_what_tasks_report() -> None:
     records: Any = None
     known = Registered("confluent", fetch).known([7, 9])
-    learned = known.learn(counts(schemas={"9": 1}, news={"new": {"more": "long"}}), records, NOWHERE)
+    learned = known.learn(counts(schemas={"9": 1}, new_fields={"new": {"more": "long"}}), records, NOWHERE)
     assert learned is not None
     assert not learned.again
     assert [fields.simpleString() for _, fields in learned.decoder.incoming()][-1] == "struct<more:bigint>"

@@ -136,46 +136,33 @@ def settled(kind: Kind, times: bool) -> Kind:
 
 
 def leaves(kind: Kind) -> int:
-    """Return how many scalars a type is made of.
+    """Return how many scalars a type is made of. What was always null or empty is one.
 
     >>> leaves(["struct", {"a": "long", "b": ["list", ["struct", {"c": "text", "d": None}]]}])
-    2
-    """
-    if not isinstance(kind, list):
-        return 0 if kind is None else 1
-    return leaves(kind[1]) if kind[0] == "list" else sum(map(leaves, kind[1].values()))
-
-
-def ends(kind: Kind) -> int:
-    """Return how many scalars a type is made of, with those of which nothing is known.
-
-    >>> ends(["struct", {"a": "long", "b": None, "c": ["list", None], "d": ["struct", {}]}])
-    4
+    3
     """
     if not isinstance(kind, list):
         return 1
-    return ends(kind[1]) if kind[0] == "list" else max(1, sum(map(ends, kind[1].values())))
+    return leaves(kind[1]) if kind[0] == "list" else max(1, sum(map(leaves, kind[1].values())))
 
 
-def first_leaves(kind: Kind, most: int) -> Kind:
-    """Return a type without what is beyond so many scalars; None if nothing is left.
+def first_leaves(kind: Kind, limit: int) -> Kind:
+    """Return a type up to so many scalars; None if nothing is left.
 
     >>> first_leaves(["struct", {"a": "long", "b": None, "c": ["list", "text"], "d": "text"}], 2)
     ['struct', {'a': 'long', 'c': ['list', 'text']}]
     """
-    if not isinstance(kind, list) or most <= 0:
-        return kind if most > 0 else None
+    if not isinstance(kind, list) or limit <= 0:
+        return kind if limit > 0 else None
     if kind[0] == "list":
-        element = first_leaves(kind[1], most)
+        element = first_leaves(kind[1], limit)
         return ["list", element] if element is not None else None
     fields = {}
-    for name, each in kind[1].items():
-        if most <= 0:
-            break
-        known = first_leaves(each, most)
+    for name, part in kind[1].items():
+        known = first_leaves(part, limit)
         if known is not None:
             fields[name] = known
-            most -= leaves(known)
+            limit -= leaves(known)
     return ["struct", fields] if fields else None
 
 
