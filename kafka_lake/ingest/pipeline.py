@@ -15,7 +15,6 @@ from kafka_lake.common.offsets import Position
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.dead_letters.reconcile import reconcile
 from kafka_lake.errors import TableError
-from kafka_lake.formats.base import format_named
 from kafka_lake.formats.excepted import refuse_excepted
 from kafka_lake.formats.key_columns import refuse_other_keys
 from kafka_lake.ingest.audit import GateFailedError, audit, schema_refused

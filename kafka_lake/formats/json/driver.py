@@ -22,7 +22,6 @@ def decoder(part: Part) -> Decoder:
     spec = part.spec
     rules = Rules(
         timestamp_unit=spec.timestamp_unit,
-        exact_times=spec.timestamp_precision == "exact",
         max_columns=spec.max_columns,
     )
     return Json(part.declared, spec.infer_timestamps, rules, observes=part.name == "value")

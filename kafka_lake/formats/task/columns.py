@@ -42,14 +42,12 @@ class Rules:
         infer: Whether fields without a column are wanted; else they are counted.
         any_case: Whether a field feeds the one column whose field's name differs from its own in case alone, if the
             object has a value by no name that is closer.
-        timestamp_unit: Of numbers in columns of times, one of `UNITS`; None if such numbers are misfits.
-        exact_times: Whether digits of a time beyond microseconds make it a misfit; else they are cut and counted.
+        timestamp_unit: Of numbers in columns of times, one of `UNITS`; None if such numbers are type errors.
         max_columns: How many columns the table may have. Of more new fields than that, no more are told apart.
     """
 
     infer: bool = False
     timestamp_unit: str | None = None
-    exact_times: bool = False
     max_columns: int = 1000
     any_case: bool = False
 

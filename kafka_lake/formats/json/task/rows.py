@@ -385,7 +385,7 @@ class Converter:
 
     def _time(self, zoned: bool, path: Path) -> Convert:
         unit = None if self._rules.timestamp_unit is None else Decimal(str(UNITS[self._rules.timestamp_unit]))
-        exact, truncated = self._rules.exact_times, self.notes.truncated
+        truncated = self.notes.truncated
 
         def convert(value: Any) -> int:
             if type(value) is str:
@@ -394,7 +394,7 @@ class Converter:
                 micros, lost = _since_epoch(value, unit)
             else:
                 raise TypeMismatchError(kind_of(value))
-            if not FIRST_MICROS <= micros <= LAST_MICROS or (lost and exact):
+            if not FIRST_MICROS <= micros <= LAST_MICROS:
                 raise TypeMismatchError("text" if isinstance(value, str) else kind_of(value))
             if lost:
                 truncated.append(path)
