@@ -7,7 +7,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
-PACKAGES := kafka_lake kafka_lake_tests benchmarks .ci/mkdocs_hooks.py
+PACKAGES := kafka_lake examples kafka_lake_tests benchmarks .ci/mkdocs_hooks.py
 NEWEST := .venv-newest
 EXTRAS := s3,java,protobuf,postgres,glue,hive,kubernetes,openlineage
 TOLD := confluent-kafka|dagster|dagster-pyspark|pyarrow|pydantic|pyiceberg|pyspark
@@ -44,11 +44,11 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/engine/ivy.xml
 
 .PHONY: demo
 demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables (AVRO=1: a topic in Avro too, CDC=1: a database too, MANY=1: routes and tables from tables)
-	@$(BIN)/kafka-lake demo $(if $(AVRO),--avro) $(if $(CDC),--cdc) $(if $(MANY),--many)
+	@$(BIN)/python -m examples.pizza_shop demo $(if $(AVRO),--avro) $(if $(CDC),--cdc) $(if $(MANY),--many)
 
 .PHONY: dev
 dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-C (S3=1: tables in S3 with a REST catalog)
-	@$(BIN)/kafka-lake up --demo $(if $(S3),--s3)
+	@$(BIN)/python -m examples.pizza_shop live $(if $(S3),--s3)
 
 .PHONY: unit
 unit: $(STAMP) ## Tests of the code that decides: no JVM, no other process, no waiting

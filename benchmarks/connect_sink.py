@@ -38,10 +38,10 @@ from benchmarks.meter import PeakMemory
 from benchmarks.ours import NAMESPACE, Moment, catalog_in, verified
 from benchmarks.results import Repeat
 from benchmarks.verify import BY_ORDER
+from examples.pizza_shop.topics import ensure_topic
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import row_count
 from kafka_lake.common.processes import Server, ServerProcess, free_port, port_open
-from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.engine import jars
 from kafka_lake.engine.java import find_java
 from kafka_lake.errors import KafkaLakeError

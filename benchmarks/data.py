@@ -12,8 +12,8 @@ from functools import cache
 
 from confluent_kafka import Producer
 
-from kafka_lake.demo.orders import CHEESES, MEATS, SAUCES, STORES, VEGGIES
-from kafka_lake.demo.topics import ensure_topic
+from examples.pizza_shop.orders import CHEESES, MEATS, SAUCES, STORES, VEGGIES
+from examples.pizza_shop.topics import ensure_topic
 from kafka_lake.errors import KafkaLakeError
 
 _SEED = 1

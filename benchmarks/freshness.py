@@ -25,11 +25,11 @@ from benchmarks.data import SMALL, values
 from benchmarks.meter import adopt_orphans, cpu_seconds
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
+from examples.pizza_shop.topics import ensure_topic
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import read_state
 from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
 from kafka_lake.common.files import home
-from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.devstack.running import Ports, check_free
 from kafka_lake.devstack.stack import Stack
 from kafka_lake.engine import daemon

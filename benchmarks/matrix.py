@@ -16,7 +16,7 @@ from benchmarks.data import Shape, Topic
 from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measured, task_of, verified
 from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
-from kafka_lake.demo.topics import ensure_topic
+from examples.pizza_shop.topics import ensure_topic
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest, reset

@@ -57,7 +57,9 @@ def main() -> int:
         environment = _environment(Path(folder) / "home", project)
         if extras := [f"--{name.lower()}" for name in EXTRAS if os.environ.get(name)]:
             _run(environment, "demo", "--records", "5000", *extras)
-        up = subprocess.Popen([BIN / "kafka-lake", "up", "--demo", "--rate", "20"], cwd=project, env=environment)
+        up = subprocess.Popen(
+            [BIN / "python", "-m", "examples.pizza_shop", "live", "--rate", "20"], cwd=project, env=environment
+        )
         try:
             running = _await_up(up, Path(environment["KAFKA_LAKE_HOME"]) / "running.json")
             _send_broken(environment, running["bootstrap_servers"])
@@ -86,11 +88,22 @@ def _environment(home: Path, project: Path) -> dict[str, str]:
     ports = {f"KAFKA_LAKE_{name}_PORT": str(free_port()) for name in ("BROKER", "UI", "CONNECT", "REGISTRY")}
     foreign = ("KAFKA_LAKE_", "SPARK_REMOTE", "DAGSTER_HOME")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**kept, **ports, "KAFKA_LAKE_SAMPLE_ROWS": "5", "KAFKA_LAKE_HOME": str(home), "PYTHONPATH": str(project)}
+    return {
+        **kept,
+        **ports,
+        "KAFKA_LAKE_SAMPLE_ROWS": "5",
+        "KAFKA_LAKE_HOME": str(home),
+        "PYTHONPATH": f"{project}:{ROOT}",
+    }
 
 
 def _run(environment: Mapping[str, str], *arguments: str) -> None:
-    subprocess.run([BIN / "kafka-lake", *arguments], cwd=environment["PYTHONPATH"], env=environment, check=True)
+    subprocess.run(
+        [BIN / "python", "-m", "examples.pizza_shop", *arguments],
+        cwd=environment["PYTHONPATH"].partition(":")[0],
+        env=environment,
+        check=True,
+    )
 
 
 def _await_up(up: subprocess.Popen[bytes], path: Path) -> dict[str, str]:

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +23,6 @@ from kafka_lake.devstack.running import running
 from kafka_lake.errors import KafkaLakeError
 
 COMMANDS = {
-    "demo": "Run everything once, from an embedded broker to filled tables, show the result and stop.",
     "init": "Make a new Dagster project with the cluster, and with a table for each named topic.",
     "up": "Run Dagster and a Spark Connect server until Ctrl-C; an embedded broker too, if nothing names brokers.",
     "ingest": "Bring one topic's tables up to date, in this process.",
@@ -49,9 +47,11 @@ COMMANDS = {
 }
 """The commands with the texts of ``kafka-lake --help``, in its order."""
 
-if find_spec("kafka_lake.demo") is None:
-    # The wheel has the library alone.
-    del COMMANDS["demo"]
+MODULES: dict[str, str] = {}
+"""Modules of commands that aren't in ``kafka_lake.cli.commands``, by the command's name."""
+
+STARTS_STACK = {"up"}
+"""Commands that start servers instead of using the ones that run."""
 
 _OWN_PROCESS = object()
 
@@ -67,7 +67,7 @@ class _Commands(MutableMapping[str, Any]):
             raise KeyError(name)
         if name not in self._loaded:
             function = name.replace("-", "_")
-            module = import_module(f"kafka_lake.cli.commands.{function}")
+            module = import_module(MODULES.get(name, f"kafka_lake.cli.commands.{function}"))
             group = getattr(module, "app", None)
             if group is None:
                 group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -174,7 +174,7 @@ def _prepare(
     # A new project takes its settings from the options and the environment alone.
     if ctx.invoked_subcommand != "init":
         _use_project(find_project.project_folder())
-    if ctx.invoked_subcommand not in ("demo", "up") and (stack := running()):
+    if ctx.invoked_subcommand not in STARTS_STACK and (stack := running()):
         stack.use()
     if verbose:
         output.log_to_terminal()

@@ -13,9 +13,9 @@ from typing import Any
 
 import psycopg2
 
+from examples.pizza_shop.compare import compare
 from kafka_lake.catalog.positions import read_state
 from kafka_lake.common.processes import free_port
-from kafka_lake.demo.compare import compare
 from kafka_lake.devstack.sources import CONFIRMED, SLOT, Debezium, EmbeddedPostgres, Owner
 from kafka_lake.ingest.published import examine
 from kafka_lake.spec.topic_table import TopicTable

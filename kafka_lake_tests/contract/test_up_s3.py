@@ -1,4 +1,4 @@
-"""`kafka-lake up --demo --s3`, which is `make dev S3=1`: tables in S3 with a REST catalog, and nothing stays behind."""
+"""`make dev S3=1`: tables in S3 with a REST catalog, and nothing stays behind."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_the_local_stack_with_s3_fills_a_table_there(tmp_path: Path) -> None:
     environment = deployment_in(tmp_path / "home")
     log = tmp_path / "up.log"
     with log.open("w") as output:
-        command = [*COMMAND, "up", "--demo", "--s3"]
+        command = [*COMMAND, "live", "--s3"]
         stack = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=output, stderr=output)
     try:
         until(lambda: "All is up" in log.read_text(), stack, log, 600)

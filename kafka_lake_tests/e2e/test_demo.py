@@ -1,4 +1,4 @@
-"""`kafka-lake demo` for real: what it shows, what `status` says afterwards, and that nothing of it stays behind."""
+"""`make demo` for real: what it shows, what `status` says afterwards, and that nothing of it stays behind."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from kafka_lake.runtime.commit import CHECKS
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PROJECT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-c", "from kafka_lake.cli.main import main; main()"]
+COMMAND = [sys.executable, "-m", "examples.pizza_shop"]
 
 
 def deployment_in(home: Path) -> dict[str, str]:

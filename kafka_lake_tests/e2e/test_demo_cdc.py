@@ -1,4 +1,4 @@
-"""`kafka-lake demo --cdc` for real: others change rows, a run is killed, and the tables are what the database is."""
+"""`make demo CDC=1` for real: others change rows, a run is killed, and the tables are what the database is."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`kafka-lake demo --many` for real: a run is killed, and each table has what its topics say, twice in a row."""
+"""`make demo MANY=1` for real: a run is killed, and each table has what its topics say, twice in a row."""
 
 import os
 import re

@@ -11,9 +11,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from examples.pizza_shop import orders, topics
 from kafka_lake.catalog.positions import read_state
 from kafka_lake.cli.find_project import code_locations, targets
-from kafka_lake.demo import orders, topics
 from kafka_lake.devstack.dagster_runs import DagsterRuns, RunReport
 from kafka_lake.devstack.running import Ports
 from kafka_lake.devstack.stack import Stack

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from examples.pizza_shop.topics import ensure_topic
 from kafka_lake.catalog.positions import read_state
-from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.devstack.dagster_runs import DagsterRuns, RunReport
 from kafka_lake.devstack.dagster_servers import CodeLocation
 from kafka_lake.devstack.stack import Stack

@@ -1,4 +1,4 @@
-"""The tutorial's lines as they stand, in a copy of the project beside `kafka-lake up --demo`."""
+"""The tutorial's lines as they stand, in a copy of the project beside `make dev`."""
 
 import json
 import os
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(1200)
 PROJECT = Path(__file__).parents[2]
 TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMAND = [sys.executable, "-c", "from kafka_lake.cli.main import main; main()"]
+COMMAND = [sys.executable, "-m", "examples.pizza_shop"]
 EVENTS = """
 {
   assetNodeOrError(assetKey: {path: ["lake", "web_orders"]}) {
@@ -41,7 +41,8 @@ EVENTS = """
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project, since the tutorial adds to its definitions; the environment is set up already."""
     folder = tmp_path_factory.mktemp("clone")
-    shutil.copytree(PROJECT / "kafka_lake", folder / "kafka_lake", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("kafka_lake", "examples"):
+        shutil.copytree(PROJECT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dagster.yaml", "workspace.yaml", "pyproject.toml"):
         shutil.copy(PROJECT / name, folder)
     (folder / ".venv").symlink_to(sys.prefix)
@@ -63,7 +64,7 @@ def running(project: Path, environment: dict[str, str]) -> Iterator[dict[str, An
     """The first terminal; gives what it wrote down for other terminals."""
     ports = {f"KAFKA_LAKE_{name}_PORT": str(free_port()) for name in ("BROKER", "UI", "CONNECT", "REGISTRY")}
     with subprocess.Popen(
-        [*COMMAND, "up", "--demo"],
+        [*COMMAND, "live"],
         cwd=project,
         env={**environment, **ports},
         stdout=subprocess.PIPE,

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from examples.pizza_shop.orders import TOPIC
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import read_state
-from kafka_lake.demo.orders import TOPIC
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake_tests.e2e.test_demo import COMMAND, PROJECT, deployment_in, processes_of
 
@@ -82,7 +82,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     environment = deployment_in(tmp_path_factory.mktemp("up"))
     log = tmp_path_factory.mktemp("log") / "up.log"
     with log.open("wb") as output:
-        command = [*COMMAND, "up", "--demo", "--metrics"]
+        command = [*COMMAND, "live", "--metrics"]
         process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=output, stderr=output)
     stack = Up(process, environment, log)
     try:

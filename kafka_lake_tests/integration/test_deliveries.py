@@ -13,10 +13,10 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from examples.pizza_shop import deliveries
+from examples.pizza_shop.deliveries import DeliveryProducer
+from examples.pizza_shop.up import start_demo
 from kafka_lake.common.processes import free_port
-from kafka_lake.demo import deliveries
-from kafka_lake.demo.deliveries import DeliveryProducer
-from kafka_lake.demo.up import start_demo
 from kafka_lake.devstack.running import Ports
 from kafka_lake.devstack.servers import EmbeddedBroker, EmbeddedRegistry
 from kafka_lake.devstack.stack import Stack

@@ -23,8 +23,8 @@ from benchmarks.data import DIRTY, ORDERS, SMALL, Topic, fill
 from benchmarks.dirty import said
 from benchmarks.limits import limit
 from benchmarks.results import DIRTY_HEADER, HEADER, Series, as_json, dirty_rows, document, throughput_rows
+from examples.pizza_shop.topics import ensure_topic
 from kafka_lake.common.processes import free_port
-from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.ingest.run import ingest
 from kafka_lake.orchestration.resources.catalog import CatalogResource

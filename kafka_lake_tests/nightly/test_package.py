@@ -178,7 +178,6 @@ def test_the_wheel_has_the_library_and_not_the_shop(stranger: Stranger, tmp_path
     ]
     assert not (Path(told[0]).parent / "kafka_lake_tests").exists()
     assert "demo" not in stranger.run("kafka-lake", "--help", folder=tmp_path)
-    assert "--demo" not in stranger.run("kafka-lake", "up", "--help", folder=tmp_path)
 
 
 def test_each_module_of_the_wheel_can_be_imported(stranger: Stranger, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib.util import find_spec
 from threading import Event
 from typing import Annotated
 
@@ -18,7 +17,7 @@ from kafka_lake.cli.output import note
 from kafka_lake.common.processes import port_open
 from kafka_lake.devstack.running import Ports, check_alone, check_free
 from kafka_lake.devstack.stack import Stack, interruptible, is_embedded, needs_connect
-from kafka_lake.errors import ConfigurationError, KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.orchestration.partitions import register_topics
 from kafka_lake.orchestration.resources.catalog import CatalogResource
 
@@ -26,33 +25,16 @@ Task = Callable[[Event], None]
 """Work beside the servers until the event is set. It is called again after an error, as when a server is away."""
 
 _PAUSE_SECONDS = 5.0
-_HAS_DEMO = find_spec("kafka_lake.demo") is not None
 
 
 def up(
-    demo: Annotated[
-        bool,
-        typer.Option(
-            "--demo",
-            help="Start an embedded broker and registry too, and produce records all the time.",
-            hidden=not _HAS_DEMO,
-        ),
-    ] = False,
-    rate: Annotated[float, typer.Option(min=0.01, help="Orders per second, with --demo.", hidden=not _HAS_DEMO)] = 5.0,
     s3: Annotated[
         bool, typer.Option("--s3", help="Keep the tables in an embedded S3 store with a REST catalog.")
     ] = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="Serve metrics for Prometheus, too.")] = False,
 ) -> None:
     """Run Dagster and a Spark Connect server until Ctrl-C; an embedded broker too, if nothing names brokers."""
-    if not demo:
-        return stay_up(Ports.from_env(), note, s3=s3, metrics=metrics)
-    if not _HAS_DEMO:
-        raise ConfigurationError("The demo is not installed.", "It is part of the repository: `make dev`.")
-    from kafka_lake.demo.up import check_project, start_demo
-
-    check_project()
-    return stay_up(Ports.from_env(), note, lambda stack: start_demo(stack, rate, note), s3=s3, metrics=metrics)
+    stay_up(Ports.from_env(), note, s3=s3, metrics=metrics)
 
 
 def stay_up(

@@ -95,7 +95,7 @@ def run(*arguments: str) -> Result:
 def test_help_names_the_commands() -> None:
     result = run("--help")
     assert result.exit_code == 0
-    for command in ("demo", "up", "ingest", "status", "dead-letters", "replay", "reset", "clean", "maintain", "doctor"):
+    for command in ("up", "ingest", "status", "dead-letters", "replay", "reset", "clean", "maintain", "doctor"):
         assert f" {command} " in result.output
 
 
@@ -112,13 +112,13 @@ def test_help_loads_no_engine() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_taken_port_ends_the_demo_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_taken_port_ends_up_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
         monkeypatch.setenv("KAFKA_LAKE_UI_PORT", str(port))
-        result = run("demo")
+        result = run("up")
     assert result.exit_code == 1
     assert f"port {port} for Dagster's UI is taken" in result.output
     assert "set KAFKA_LAKE_UI_PORT" in result.output
@@ -131,13 +131,9 @@ def test_dotenv_file_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("KAFKA_LAKE_BROKER_PORT", "")
     monkeypatch.delenv("KAFKA_LAKE_BROKER_PORT")
     (tmp_path / ".env").write_text("KAFKA_LAKE_BROKER_PORT=kafka\n")
-    result = run("demo")
+    result = run("up")
     assert result.exit_code == 1
     assert "KAFKA_LAKE_BROKER_PORT=kafka is not a port" in result.output
-
-
-def test_no_orders_is_a_usage_error() -> None:
-    assert run("demo", "--records", "0").exit_code == 2
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
@@ -240,12 +241,13 @@ def test_command_that_asks_starts_no_broker(
 
 
 @pytest.mark.usefixtures("document")
-@pytest.mark.parametrize("command", [("up", "--demo"), ("demo",)], ids=" ".join)
+@pytest.mark.parametrize("command", ["live", "demo"])
 def test_demo_in_a_project_without_its_topics_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
+    import_module("examples.pizza_shop.__main__")
     monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, command)
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [command])
     assert done.exit_code == 1
     assert "topics completed-pizzas and pizza-deliveries, and this project has no table of them." in done.output
     assert not (tmp_path / "home" / "running.json").exists()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import fastavro
 import pytest
 
-from kafka_lake.demo import deliveries
+from examples.pizza_shop import deliveries
 from kafka_lake.devstack.running import Ports, use_registry
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.registry import properties_from_env

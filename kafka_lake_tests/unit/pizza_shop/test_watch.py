@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kafka_lake.demo.watch import Watch, made
+from examples.pizza_shop.watch import Watch, made
 from kafka_lake.devstack.dagster_runs import Run, RunReport
 from kafka_lake.errors import KafkaLakeError
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 from threading import Event
 from typing import Any
 
-from kafka_lake.demo.topics import TopicProducer, next_id
+from examples.pizza_shop.topics import TopicProducer, next_id
 
 TOPIC = "completed-pizzas"
 PARTITIONS = 6

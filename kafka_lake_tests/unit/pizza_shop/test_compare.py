@@ -6,7 +6,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.demo.compare import compare
+from examples.pizza_shop.compare import compare
 
 ROWS = st.dictionaries(st.integers(0, 9), st.fixed_dictionaries({"n": st.integers(0, 3), "text": st.text(max_size=2)}))
 

@@ -12,14 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from examples.pizza_shop import topics
+from examples.pizza_shop.compare import Comparison, compare
+from examples.pizza_shop.topics import TopicProducer
+from examples.pizza_shop.watch import Watch
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli.commands.topics import matching_topics
 from kafka_lake.common.files import home
 from kafka_lake.defs.many.component import MARK
-from kafka_lake.demo import topics
-from kafka_lake.demo.compare import Comparison, compare
-from kafka_lake.demo.topics import TopicProducer
-from kafka_lake.demo.watch import Watch
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.records import read_all
 from kafka_lake.orchestration.resources.catalog import CatalogResource

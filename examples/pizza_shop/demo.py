@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from examples.pizza_shop import deliveries, orders, topics
+from examples.pizza_shop.deliveries import DeliveryProducer
+from examples.pizza_shop.many import NAMESPACES, many
+from examples.pizza_shop.summary import print_deliveries, print_how_to_go_on, print_orders
+from examples.pizza_shop.up import check_project
+from examples.pizza_shop.watch import TIMEOUT_S, Watch, made
 from kafka_lake.catalog.positions import head_of
 from kafka_lake.cli.commands.status import collect
 from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
-from kafka_lake.demo import deliveries, orders, topics
-from kafka_lake.demo.deliveries import DeliveryProducer
-from kafka_lake.demo.many import NAMESPACES, many
-from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
-from kafka_lake.demo.up import check_project
-from kafka_lake.demo.watch import TIMEOUT_S, Watch, made
 from kafka_lake.derived.upstream import record_of
 from kafka_lake.devstack.dagster_runs import DagsterRuns, Run, RunReport
 from kafka_lake.devstack.running import Ports, check_alone, check_free, use_registry
@@ -27,7 +27,7 @@ from kafka_lake.orchestration.resources.kafka import KafkaResource
 from kafka_lake.spec.topic_table import TopicTable
 
 if TYPE_CHECKING:
-    from kafka_lake.demo.captured import Captured
+    from examples.pizza_shop.captured import Captured
 
 ORDERS = TopicTable(orders.TOPIC, "pizza", "completed_pizzas")
 TOP_STORES = ("pizza", "top_stores")
@@ -117,7 +117,7 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
 
 def _start_source(stack: Stack, bootstrap: str, console: Console, beside: ExitStack) -> "Captured":
     try:
-        from kafka_lake.demo.captured import captured
+        from examples.pizza_shop.captured import captured
     except ImportError as error:
         if error.name != "psycopg2":
             raise

@@ -9,7 +9,7 @@ from threading import Event, Timer
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kafka_lake.demo import orders, topics
+from examples.pizza_shop import orders, topics
 from kafka_lake.errors import KafkaLakeError
 
 NOON = datetime(2026, 11, 21, 12, 34, 56, 123_999, UTC)

@@ -12,15 +12,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from examples.pizza_shop import topics
+from examples.pizza_shop.compare import Comparison, compare
+from examples.pizza_shop.shop import KEYS, OWNER, Shop
+from examples.pizza_shop.watch import Watch
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli.commands.status import TopicStatus, collect
 from kafka_lake.common.files import home
 from kafka_lake.common.text import counted
 from kafka_lake.defs.shop.component import DATABASE
-from kafka_lake.demo import topics
-from kafka_lake.demo.compare import Comparison, compare
-from kafka_lake.demo.shop import KEYS, OWNER, Shop
-from kafka_lake.demo.watch import Watch
 from kafka_lake.devstack.sources import IVY_FILE, Debezium, EmbeddedPostgres, find_programs
 from kafka_lake.devstack.stack import Stack
 from kafka_lake.engine.jars import retrieve_jars

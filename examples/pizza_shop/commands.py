@@ -1,11 +1,13 @@
-"""``kafka-lake demo``."""
+"""The commands ``demo`` and ``live``."""
 
 from typing import Annotated
 
 import typer
 
+from examples.pizza_shop.demo import Extras, run_demo
+from examples.pizza_shop.up import check_project, start_demo
 from kafka_lake.cli import output
-from kafka_lake.demo.demo import Extras, run_demo
+from kafka_lake.cli.commands.up import stay_up
 from kafka_lake.devstack.running import Ports
 
 
@@ -25,3 +27,15 @@ def demo(
 ) -> None:
     """Run everything once, from an embedded broker to filled tables, show the result and stop."""
     run_demo(records, Extras(avro, cdc, many), Ports.from_env(), output.out)
+
+
+def live(
+    rate: Annotated[float, typer.Option(min=0.01, help="Orders per second.")] = 5.0,
+    s3: Annotated[
+        bool, typer.Option("--s3", help="Keep the tables in an embedded S3 store with a REST catalog.")
+    ] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Serve metrics for Prometheus, too.")] = False,
+) -> None:
+    """Run the stack of `kafka-lake up` with a broker, and produce records until Ctrl-C."""
+    check_project()
+    stay_up(Ports.from_env(), output.note, lambda stack: start_demo(stack, rate, output.note), s3=s3, metrics=metrics)

@@ -19,7 +19,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from kafka_lake.demo.topics import TopicProducer, next_id
+from examples.pizza_shop.topics import TopicProducer, next_id
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.registry import SchemaRegistry, http_errors
 

@@ -1,4 +1,4 @@
-"""The live records of `kafka-lake up --demo`: broker and registry, and what fills the topics of the pizza shop.
+"""The live records of `make dev`: broker and registry, and what fills the topics of the pizza shop.
 
 And which projects they are for.
 """
@@ -6,10 +6,10 @@ And which projects they are for.
 from collections.abc import Callable
 from threading import Event
 
+from examples.pizza_shop import deliveries, orders, topics
+from examples.pizza_shop.summary import columns_of
 from kafka_lake.cli.commands.up import Task
 from kafka_lake.cli.project import topic_tables
-from kafka_lake.demo import deliveries, orders, topics
-from kafka_lake.demo.summary import columns_of
 from kafka_lake.devstack.running import Ports, use_registry
 from kafka_lake.devstack.stack import Stack
 from kafka_lake.errors import ConfigurationError, JarsError, KafkaLakeError

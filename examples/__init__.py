@@ -1,0 +1,1 @@
+"""Projects that show what kafka_lake does."""

@@ -1,1 +1,0 @@
-"""The pizza shop: records to try everything with, and the commands that show it."""
