@@ -95,15 +95,17 @@ def commit(attempt: Attempt) -> Done | None:
         _create_table(attempt, tables, records)
         return commit(attempt)
     records = _with_table_properties(context, tables.table, records)
-    with ExitStack() as cleanup, refused_if_main_moved(context, tables.table):
-        staged = _decode_and_stage(context, tables, records, cleanup)
-        attempt.decoding = None
-        audited = audit(context, records.plan, staged, attempt.failed_so_far)
-        published = publish(context, tables, audited, records.table_properties)
+    with ExitStack() as cached:
+        with refused_if_main_moved(context, tables.table):
+            staged = _decode_and_stage(context, tables, records, cached)
+            attempt.decoding = None
+            audited = audit(context, records.plan, staged, attempt.failed_so_far)
+            published = publish(context, tables, audited, records.table_properties)
+        if not records.new_tables:
+            job.published(published.staged)
     if records.new_tables:
         _announce_new_tables(context, records)
         return commit(attempt)
-    job.published(published.staged)
     return Done(report_commit(context, records, published), plan, tables_after(context, tables, published.staged))
 
 
@@ -190,7 +192,7 @@ def _announce_new_tables(context: Context, records: Records) -> None:
     context.observer.step_done("new tables recorded")
 
 
-def _decode_and_stage(context: Context, tables: Tables, records: Records, cleanup: ExitStack) -> Staged:
+def _decode_and_stage(context: Context, tables: Tables, records: Records, cached: ExitStack) -> Staged:
     assert tables.table is not None, "the table has been created"
     try:
         staged = stage(
@@ -198,7 +200,7 @@ def _decode_and_stage(context: Context, tables: Tables, records: Records, cleanu
             tables.table,
             records.plan,
             records.frame,
-            held=cleanup,
+            held=cached,
             dead_letters_before=tables.dead_letters,
             others=records.other_tables,
             written=records.written,
