@@ -95,6 +95,7 @@ def test_function_that_gives_no_result_publishes_nothing(reference: str, says: s
     assert "4111" not in str(raised.value)
 
 
+@pytest.mark.exhaustive
 def test_recipes_of_the_documentation_find_bad_rows(
     frame: Frame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

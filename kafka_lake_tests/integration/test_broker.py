@@ -67,6 +67,7 @@ def test_data_survive_stop_and_kill(tmp_path: Path) -> None:
     assert broker.pid is None
 
 
+@pytest.mark.exhaustive
 def test_big_messages_pass_and_topics_are_not_made_by_themselves(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "kafka") as broker:
         create_topic(broker, "big")

@@ -575,6 +575,7 @@ def queued_run(spec: TopicTable) -> dg.DagsterRun:
     return dg.DagsterRun("job", status=dg.DagsterRunStatus.QUEUED, remote_job_origin=origin, asset_selection=selection)
 
 
+@pytest.mark.exhaustive
 def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner: Runner) -> None:
     topic = new_topic()
     topic.send({"id": 1, "order.total": 2})
@@ -685,6 +686,7 @@ def test_one_check_alone(new_topic: NewTopic, runner: Runner, connections: NewCo
     assert set(checks(result)) == {"row_count"}
 
 
+@pytest.mark.exhaustive
 def test_rules_are_checks_of_run_and_of_whole_table(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
     topic = new_topic()
     topic.send_ids([-1, 1, 2])
@@ -869,6 +871,7 @@ def test_checks_of_other_runs_stay_in_sight_after_the_next(new_topic: NewTopic, 
         assert found.passed == passed
 
 
+@pytest.mark.exhaustive
 def test_chosen_partitions_are_replaced_from_the_ui(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
     topic = new_topic(2)
     topic.send_ids(range(6), 2)

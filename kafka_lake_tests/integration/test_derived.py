@@ -355,6 +355,7 @@ def totals_of_30_days(sent: Sequence[tuple[Any, datetime, Any]]) -> Iterator[tup
         yield store, day, sum(there) if there else None
 
 
+@pytest.mark.exhaustive
 def test_files_without_new_rows_or_touched_keys_are_not_read(world: World) -> None:
     world.spec = world.topic.spec(LOOSE)
     everything = orders(world, "every", "append", "SELECT * FROM {source}", verify=0)

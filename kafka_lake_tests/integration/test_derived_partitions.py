@@ -132,6 +132,7 @@ def test_a_day_is_computed_again_and_no_other_row_changes(
     assert sorted(row["id"] for row in world.table(below)) == list(range(11))
 
 
+@pytest.mark.exhaustive
 def test_dagster_shows_the_days_and_materializes_one_or_a_range(
     new_topic: Callable[..., Topic],
     connections: Callable[[], Connections],

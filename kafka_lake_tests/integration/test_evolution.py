@@ -264,6 +264,7 @@ def test_a_declared_schema_obeys_the_policy_too(
     assert values(view(topic.spec()))[2] == {"id": 3, "more": 3}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.in_contract
 @pytest.mark.parametrize("schema", [None, exhaustive("id bigint, s struct<customer: string>, renamed string")])
 def test_a_rename_keeps_the_field_and_takes_both_names(
@@ -340,6 +341,7 @@ def test_times_are_inferred_where_that_is_asked_for(
     assert letters(view(inferring)) == [(3, "wrong_type")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.in_contract
 def test_the_layout_follows_the_settings(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
@@ -422,6 +424,7 @@ def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
     assert dict(values(view(mapped))[-1]["scores"]) == {"user_299": 299}
 
 
+@pytest.mark.exhaustive
 def test_a_table_is_not_made_with_more_columns_than_the_bound(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic()
     for user in range(30):

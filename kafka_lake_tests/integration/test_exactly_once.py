@@ -381,6 +381,7 @@ def test_recreated_topic_is_refused_and_changes_nothing(
     assert view(spec).fingerprint() == before
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_of_recreated_topic_are_added(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -451,6 +452,7 @@ def test_run_with_on_data_loss_continue_records_the_loss(
     assert [f for f in ingest(spec, connections(), "run-3").findings() if not f.passed] == []
 
 
+@pytest.mark.exhaustive
 def test_on_data_loss_continue_holds_between_plan_and_read(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -517,7 +519,7 @@ def test_table_with_rows_of_unknown_origin_is_refused(
 OTHERS = pa.table({"id": pa.array([100, 101], pa.int64())})
 
 
-@pytest.mark.parametrize("whose", ["others made it", "we made it"])
+@pytest.mark.parametrize("whose", ["others made it", exhaustive("we made it")])
 def test_table_with_foreign_rows_starts_like_a_new_one(
     whose: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

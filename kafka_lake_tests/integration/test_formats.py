@@ -278,6 +278,7 @@ def test_dead_letters_become_rows_after_format_is_corrected(
     see.assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_keys_become_a_column(
     new_topic: NewTopic,
     connections: NewConnections,
@@ -472,6 +473,7 @@ def test_fields_beyond_a_json_schema_become_columns(
     assert rows_by_id(view(spec)) == {1: {"id": 1, "n": 1.0}, 2: {"id": 2, "n": 2.5}}
 
 
+@pytest.mark.exhaustive
 def test_types_within_themselves_are_columns_then_text(
     new_topic: NewTopic,
     connections: NewConnections,

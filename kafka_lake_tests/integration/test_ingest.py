@@ -344,6 +344,7 @@ def test_start_latest_and_start_at_a_time(new_topic: NewTopic, connections: NewC
     assert ingest(latest, replace(connections(), spark=no_spark), "run-3").commits == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("schema", ["id bigint", exhaustive(None)])
 def test_start_latest_means_the_first_run_and_not_every_run(
     schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView

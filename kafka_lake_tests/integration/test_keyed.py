@@ -210,6 +210,7 @@ def test_a_key_may_get_more_fields_and_wider_ones(
     assert rows(view(wide), "v") == [("new",)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("write", ["upsert", exhaustive("history")])
 def test_record_from_before_a_tombstone_stays_deleted(
     write: Any, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -602,6 +603,7 @@ def test_upsert_table_matches_the_database(
         assert view(spec).dead_letters() == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("step", [exhaustive("deletes published"), "primary staged", exhaustive("audited")])
 def test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be(
     step: str,

@@ -100,6 +100,7 @@ def test_excluded_column_can_mark_deletes(new_topic: NewTopic, connections: NewC
     assert rows(view(spec), "id", "a", "b") == [(1, "a11", "b11"), (3, "a3", "b3")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("arrow", [True, exhaustive(False)])
 def test_rows_that_are_appended_lack_it_too(
     arrow: bool, new_topic: NewTopic, connections: NewConnections, view: NewView

@@ -100,6 +100,7 @@ def test_truncated_table_matches_model_in_any_partition_order(
     assert rows(view(spec), "id", "v") == model.rows()
 
 
+@pytest.mark.exhaustive
 def test_truncate_within_batch_deletes_only_older_rows(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -459,6 +459,7 @@ def test_clean_removes_only_files_outside_all_snapshots(
     see.assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.in_contract
 def test_only_unpublished_staged_snapshots_are_removed(
     new_topic: NewTopic, connections: NewConnections, view: NewView

@@ -162,6 +162,7 @@ def test_metrics_match_produced_and_written_records(
     assert found.of("losses", **labels, reason="skipped") == 1
 
 
+@pytest.mark.exhaustive
 def test_metrics_of_upsert_table_count_changes_and_deletes(
     new_topic: NewTopic,
     connections: NewConnections,

@@ -523,6 +523,7 @@ def test_reset_forward_skips_records_and_reports_it(
     assert view(spec).ids() == [0, 3]
 
 
+@pytest.mark.exhaustive
 def test_a_recreated_topic_continues_after_a_reset(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

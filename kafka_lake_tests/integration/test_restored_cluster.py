@@ -143,6 +143,7 @@ def test_reset_accepts_a_restored_log(restored: Restored, view: NewView) -> None
     assert see.ids() == [*range(8), *range(200, 208)]
 
 
+@pytest.mark.exhaustive
 def test_restored_log_of_transactions_is_refused(restored: Restored, view: NewView) -> None:
     spec = restored.spec("transactions")
     with pytest.raises(DataLossError, match="partition 0 was replaced: its record at offset 7 is not the one"):

@@ -401,6 +401,7 @@ def test_a_record_is_in_each_table_that_takes_it(
     assert done.total("ignored") == sum(sent.offset % 2 for sent in topic.ledger[-6:])
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_was_set_back_or_dropped_reads_again(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -436,6 +437,7 @@ def test_a_table_that_was_set_back_or_dropped_reads_again(
     assert (letter["offset"], letter["error_class"]) == (5, "undecodable")
 
 
+@pytest.mark.exhaustive
 def test_a_table_without_records_is_not_read_for_again(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -283,6 +283,7 @@ def test_killed_row_expiry_deletes_nothing_until_the_next(
     assert see.ids() == [1, 2, 3]
 
 
+@pytest.mark.exhaustive
 def test_row_expiry_refuses_unknown_ages_and_expires_rest(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

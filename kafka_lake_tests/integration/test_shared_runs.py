@@ -114,6 +114,7 @@ def test_refused_topic_fails_alone_and_is_retried_alone(
     assert set(requests[2].asset_selection or ()) == {table_key(good), table_key(last)}
 
 
+@pytest.mark.exhaustive
 def test_topics_of_a_run_go_on_together_until_nothing_comes(
     new_topic: NewTopic, deployment: Callable[..., Deployment], view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
