@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from kafka_lake.kafka.registry import SchemaRegistry, WriterSchema
 
 
+PartName = Literal["value", "key"]
+
+
 @dataclass(frozen=True)
 class Format:
     """A format, and what the rest of kafka_lake may ask of it.
@@ -55,7 +58,7 @@ class Part:
     """
 
     spec: TopicTable
-    name: Literal["value", "key"]
+    name: PartName
     declared: "Target | None" = None
     state: "TableState | None" = None
     registry: "SchemaRegistry | None" = None

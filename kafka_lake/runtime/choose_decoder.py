@@ -7,7 +7,7 @@ from pyspark.sql import types as T
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.cdc.avro import envelopes_and_keys
 from kafka_lake.cdc.changes import Changes
-from kafka_lake.formats.base import Part
+from kafka_lake.formats.base import Part, PartName
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.decoder import Decoder
 from kafka_lake.formats.key import Keyed
@@ -19,7 +19,7 @@ from kafka_lake.spec.topic_table import TopicTable
 
 def decoder_of(spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
     """Return the decoder of a topic's records."""
-    value = Part(spec, "value", _declared(spec, spec.schema, connections), state, connections.registry)
+    value = _part(spec, "value", connections, state)
     keys: Registered | None = None
     if spec.envelope != "none" and value.format.has_schema_ids:
         envelopes, keys = envelopes_and_keys(value.fetch_schema())
@@ -28,7 +28,7 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
     else:
         rows = value.format.decoder(value)
     if spec.key_format is not None:
-        key = Part(spec, "key", _declared(spec, spec.key_schema, connections), state, connections.registry)
+        key = _part(spec, "key", connections, state)
         rows = Keyed(rows, key.format.decoder(key), spec.key_column, of_tombstones=spec.is_keyed)
     if not spec.is_keyed:
         return rows
@@ -47,12 +47,14 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
     )
 
 
-def _declared(spec: TopicTable, ddl: str | None, connections: Connections) -> Target | None:
-    if ddl is None:
-        return None
-    # Spark parses types, by its session.
-    connections.spark()
-    return Target(_parsed(ddl), {}, _renamed(spec), any_case=True)
+def _part(spec: TopicTable, name: PartName, connections: Connections, state: TableState | None) -> Part:
+    ddl = spec.schema if name == "value" else spec.key_schema
+    declared = None
+    if ddl is not None:
+        # Spark parses types, by its session.
+        connections.spark()
+        declared = Target(_parsed(ddl), {}, _renamed(spec), any_case=True)
+    return Part(spec, name, declared, state, registry=connections.registry)
 
 
 @cache
