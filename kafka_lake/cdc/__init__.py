@@ -1,1 +1,1 @@
-"""Change events of Debezium, Maxwell and Canal become rows and what is done to them."""
+"""Change events of Debezium, Maxwell and Canal: decoded to rows and operations."""

@@ -1,1 +1,1 @@
-"""Tables from tables: a query over tables of ours, computed again for what is new in them, exactly once."""
+"""Derived tables: results of queries over other tables, updated exactly once by what is new in those."""

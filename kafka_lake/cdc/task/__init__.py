@@ -1,1 +1,1 @@
-"""Change events become columns of a row and what is done to it."""
+"""The part of `kafka_lake.cdc` that runs in tasks."""

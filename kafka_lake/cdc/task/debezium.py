@@ -156,7 +156,7 @@ class Debezium:
         raise NotImplementedError
 
     def _fill_keys(self, columns: Columns, members: _Members, deletes: np.ndarray, errors: Errors) -> None:
-        """Fill in the key's columns of deletes, and those that a row lacks and the record's key has.
+        """Fill in the key columns of deletes, and columns of the record's key that a row lacks.
 
         A transformation may move columns into the record's key: ByLogicalTableRouter does.
         """
@@ -306,10 +306,10 @@ class DebeziumAvro(Debezium):
         return unavailable
 
 
-def other_key(whose: str, names: Collection[str], wanted: Collection[str]) -> str:
+def other_key(owner: str, names: Collection[str], wanted: Collection[str]) -> str:
     """Return the message about a key whose fields aren't those of the row's key."""
     have = ", ".join(sorted(names)) or "(none)"
-    return f"The {whose} key has the columns {have}, the table's key has {', '.join(sorted(wanted))}."
+    return f"The {owner} key has the columns {have}, the table's key has {', '.join(sorted(wanted))}."
 
 
 def _no_operation(operation: str | None) -> str:

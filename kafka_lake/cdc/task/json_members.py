@@ -125,10 +125,10 @@ def field_names(texts: pa.Array, duck: JsonTexts) -> tuple[np.ndarray, list[list
     """Return the lists of names that JSON objects have, and the index of each object's list; -1 for other texts."""
     texts = only(texts, where(pc.starts_with(texts, "{")))
     if is_few(texts, duck):
-        found = pa.array([_names(text) for text in texts.to_pylist()], pa.list_(pa.string()))
-    elif (found := duck.names(texts)) is None:
-        found = duck.names(only(texts, duck.valid(texts)))
-    encoded = pc.binary_join(found, "\n").dictionary_encode()
+        keys = pa.array([_names(text) for text in texts.to_pylist()], pa.list_(pa.string()))
+    elif (keys := duck.names(texts)) is None:
+        keys = duck.names(only(texts, duck.valid(texts)))
+    encoded = pc.binary_join(keys, "\n").dictionary_encode()
     names = [names.split("\n") if names else [] for names in encoded.dictionary.to_pylist()]
     return pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False), names
 

@@ -60,10 +60,10 @@ class Placeholders:
 
     def may_be_in(self, texts: pa.Array) -> np.ndarray:
         """Return which compact JSON texts may contain a placeholder; few do."""
-        found = np.zeros(len(texts), dtype=bool)
+        mask = np.zeros(len(texts), dtype=bool)
         for part in self._parts:
-            found |= where(pc.match_substring(texts, part))
-        return found
+            mask |= where(pc.match_substring(texts, part))
+        return mask
 
     def in_column(self, values: pa.Array) -> np.ndarray:
         """Return which values of a column are placeholders."""
