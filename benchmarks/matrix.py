@@ -210,9 +210,9 @@ class Case:
 _PLAIN: Mapping[str, Any] = {"schema": DDL}
 _RULES = (
     RuleEntry(not_null=("store_id",)),
-    RuleEntry(accepted_values=AcceptedValues("cheese", _CHEESES)),
-    RuleEntry(range=Range("total_price", 0, 10_000)),
-    RuleEntry(pattern=Pattern("sauce", "^[A-Za-z ]+$")),
+    RuleEntry(accepted_values=AcceptedValues(column="cheese", values=_CHEESES)),
+    RuleEntry(range=Range(column="total_price", min=0, max=10_000)),
+    RuleEntry(pattern=Pattern(column="sauce", regex="^[A-Za-z ]+$")),
 )
 _EXPRESSION = RuleEntry(expression="order_id >= 0 AND total_price >= 0.0")
 _UNIQUE = RuleEntry(unique=("order_id",))

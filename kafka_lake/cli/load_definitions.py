@@ -21,8 +21,8 @@ from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
 from kafka_lake.cli.find_project import Target, defs_folder
-from kafka_lake.config.settings import located, message
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.spec.settings import located, message
 
 _AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
 _COMPONENT = re.compile(r"component (?P<folder>\S+?)\[(?P<document>\d+)\]")

@@ -14,10 +14,9 @@ from kafka_lake.devstack.stack import embedded_broker_if_needed
 from kafka_lake.errors import ConfigurationError, NoProjectError
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
-from kafka_lake.orchestration.derived_assets import SETTINGS as DERIVED_SETTINGS
-from kafka_lake.orchestration.derived_assets import settings_of as derived_settings_of
+from kafka_lake.orchestration.derived_assets import derived_in
 from kafka_lake.orchestration.keys import of_cluster
-from kafka_lake.orchestration.metadata import SETTINGS, settings_of
+from kafka_lake.orchestration.metadata import topics_in
 from kafka_lake.orchestration.partitions import register_topics
 from kafka_lake.orchestration.resources.catalog import CatalogResource
 from kafka_lake.orchestration.resources.connections import build_connections
@@ -53,8 +52,7 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
 
 def select_topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> list[TopicTable]:
     """Return the settings of the tables among these assets, of all topics or of one."""
-    tables = (settings_of(metadata) for metadata in assets if SETTINGS in metadata)
-    specs = sorted((spec for table in tables for spec in table.each_topic), key=lambda spec: spec.full_topic)
+    specs = sorted(topics_in(assets), key=lambda spec: spec.full_topic)
     if topic is None:
         return specs
     chosen = [spec for spec in specs if topic in (spec.topic, spec.full_topic)]
@@ -71,15 +69,10 @@ def select_topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> 
     return chosen
 
 
-def _derived_tables(assets: Sequence[dict[str, Any]]) -> list[DerivedTable]:
-    specs = [derived_settings_of(metadata) for metadata in assets if DERIVED_SETTINGS in metadata]
-    return sorted(specs, key=lambda spec: spec.identifier)
-
-
 def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable]:
     """Return the settings of all tables, or of those with a name: tables of topics, then derived tables."""
     assets = _asset_metadata()
-    derived = [spec for spec in _derived_tables(assets) if name in (None, spec.table, spec.name)]
+    derived = [spec for spec in derived_in(assets) if name in (None, spec.table, spec.name)]
     try:
         return [*once_each(select_topic_tables(assets, name)), *derived]
     except ConfigurationError:
@@ -90,7 +83,7 @@ def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable
 
 def derived_table(name: str) -> DerivedTable:
     """Return the settings of a derived table."""
-    specs = _derived_tables(_asset_metadata())
+    specs = derived_in(_asset_metadata())
     chosen = [spec for spec in specs if name in (spec.table, spec.name)]
     if len(chosen) != 1:
         known = ", ".join(sorted(spec.name for spec in specs)) or "none"

@@ -1,6 +1,7 @@
 """Text for people: durations, numbers with what they count, and the text of records made safe to show."""
 
 import re
+from decimal import Decimal
 
 from kafka_lake.errors import ConfigurationError
 
@@ -61,3 +62,31 @@ def offset_span(start: int, end: int | None) -> str:
     if end is None:
         return f"from {start:,} on"
     return f"{start:,} to {end - 1:,}" if end - start > 1 else f"{start:,}"
+
+
+def limit_of(text: int | str | None, setting: str) -> int | float | None:
+    """Return a limit as a count (int) or a share (float, 0 to 1); None for no limit.
+
+    >>> limit_of(100, "x"), limit_of("5%", "x"), limit_of(None, "x")
+    (100, 0.05, None)
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(?:(?P<count>\d+)|(?P<share>\d+(?:\.\d+)?)\s*%)", str(text).strip())
+    if match and match["count"]:
+        return int(match["count"])
+    if match and float(match["share"]) <= 100:
+        return float(Decimal(match["share"]) / 100)
+    raise ConfigurationError(f"{setting}: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")
+
+
+def is_over(limit: int | float | None, count: int, of: int) -> bool:
+    """Return whether a count is above a limit that `limit_of` gave.
+
+    >>> is_over(0.29, 29, of=100), is_over(0.29, 30, of=100), is_over(5, 6, of=100), is_over(None, 6, of=6)
+    (False, True, True, False)
+    """
+    if isinstance(limit, float):
+        # 0.29 * 100 is less than 29, and 29 / 100 is 0.29: a quotient is the float that is nearest.
+        return count > 0 and (of <= 0 or count / of > limit)
+    return limit is not None and count > limit

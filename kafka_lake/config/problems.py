@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from kafka_lake.catalog.layout import parse_partition_field, parse_sort_field
 from kafka_lake.config.rules import rule_problems
-from kafka_lake.config.settings import Problem
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.base import format_named, formats_with_schema_ids
 from kafka_lake.formats.ddl import check_ddl
+from kafka_lake.spec.settings import Problem
 from kafka_lake.spec.topic_table import TopicTable
 
 _OF_HISTORIES = ("valid_from", "valid_to", "_event", "_is_deleted")
@@ -190,7 +190,7 @@ def _shared(spec: TopicTable) -> Iterator[Problem]:
 def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) -> Iterator[str]:
     """Give what the maintenance of a table asks for and can't be."""
     policy = spec.maintenance
-    if policy.keep_rows is None:
+    if policy.row_retention is None:
         return
     declared = _all_columns(spec)
     of_cluster = " Set row_retention: null here, or take it out of the cluster's document." if complete else ""
@@ -200,10 +200,11 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
     if topic.has_routes or bool(spec.topics):
         setting = "topics:" if bool(spec.topics) else "tables:" if topic.route_by is None else "tables_by:"
         yield f"row_retention: can't be combined with {setting} yet.{of_cluster}"
-    if policy.by is None and spec.metadata_column is None:
+    by = policy.row_retention.by
+    if by is None and spec.metadata_column is None:
         yield "row_retention: needs Kafka's timestamp, which is in the metadata column. Name another column with by:"
-    if policy.by is not None and declared is not None and not {policy.by, policy.by.partition(".")[0]} & {*declared}:
-        yield f"row_retention: by: {policy.by} isn't in columns:, which are {', '.join(declared)}"
+    if by is not None and declared is not None and not {by, by.partition(".")[0]} & {*declared}:
+        yield f"row_retention: by: {by} isn't in columns:, which are {', '.join(declared)}"
 
 
 def _all_columns(spec: TopicTable) -> list[str] | None:

@@ -6,9 +6,15 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
-from kafka_lake.config.maintenance import MaintenanceSettings
-from kafka_lake.config.rules import RuleSettings
-from kafka_lake.config.settings import (
+from kafka_lake.config.write import Append, Write, write_spec
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.formats.redaction import check_mask
+from kafka_lake.routing.by_value import template_problems
+from kafka_lake.schema.evolution.model import EvolutionMode, OnIncompatible
+from kafka_lake.schema.names import shortened
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.rule import RuleEntry
+from kafka_lake.spec.settings import (
     Duration,
     Limit,
     OptionalText,
@@ -23,12 +29,6 @@ from kafka_lake.config.settings import (
     is_template,
     one_of,
 )
-from kafka_lake.config.write import Append, Write, write_spec
-from kafka_lake.errors import ConfigurationError
-from kafka_lake.formats.redaction import check_mask
-from kafka_lake.routing.by_value import template_problems
-from kafka_lake.schema.evolution.model import EvolutionMode, OnIncompatible
-from kafka_lake.schema.names import shortened
 from kafka_lake.spec.topic_table import InDocuments, RouteByKind, TableName, When
 
 
@@ -175,8 +175,8 @@ def _all_or_patterns(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
     return patterns
 
 
-_PATTERNS: TypeAdapter[list[str]] = TypeAdapter(TextOrList)
-Redact = Annotated[Literal["all", "none"] | list[str] | str, WrapValidator(_all_or_patterns)]
+_PATTERNS: TypeAdapter[tuple[str, ...]] = TypeAdapter(TextOrList)
+Redact = Annotated[Literal["all", "none"] | tuple[str, ...] | str, WrapValidator(_all_or_patterns)]
 
 
 class TableSettings(Settings):
@@ -194,7 +194,7 @@ class TableSettings(Settings):
         examples=[{"store": "store_id"}],
     )
     exclude_fields: TextOrList = Field(
-        default_factory=list,
+        default=(),
         description="Fields of records that the table has no column for. With declared columns, those that only "
         "delete_when needs.",
         examples=[["search_vector"]],
@@ -209,13 +209,11 @@ class TableSettings(Settings):
         examples=["my_project.transforms:clean"],
     )
     partition_by: TextOrList = Field(
-        default_factory=list,
+        default=(),
         description="Iceberg partition transforms.",
         examples=[["day(ordered_at)", "bucket(16, store_id)"]],
     )
-    sort_by: TextOrList = Field(
-        default_factory=list, description="Columns within each file.", examples=[["ordered_at desc"]]
-    )
+    sort_by: TextOrList = Field(default=(), description="Columns within each file.", examples=[["ordered_at desc"]])
     properties: Properties = Field(
         default_factory=dict,
         description="Iceberg table properties of a new table. `location` is where its files shall be; by default a "
@@ -238,8 +236,8 @@ class TableSettings(Settings):
         description="What becomes of records that fit no row: kept in a table, fail the run, or skipped (and counted).",
         examples=["fail", {"mode": "table", "limit": "5%"}],
     )
-    rules: list[RuleSettings] = Field(
-        default_factory=list,
+    rules: tuple[RuleEntry, ...] = Field(
+        default=(),
         description="What rows must keep, asked of each commit before anyone can read it. See [rules](rules.md).",
         examples=[[{"not_null": ["order_id"]}]],
     )
@@ -261,13 +259,13 @@ class TableSettings(Settings):
         "`all` if KAFKA_LAKE_SAMPLES is false, else `none`.",
         examples=[[r"\d{4}-\d{4}"], "all"],
     )
-    maintenance: MaintenanceSettings | None = Field(
+    maintenance: Maintenance | None = Field(
         default=None,
         description="How the table is kept fast: small files are compacted, and old snapshots expire. See "
         "[maintenance](maintenance.md#settings).",
         examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
-    owners: TextOrList = Field(default_factory=list, description="Owners, as Dagster shows them.")
+    owners: TextOrList = Field(default=(), description="Owners, as Dagster shows them.")
     group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
     tags: TextMap = Field(
         default_factory=dict,
@@ -289,24 +287,24 @@ class TableSettings(Settings):
         found = {
             "schema": self.columns,
             "renames": self.renames,
-            "except_columns": tuple(self.exclude_fields),
+            "except_columns": self.exclude_fields,
             "metadata_column": self.metadata_column,
             "transform": self.transform,
-            "partition_by": tuple(self.partition_by),
-            "sort_by": tuple(self.sort_by),
+            "partition_by": self.partition_by,
+            "sort_by": self.sort_by,
             "table_properties": self.properties,
             **write_spec(self.write),
             "evolution": self.evolution.mode,
             "on_incompatible": self.evolution.on_incompatible,
             "dead_letters": letters.mode,
             "max_dead_letters": getattr(letters, "limit", None),
-            "rules": tuple(rule.entry() for rule in self.rules),
+            "rules": self.rules,
             "on_data_loss": self.on_data_loss,
             "max_age": self.freshness_limit,
         }
         if self.redact is not None:
             found["samples"] = self.redact != "all"
-            found["mask"] = tuple(self.redact) if isinstance(self.redact, list) else ()
+            found["mask"] = tuple(self.redact) if isinstance(self.redact, tuple) else ()
         return found
 
 

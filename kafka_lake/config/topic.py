@@ -11,15 +11,15 @@ from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValid
 
 from kafka_lake.common.text import seconds_of
 from kafka_lake.config.formats import Json, KeyFormat, ValueFormat, format_spec, key_spec
-from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.problems import maintenance_problems, routing_problems, table_problems
-from kafka_lake.config.settings import Duration, Problem, Settings, ShortFor, Text, TextList, TextOrList, is_template
 from kafka_lake.config.table import NAMESPACE, OneTable, Table, TablesBy, TableSettings, table_name
 from kafka_lake.config.topic_pattern import TopicPattern, compiled
 from kafka_lake.config.write import Append
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.plan.append import start_timestamp_ms
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.settings import Duration, Problem, Settings, ShortFor, Text, TextList, TextOrList, is_template
 from kafka_lake.spec.topic_table import (
     CLUSTER_NAME,
     InDocuments,
@@ -91,7 +91,7 @@ class MatchingTopics(Settings):
         examples=[r"shop\..*"],
     )
     exclude: TextOrList = Field(
-        default_factory=list,
+        default=(),
         description="Likewise: topics that aren't meant. Kafka's own, with two underscores, never are.",
         examples=[r".*\.internal"],
     )
@@ -119,8 +119,8 @@ def _names_or_pattern(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
     return _NAMES.validate_python(value) if isinstance(value, list | tuple) else MatchingTopics.model_validate(value)
 
 
-_NAMES: TypeAdapter[list[str]] = TypeAdapter(Annotated[TextList, Field(min_length=1)])
-SeveralTopics = Annotated[MatchingTopics | list[str], WrapValidator(_names_or_pattern)]
+_NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Annotated[TextList, Field(min_length=1)])
+SeveralTopics = Annotated[MatchingTopics | tuple[str, ...], WrapValidator(_names_or_pattern)]
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class Topic(Settings):
             return
         if self.topic is not None:
             yield ("topic",), f"{self.topic} can't stand beside topics:. Write it into that list"
-        if isinstance(self.topics, list):
+        if isinstance(self.topics, tuple):
             if twice := [topic for topic, count in Counter(self.topics).items() if count > 1]:
                 yield ("topics",), f"has {twice[0]} twice. Leave one of them out"
             if wrong := [topic for topic in self.topics if not re.fullmatch(_TOPIC_NAME, topic)]:
@@ -337,7 +337,7 @@ class Topic(Settings):
         return next((each.settings for each in self._planned() if each.identifier == identifier), self.tables_by)
 
     def topic_table(
-        self, folder: Path | None = None, defaults: MaintenanceSettings | None = None, topics: Sequence[str] = ()
+        self, folder: Path | None = None, defaults: Maintenance | None = None, topics: Sequence[str] = ()
     ) -> TopicTable:
         """Return the settings as the pipeline takes them."""
         names = topics or self.every_topic or ("any_topic",)
@@ -356,7 +356,7 @@ class Topic(Settings):
                 common[setting] = _file(common[setting], folder)
 
         def made(settings: TableSettings, namespace: str, table: str) -> TopicTable:
-            policy = (settings.maintenance or MaintenanceSettings()).policy(defaults)
+            policy = (settings.maintenance or Maintenance()).over(defaults)
             return TopicTable(
                 **{**common, **settings.fields(), "namespace": namespace, "table": table, "maintenance": policy}
             )

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
 
-from kafka_lake.config.settings import (
+from kafka_lake.spec.settings import (
     Duration,
     Limit,
     OptionalText,
@@ -22,8 +22,8 @@ def _columns_or_all(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
     return value if isinstance(value, bool) else _COLUMNS.validate_python(value)
 
 
-_COLUMNS: TypeAdapter[list[str]] = TypeAdapter(TextOrList)
-ColumnsOrAll = Annotated[bool | list[str] | str, WrapValidator(_columns_or_all)]
+_COLUMNS: TypeAdapter[tuple[str, ...]] = TypeAdapter(TextOrList)
+ColumnsOrAll = Annotated[bool | tuple[str, ...] | str, WrapValidator(_columns_or_all)]
 
 
 class Append(Settings):
@@ -36,12 +36,12 @@ class _OfKeys(Settings):
     """What tells of two changes of a row which is the newer one. Abstract."""
 
     key: TextOrList = Field(
-        default_factory=list,
+        default=(),
         description="Columns that tell rows apart; the record's key by default.",
         examples=[["order_id"]],
     )
     order_by: TextOrList = Field(
-        default_factory=list,
+        default=(),
         description="Columns that tell which of two changes of a key is the newer one. Equal ones are told apart by "
         "Kafka partition and offset. Without them, and without an envelope, Kafka's offset alone counts.",
         examples=[["updated_at"]],
@@ -132,7 +132,7 @@ class History(_OfKeys):
         "(fail), or the versions stay (ignore).",
     )
     track: TextOrList = Field(
-        default_factory=list,
+        default=(),
         description="The columns whose changes make a version. A change of other columns updates "
         "the version that is there. By default all columns.",
         examples=[["status", "address"]],
@@ -150,18 +150,17 @@ def write_spec(given: Any) -> dict[str, Any]:
     if isinstance(given, Append):
         # The rows are the changes themselves.
         return {"write": "append", "envelope": "none"}
-    nulls = given.ignore_null_updates
     found = {
         "write": given.mode,
-        "key": tuple(given.key),
-        "order_by": tuple(given.order_by),
+        "key": given.key,
+        "order_by": given.order_by,
         "deletes": given.deletes,
         "delete_when": given.delete_when,
         "on_truncate": given.on_truncate,
-        "ignore_null_updates": nulls if isinstance(nulls, bool) else tuple(nulls),
+        "ignore_null_updates": given.ignore_null_updates,
     }
     if isinstance(given, History):
-        return found | {"track": tuple(given.track)}
+        return found | {"track": given.track}
     return found | {
         "keep_deletes": given.delete_retention,
         **(

@@ -1,21 +1,19 @@
 """The settings of a derived table, each with its type, default and documentation; and its time partitions. Pure."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Literal, cast, get_args
+from typing import Annotated, Literal, cast, get_args
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.common.text import seconds_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.rule import Rule, RuleEntry, rules_of
-from kafka_lake.spec.topic_table import TableName
+from kafka_lake.spec.settings import OptionalText, Properties, Settings, Text, TextList, TextMap, TextOrList
+from kafka_lake.spec.topic_table import TABLE_NAME
 
 Unit = Literal["hourly", "daily", "monthly"]
 EXAMPLE = "daily(ordered_at, 2026-01-01)"
@@ -25,7 +23,7 @@ _LITERALS = {"timestamp": "TIMESTAMP '{:%Y-%m-%d %H:%M:%S} UTC'", "date": "DATE 
 _HOURS = {"timestamp": "floor(unix_seconds({}) / 3600)", "date": "24 * datediff({}, DATE '1970-01-01')"}
 
 
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class TimePartitions:
     """Time partitions of the asset in Dagster; Iceberg's own partitions are independent of them."""
 
@@ -75,7 +73,7 @@ class TimePartitions:
         return kind in _HOURS and (kind != "date" or self.unit != "hourly")
 
 
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class Window:
     """Partitions to recompute."""
 
@@ -102,13 +100,31 @@ NEWS = "news"
 Identifier = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class DerivedTable:
+def _as_mapping(value: object) -> object:
+    if isinstance(value, str):
+        value = [value]
+    return {each: each for each in value} if isinstance(value, list | tuple) else value
+
+
+_IN_JSON = {
+    "anyOf": [
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "string"},
+    ]
+}
+Key = Annotated[dict[str, str], BeforeValidator(_as_mapping), WithJsonSchema(_IN_JSON)]
+"""Columns, one or a list, or a mapping of columns to expressions."""
+
+Name = Annotated[Text, StringConstraints(pattern=TABLE_NAME)]
+
+
+class DerivedTable(Settings):
     """A table that a query computes from other tables. Definitions with invalid combinations don't load."""
 
-    table: TableName = Field(description="Name of the table.")
-    sources: tuple[str, ...] = Field(
-        serialization_alias="from",
+    table: Name = Field(description="Name of the table.")
+    sources: TextOrList = Field(
+        alias="from",
         min_length=1,
         description="The table that new rows come from, as `table` or `namespace.table`; several with "
         "`write: replace`. The query knows it by the last part.",
@@ -118,28 +134,28 @@ class DerivedTable:
         description="`append`: a row for each new row. `upsert`: the newest row of each key. `aggregate`: keys of new "
         "rows are computed again. `replace`: everything is computed again.",
     )
-    namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
-    join: tuple[str, ...] = Field(
+    namespace: Name = Field(default="lake", description="Iceberg namespace of the table.")
+    join: TextOrList = Field(
         default=(),
         description="Tables that the query reads as they are now. If they change, old rows stay, except with "
         "`write: replace`.",
         examples=[["stores"]],
     )
-    sql: str | None = Field(
+    sql: OptionalText = Field(
         default=None, description="The query, in Spark SQL.", examples=["SELECT store_id, total FROM orders"]
     )
-    transform: str | None = Field(
+    transform: OptionalText = Field(
         default=None,
         description="Instead of `sql`: `module:function`, from a dict of DataFrames by table name to one DataFrame.",
         examples=["my_project.tables:revenue"],
     )
-    key: Mapping[str, str] = Field(
+    key: Key = Field(
         default_factory=dict,
         description="Columns of the result that identify a row (`upsert`) or a group of rows (`aggregate`). For "
         "`aggregate`, a mapping gives for each the expression over the columns of `from`.",
         examples=[{"hour": "date_trunc('hour', ordered_at)", "store_id": "store_id"}],
     )
-    order_by: tuple[str, ...] = Field(
+    order_by: TextOrList = Field(
         default=(),
         description="For `upsert`: columns of the result that decide which row of a key is the newest; then Kafka's "
         "offset.",
@@ -150,7 +166,7 @@ class DerivedTable:
         description="If the query has changed, or upstream rows in a way that snapshots don't show: `fail`; "
         "`rebuild`, to compute everything again in one commit; or, for a changed query, `forward`, to keep old rows.",
     )
-    every: str = Field(
+    every: Text = Field(
         default=NEWS,
         description="When the table is brought up to date: `news`, when an upstream table has changed; a duration, the "
         "same but at most once in that time; or a cron expression.",
@@ -163,19 +179,15 @@ class DerivedTable:
         "all upstream rows. If a row differs, nothing is published. `0` switches this off.",
         examples=[1000, 0],
     )
-    partitions: str | None = Field(
+    partitions: OptionalText = Field(
         default=None,
         description="The asset's partitions in Dagster, by a column of the result, and when the first one begins: "
         "`hourly`, `daily` or `monthly`. One, or a range of them, can be computed again by itself. Times are UTC.",
         examples=["daily(ordered_at, 2026-01-01)"],
     )
-    partition_by: tuple[str, ...] = Field(
-        default=(), description="Iceberg partition transforms.", examples=[["day(hour)"]]
-    )
-    sort_by: tuple[str, ...] = Field(default=(), description="Columns within each file.", examples=[["store_id"]])
-    table_properties: Mapping[str, str] = Field(
-        default_factory=dict, description="Iceberg table properties of a new table."
-    )
+    partition_by: TextOrList = Field(default=(), description="Iceberg partition transforms.", examples=[["day(hour)"]])
+    sort_by: TextOrList = Field(default=(), description="Columns within each file.", examples=[["store_id"]])
+    table_properties: Properties = Field(default_factory=dict, description="Iceberg table properties of a new table.")
 
     rules: tuple[RuleEntry, ...] = Field(
         default=(),
@@ -189,6 +201,10 @@ class DerivedTable:
         "snapshots where that is due.",
         examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
+    owners: TextList = Field(default=(), description="Owners, as Dagster shows them.")
+    group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
+    description: OptionalText = Field(default=None, description="What the rows are.")
+    tags: TextMap = Field(default_factory=dict, description="Tags of the table's asset in Dagster.")
 
     @property
     def identifier(self) -> Identifier:

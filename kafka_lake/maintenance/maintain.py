@@ -152,13 +152,13 @@ def _age_column(spec: HasTables, identifier: Identifier) -> str | None:
     if identifier != spec.identifier:
         return None
     policy = spec.maintenance
-    if policy.by is None and spec.metadata_column is None and policy.keep_rows:
+    if policy.row_time_column is None and spec.metadata_column is None and policy.row_retention:
         raise ConfigurationError(
             f"Topic {spec.topic}: row_retention needs the age of rows, and without metadata_column: table "
             f"{'.'.join(identifier)} doesn't have Kafka's timestamp.",
             "Name a column with a time in row_retention: by, or set metadata_column:.",
         )
-    return policy.by or f"{spec.metadata_column}.timestamp"
+    return policy.row_time_column or f"{spec.metadata_column}.timestamp"
 
 
 def maintain(

@@ -259,7 +259,7 @@ def proven_positions(table: Table) -> Positions:
 
 def limit_ms(policy: Maintenance, now_ms: int) -> int | None:
     """Return the moment before which rows expire, in milliseconds since 1970; None if none do."""
-    age = policy.keep_rows_seconds
+    age = policy.row_retention_seconds
     # Nothing is before the year 1.
     return None if age is None else max(now_ms - int(age * 1000), -62_135_596_800_000)
 
@@ -267,9 +267,9 @@ def limit_ms(policy: Maintenance, now_ms: int) -> int | None:
 def why_expire(table: Table, policy: Maintenance, now_ms: int, by: str) -> str:
     """Return the reason to expire rows of a table now; empty if it is too early since the last time."""
     limit, last = limit_ms(policy, now_ms), expired_of(table)
-    if limit is None or head_of(table) is None:
+    if policy.row_retention is None or limit is None or head_of(table) is None:
         return ""
     pause = min(_LONGEST_MS, max(_SHORTEST_MS, (now_ms - limit) * _SHARE))
     if last is not None and last.by == by and limit - last.before_ms < pause:
         return ""
-    return f"rows older than {policy.keep_rows}"
+    return f"rows older than {policy.row_retention.older_than}"

@@ -35,7 +35,7 @@ from kafka_lake.orchestration.materialize import (
     observer_of,
     run_on,
 )
-from kafka_lake.orchestration.metadata import SETTINGS, topic_settings
+from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.orchestration.partitions import partitions_of
 from kafka_lake.orchestration.reporting import Event, Reporter
 from kafka_lake.orchestration.resources.connections import connections_of, kept_session, resource_keys
@@ -52,12 +52,14 @@ class Presentation:
 
     Args:
         tags: Of each asset, so that Dagster can select by them.
+        metadata: Of the table's asset.
     """
 
     group: str
     owners: Sequence[str] = ()
     description: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def asset(self, key: dg.AssetKey, description: str, kinds: set[str], **more: Any) -> dg.AssetSpec:
         """Return one of the topic's assets."""
@@ -112,10 +114,9 @@ def build_topic_assets(
     ]
     which = f" {spec.where}" if spec.where else " that no other table takes" if spec.has_routes else ""
     told = f"The records of {spec.told}{which}."
-    settings = topic_settings(spec)
     tags = {CONTINUOUS_ASSET_TAG: ""} if continuous else {}
     table = _table(
-        spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings}, tags=tags
+        spec, sources, shown, description=shown.description or told, metadata={SPEC: spec, **shown.metadata}, tags=tags
     )
     others = [
         _table(

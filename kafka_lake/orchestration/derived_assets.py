@@ -1,10 +1,10 @@
 """A derived table in the asset graph: an asset below the tables that it is made from, with its checks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.markdown import block, plain
@@ -17,12 +17,11 @@ from kafka_lake.orchestration.assets import Presentation
 from kafka_lake.orchestration.checks import check_result, rule_check_spec, with_all_rules
 from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.keys import key_of, op_name, pool_name
-from kafka_lake.orchestration.metadata import about_table, settings_in, settings_table
+from kafka_lake.orchestration.metadata import SPEC, about_table, metadata_of
 from kafka_lake.orchestration.partitions import is_for_partitions
 from kafka_lake.orchestration.steps import as_failures, run_choices
 from kafka_lake.runtime.context import Observer
 
-SETTINGS = "table_settings"
 DERIVED_TAG = "kafka_lake/derived_table"
 """Tag of the assets of derived tables, and of the runs that the sensor asks for: of those, the table."""
 UP_TO_DATE_TAG = ".dagster/kafka_lake_up_to_date"
@@ -39,7 +38,6 @@ _CLASSES: Mapping[Write, str] = {
     "aggregate": "keyed: keys of new rows are computed again, from all of their rows",
     "replace": "full: everything is read and computed again each time",
 }
-_AS_JSON = TypeAdapter(DerivedTable)
 
 
 class DeriveConfig(dg.Config):
@@ -79,7 +77,8 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
         deps=[_dependency(spec, each) for each in (*spec.upstream.values(), *spec.joined.values())],
         tags={DERIVED_TAG: ""},
         metadata={
-            SETTINGS: settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True)),
+            SPEC: spec,
+            **shown.metadata,
             "dagster/table_name": spec.name,
         }
         | ({"query": dg.MetadataValue.md(block(spec.sql.strip(), "sql"))} if spec.sql else {}),
@@ -223,19 +222,12 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
     return metadata
 
 
-def settings_of(metadata: dict[str, Any]) -> DerivedTable:
-    """Return the settings that an asset's metadata carries, as `build_derived_asset` put them there."""
-    return _AS_JSON.validate_python(settings_in(metadata[SETTINGS]))
+def derived_in(metadata: Iterable[Mapping[str, Any]]) -> list[DerivedTable]:
+    """Return the derived tables that the metadata of assets carry, ordered by name."""
+    found = [spec for each in metadata if isinstance(spec := each.get(SPEC), DerivedTable)]
+    return sorted(found, key=lambda each: each.identifier)
 
 
 def derived_of(repository: dg.RepositoryDefinition | None) -> list[DerivedTable]:
-    """Return all derived tables that a code location has, by their names."""
-    if repository is None:
-        return []
-    found = [
-        settings_of(dict(metadata))
-        for assets in repository.assets_defs_by_key.values()
-        for metadata in assets.metadata_by_key.values()
-        if SETTINGS in metadata
-    ]
-    return sorted({each.identifier: each for each in found}.values(), key=lambda each: each.identifier)
+    """Return all derived tables of a code location, ordered by name."""
+    return derived_in(metadata_of(repository))

@@ -84,7 +84,7 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
         description="Warns if a table has gone far too long without the maintenance that it needs. The job "
         f"{of_cluster(JOB, spec.cluster)}, which sensor {of_cluster('kafka_maintenance', spec.cluster)} asks for, "
         "compacts small files of the table and of those beside it, and lets old snapshots"
-        f"{' and rows' if spec.maintenance.keep_rows else ''} expire; the result says what was done.",
+        f"{' and rows' if spec.maintenance.row_retention else ''} expire; the result says what was done.",
     )
 
     @dg.multi_asset_check(

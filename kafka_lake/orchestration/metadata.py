@@ -1,15 +1,15 @@
 """What Dagster's pages show of topics, tables and runs."""
 
-import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from typing import Any
 
 import dagster as dg
-from pydantic import TypeAdapter
+import yaml
+from pydantic import BaseModel
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
@@ -22,7 +22,7 @@ from kafka_lake.catalog.how_to_read import how_to_read_page
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import ancestors, has_origin, head_of, live_row_count, summary_of
 from kafka_lake.catalog.tables import sources_of
-from kafka_lake.common.markdown import code, plain
+from kafka_lake.common.markdown import block, code, plain
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.common.text import printable
@@ -33,8 +33,9 @@ from kafka_lake.orchestration.keys import table_key, topic_key
 from kafka_lake.runtime.commit import moment
 from kafka_lake.spec.topic_table import TopicTable
 
-SETTINGS = "topic_settings"
-_AS_JSON = TypeAdapter(TopicTable)
+SPEC = "kafka_lake/spec"
+"""Metadata key of a table's settings. Dagster keeps the object in the code location and shows only its class."""
+
 _SHORT_MARKDOWN = 1000
 _ORIGIN = "Where the row is from: topic, partition, offset and time of its record in Kafka."
 
@@ -91,115 +92,28 @@ def in_a_window(markdown: str) -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md(markdown.ljust(_SHORT_MARKDOWN))
 
 
-def settings_table(settings: Mapping[str, Any]) -> dg.TableMetadataValue:
-    """Return settings as a table, from which `settings_in` reads them."""
-    lines = [dg.TableRecord({"setting": name, "value": _written(each)}) for name, each in settings.items()]
-    columns = [dg.TableColumn("setting"), dg.TableColumn("value")]
-    return dg.MetadataValue.table(lines, dg.TableSchema(columns))
+def document_metadata(document: BaseModel) -> dg.MarkdownMetadataValue:
+    """Return the settings of a document as YAML; defaults are left out."""
+    written = document.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return dg.MetadataValue.md(block(yaml.safe_dump(written, sort_keys=False, allow_unicode=True).strip(), "yaml"))
 
 
-def settings_in(table: dg.TableMetadataValue) -> dict[str, Any]:
-    """Return what `settings_table` was given."""
-    return {str(each.data["setting"]): _read(str(each.data["value"])) for each in table.records}
+def topics_in(metadata: Iterable[Mapping[str, Any]]) -> list[TopicTable]:
+    """Return the topics that the metadata of assets carry; topics of one table follow each other."""
+    specs = (each.get(SPEC) for each in metadata)
+    return [topic for spec in specs if isinstance(spec, TopicTable) for topic in spec.each_topic]
 
 
-def _written(value: Any) -> str:
-    """Return a value as JSON, text without quotes where it can't be taken for something else.
-
-    >>> _written("eu"), _written("3"), _written(["a"]), _written(None)
-    ('eu', '"3"', '["a"]', 'null')
-    """
-    if isinstance(value, str) and _read(value) == value:
-        return value
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _read(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-_IN_DOCUMENTS = {
-    "start": "starting_offsets",
-    "max_records_per_commit": "read.max_records_per_commit",
-    "max_bytes_per_commit": "read.max_bytes_per_commit",
-    "format": "format.type",
-    "schema_file": "format.schema",
-    "message": "format.message",
-    "subject": "format.subject",
-    "infer_timestamps": "format.infer_timestamps",
-    "timestamp_unit": "format.timestamp_unit",
-    "envelope": "format.envelope",
-    "key_format": "key.format",
-    "key_column": "key.column",
-    "key_schema": "key.schema",
-    "key_schema_file": "key.schema_file",
-    "routes": "tables",
-    "route_by": "tables_by",
-    "table": "name",
-    "schema": "columns",
-    "except_columns": "exclude_fields",
-    "table_properties": "properties",
-    "write": "write.mode",
-    "key": "write.key",
-    "order_by": "write.order_by",
-    "deletes": "write.deletes",
-    "delete_when": "write.delete_when",
-    "keep_deletes": "write.delete_retention",
-    "on_truncate": "write.on_truncate",
-    "snapshot": "write.on_snapshot",
-    "max_removed": "write.on_snapshot.max_deletes",
-    "ignore_null_updates": "write.ignore_null_updates",
-    "track": "write.track",
-    "evolution": "evolution.mode",
-    "on_incompatible": "evolution.on_incompatible",
-    "dead_letters": "dead_letters.mode",
-    "max_dead_letters": "dead_letters.limit",
-    "max_age": "freshness_limit",
-    "mask": "redact",
-}
-"""The fields of `TopicTable` that documents name differently."""
-_FIELDS = {shown: name for name, shown in _IN_DOCUMENTS.items()}
-
-
-def topic_settings(spec: TopicTable) -> dg.TableMetadataValue:
-    """Return a topic's settings as a table, by their names in documents; `settings_of` reads it."""
-    return settings_table(_renamed(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True), _IN_DOCUMENTS))
-
-
-def settings_of(metadata: dict[str, Any]) -> TopicTable:
-    """Return the settings that an asset's metadata carries, as `build_topic_assets` put them there."""
-    return _AS_JSON.validate_python(_renamed(settings_in(metadata[SETTINGS]), _FIELDS))
-
-
-def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of a topic by other names, those of its further tables too."""
-    found = {names.get(name, name): value for name, value in settings.items()}
-    for several in ("routes", "tables"):
-        if several in found:
-            found[several] = [{**route, "to": _renamed(route["to"], names)} for route in found[several]]
-    for by in ("route_by", "tables_by"):
-        if by in found:
-            found[by] = {**found[by], "to": _renamed(found[by]["to"], names)}
-    return found
+def metadata_of(repository: dg.RepositoryDefinition | None) -> list[Mapping[str, Any]]:
+    """Return the metadata of all assets of a code location, ordered by their keys."""
+    assets = repository.assets_defs_by_key.values() if repository else ()
+    by_key = {key: metadata for each in assets for key, metadata in each.metadata_by_key.items()}
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:
-    """Return the settings of all topics that a code location has, by the keys of their tables.
-
-    The topics of one table follow each other, each with settings of its own.
-    """
-    if repository is None:
-        return []
-    by_key = {
-        key: metadata
-        for assets in repository.assets_defs_by_key.values()
-        for key, metadata in assets.metadata_by_key.items()
-        if SETTINGS in metadata
-    }
-    return [each for key in sorted(by_key) for each in settings_of(dict(by_key[key])).each_topic]
+    """Return the settings of all topics of a code location; topics of one table follow each other."""
+    return topics_in(metadata_of(repository))
 
 
 _PLOTTED_PARTITIONS = 20

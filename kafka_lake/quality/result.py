@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from kafka_lake.common.text import is_over, limit_of
 from kafka_lake.quality.custom_check import Checked
 from kafka_lake.quality.task import rules
 from kafka_lake.quality.volume import VolumeFound
 from kafka_lake.spec.rule import Rule
-from kafka_lake.spec.topic_table import is_over, limit_of
 
 FEW = 10
 """So many rows are never too large a share: one bad row of three must not stop a topic."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 
+from kafka_lake.spec.rule import LEAST_HISTORY
+
 SECONDS = {"hour": 3600, "day": 86_400}
-LEAST_HISTORY = 5
-"""The least number of periods for a band."""
 LEAST_SHARE = 0.1
 """The band reaches at least this share of the median to either side: equal counts have no deviation."""
 LEAST_ROWS = 10

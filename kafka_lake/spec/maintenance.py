@@ -1,27 +1,81 @@
-"""Settings of maintenance."""
+"""The group ``maintenance:`` of a table: how it is kept fast, and how long its past is kept."""
 
-from pydantic.dataclasses import dataclass as settings
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import Field
 
 from kafka_lake.common.text import seconds_of
+from kafka_lake.spec.settings import Duration, OptionalText, Problem, Settings, ShortFor
 
 
-@settings(frozen=True)
-class Maintenance:
-    """How tables are kept fast, and how long their past is kept; `config.maintenance` says what the settings mean."""
+class RowRetention(Settings):
+    """How long rows stay: text alone is `older_than`."""
 
-    enabled: bool | None = None
-    compact_every: int | None = 100
-    expire_after: str | None = "5d"
-    keep_snapshots: int = 100
-    keep_rows: str | None = None
-    by: str | None = None
+    older_than: Duration = Field(
+        description="Rows and dead letters older than this are deleted: as 90d or 36h. A row may stay for a tenth of "
+        "this longer, at most for a day.",
+        examples=["90d"],
+    )
+    by: OptionalText = Field(
+        default=None,
+        description="The column that tells how old a row is, of type timestamp or date, a field of a struct as "
+        "`struct.field`. By default Kafka's timestamp, `_kafka.timestamp`. Without a time zone it is UTC. A row "
+        "without a time stays. Dead letters count by Kafka's timestamp.",
+        examples=["created_at"],
+    )
+
+
+class Maintenance(Settings):
+    """How tables are kept fast, and for how long their past is kept. Everything has a default."""
+
+    row_retention: Annotated[RowRetention | None, ShortFor("older_than")] = Field(
+        default=None,
+        description="Rows and dead letters older than this are deleted: as 90d or 36h, by Kafka's timestamp; or "
+        "`{older_than: 90d, by: created_at}`. null for never. For tables with write: append.",
+        examples=["90d", {"older_than": "90d", "by": "created_at"}],
+    )
+    enabled: bool | None = Field(
+        default=None,
+        description="Whether the sensor asks for it. By default for tables that kafka_lake has created, and not for "
+        "tables that were taken over.",
+    )
+    compact_every: Annotated[int, Field(ge=2)] | None = Field(
+        default=100,
+        description="Small files, and files with many deleted rows, are rewritten after this many commits, or when a "
+        "fifth of the rows are deleted ones; null for never.",
+    )
+    expire_after: Duration | None = Field(
+        default="5d",
+        description="Snapshots older than this expire: as 36h or 5d; null for never. The newest one with a position "
+        "never expires.",
+    )
+    keep_snapshots: int = Field(
+        default=100, ge=1, description="So many of the newest snapshots stay, however old they are."
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give a retention that would keep no row."""
+        if self.row_retention is not None and not self.row_retention_seconds:
+            why = f"{self.row_retention.older_than} would delete every row. Write null to keep all rows"
+            yield ("row_retention",), why
+
+    def over(self, defaults: "Maintenance | None") -> "Maintenance":
+        """Return these settings; those that aren't written are the defaults'."""
+        written = {name: getattr(self, name) for name in self.model_fields_set}
+        return self if defaults is None else defaults.model_copy(update=written)
 
     @property
     def expire_after_seconds(self) -> float | None:
-        """Return how old a snapshot gets; None if none expires by its age. Raises `ConfigurationError`."""
+        """Return the age at which a snapshot expires; None if no snapshot expires by its age."""
         return None if self.expire_after is None else seconds_of(self.expire_after)
 
     @property
-    def keep_rows_seconds(self) -> float | None:
-        """Return how old a row gets; None if none expires. Raises `ConfigurationError`."""
-        return None if self.keep_rows is None else seconds_of(self.keep_rows)
+    def row_retention_seconds(self) -> float | None:
+        """Return the age at which a row expires; None if no row expires."""
+        return None if self.row_retention is None else seconds_of(self.row_retention.older_than)
+
+    @property
+    def row_time_column(self) -> str | None:
+        """Return the column that tells how old a row is; None for Kafka's timestamp."""
+        return None if self.row_retention is None else self.row_retention.by

@@ -1,12 +1,19 @@
 """What a topic's rows must keep: the setting ``rules`` as it is declared, and its rules one by one. Pure."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass as plain_dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, StrictBool, StrictFloat, StrictInt
+
+from kafka_lake.common.text import limit_of, seconds_of
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.spec.settings import Limit, OptionalText, Problem, Settings, Text, TextList
 
 OnFailure = Literal["dead_letter", "fail", "warn"]
 ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
@@ -28,82 +35,158 @@ RULE_CLASS = "rule:"
 RULE_CHECK = "rule_"
 """How the names of the rules' checks begin."""
 
-Value = bool | int | float | str
+LEAST_HISTORY = 5
+"""How many periods before it a volume is compared with, at least."""
 WHOLE_TABLE = "table"
 """With `within`: all rows that the table has."""
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_REFERENCE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+_TEXT_IN_SQL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
 _NO_NAME = re.compile(r"[^A-Za-z0-9_]+")
 _LONGEST_NAME = 60
 
+# YAML reads 5 as a number and "5" as text: a column of the other type has no such value.
+Value = StrictBool | StrictInt | StrictFloat | str
+Bound = StrictInt | StrictFloat | str | None
 
-@dataclass(frozen=True)
-class AcceptedValues:
+
+class RuleKind(Settings):
+    """The settings of one kind of rule."""
+
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        """Return why a key isn't a setting of the kind: it may be a setting of the rule."""
+        if key in RuleEntry.model_fields:
+            return "is a setting of the rule. Write it beside the kind, not in it"
+        return super().unknown(key)
+
+    def problems(self) -> Iterator[Problem]:
+        """Give invalid settings."""
+        yield from (((), text) for text in self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        yield from ()
+
+
+class AcceptedValues(RuleKind):
     """A column has one of some values."""
 
-    column: str
+    column: Text
     values: tuple[Value, ...]
 
+    def _problems(self) -> Iterator[str]:
+        if not self.values:
+            yield "values: is empty, so that every row would break it"
+        elif any(map(_is_nan, self.values)):
+            yield "values: NaN equals no value, not even NaN. Leave it out"
 
-@dataclass(frozen=True)
-class Range:
+
+class Range(RuleKind):
     """A column is from a least to a greatest value, both of them allowed: numbers, or ISO 8601 dates and times."""
 
-    column: str
-    min: int | float | str | None = None
-    max: int | float | str | None = None
+    column: Text
+    min: Bound = None
+    max: Bound = None
+
+    def _problems(self) -> Iterator[str]:
+        least, greatest = self.min, self.max
+        bounds: list[Any] = [_time_of(bound) or bound for bound in (least, greatest)]
+        if any(map(_is_nan, (least, greatest))):
+            yield "NaN is not a bound: no range contains it"
+        elif least is None and greatest is None:
+            yield "range never fails. Give min: or max:"
+        elif least is not None and greatest is not None and isinstance(least, str) != isinstance(greatest, str):
+            yield f"min: {least!r} and max: {greatest!r} are not of one type"
+        elif untimed := [bound for bound in bounds if isinstance(bound, str)]:
+            yield f"{untimed[0]!r} is not an ISO 8601 date or time. Write numbers without quotes"
+        elif None not in bounds and bounds[0] > bounds[1]:
+            yield f"min: {least} is above max: {greatest}, so that every row would break it"
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(RuleKind):
     """A column has text in which a regular expression of RE2 finds something."""
 
-    column: str
-    regex: str
+    column: Text
+    regex: Text
+
+    def _problems(self) -> Iterator[str]:
+        try:
+            pc.match_substring_regex(pa.array([""]), self.regex)
+        except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+            reason = str(error).removeprefix("Invalid regular expression: ")
+            yield f"regex: {self.regex!r} is no regular expression of RE2: {reason}."
+        if not self.regex:
+            yield "regex: is empty, which every text matches."
 
 
-@dataclass(frozen=True)
-class ForeignKey:
+class ForeignKey(RuleKind):
     """What columns have is in columns of a row of another table of the catalog."""
 
-    columns: tuple[str, ...]
-    table: str
-    to: tuple[str, ...] = ()
+    columns: TextList
+    table: Text
+    to: TextList = ()
 
     @property
     def target(self) -> tuple[str, ...]:
         """Return the columns of the other table."""
         return self.to or self.columns
 
+    def _problems(self) -> Iterator[str]:
+        if not self.columns:
+            yield "columns: is empty, so that no row has anything to look for"
+        elif self.to and len(self.to) != len(self.columns):
+            yield f"to: has {len(self.to)} columns, and columns: has {len(self.columns)}"
+        if [bool(part) for part in self.table.split(".")] != [True, True]:
+            yield f"table: {self.table!r} doesn't name a table. Write namespace.table"
 
-@dataclass(frozen=True)
-class RowCount:
+
+class RowCount(RuleKind):
     """A commit has so many rows, both bounds allowed."""
 
     min: int | None = None
     max: int | None = None
 
+    def _problems(self) -> Iterator[str]:
+        if not self.min and self.max is None:
+            yield "row_count never fails. Give min: or max:"
+        if (self.min or 0) < 0 or (self.max is not None and self.max < (self.min or 0)):
+            yield f"from min: {self.min} to max: {self.max} there is no number of rows"
 
-@dataclass(frozen=True)
-class NullShare:
+
+class NullShare(RuleKind):
     """A column is null in at most this share of a commit's rows."""
 
-    column: str
-    max: str
+    column: Text
+    max: Text
+
+    def _problems(self) -> Iterator[str]:
+        try:
+            share = limit_of(self.max, "max")
+        except ConfigurationError as error:
+            yield str(error)
+            return
+        if not isinstance(share, float):
+            yield f"max: {self.max} isn't a share. Write it as 5%"
+        elif share >= 1:
+            yield f"null_share never fails: max: is {self.max}. Write less than 100%"
 
 
-@dataclass(frozen=True)
-class Volume:
+class Volume(RuleKind):
     """The last hour or day brought about as many rows as those of the days before."""
 
     per: Literal["hour", "day"] = "day"
     days: int = 14
     deviations: float = 4.0
 
+    def _problems(self) -> Iterator[str]:
+        if not LEAST_HISTORY <= self.days <= 366 or self.deviations <= 0:
+            yield f"days: has to be from {LEAST_HISTORY} to 366, and deviations: above 0"
 
-@dataclass(frozen=True)
-class RuleEntry:
+
+class RuleEntry(Settings):
     """One entry of ``rules``: exactly one kind of rule, and what is to be done where it is broken."""
 
-    not_null: tuple[str, ...] = Field(
+    not_null: TextList = Field(
         default=(), description="Columns that are never null; a rule for each.", examples=[["order_id", "store"]]
     )
     accepted_values: AcceptedValues | None = Field(
@@ -123,18 +206,18 @@ class RuleEntry:
         "ends.",
         examples=[{"column": "email", "regex": "^[^@]+@[^@]+$"}],
     )
-    expression: str | None = Field(
+    expression: OptionalText = Field(
         default=None,
         description="A condition of Spark SQL over the row's columns, `_kafka` among them.",
         examples=["total >= tax"],
     )
-    unique: tuple[str, ...] = Field(
+    unique: TextList = Field(
         default=(),
         description="Columns that together are different in all rows of a commit. The first row by Kafka's partition "
         "and offset stays.",
         examples=[["order_id"]],
     )
-    within: str | None = Field(
+    within: OptionalText = Field(
         default=None,
         description="With unique: the rows of earlier commits that count too. A duration: those that are at most so "
         "much older, by Kafka's timestamp, than the oldest row of the commit. `table`: all of them.",
@@ -162,13 +245,13 @@ class RuleEntry:
         "the days, of the last `days`: their median, and `deviations` standard deviations to either side. Warns.",
         examples=[{"per": "hour", "days": 14}],
     )
-    check: str | None = Field(
+    check: OptionalText = Field(
         default=None,
         description="A function of your own, as module:function. It gets the rows of a commit as a Spark DataFrame and "
         "returns `kafka_lake.CheckResult`s.",
         examples=["my_checks:orders"],
     )
-    name: str | None = Field(
+    name: OptionalText = Field(
         default=None,
         description="Name of the rule in its check, in dead letters and in errors. By default its kind and what it is "
         "about, as `range_amount`.",
@@ -180,7 +263,7 @@ class RuleEntry:
         "published, and the run fails. warn: all is published, and the check warns. By default dead_letter for rules "
         "of rows; those of a whole commit, which no single row breaks, have fail; volume has warn.",
     )
-    fail_above: int | str | None = Field(
+    fail_above: Limit = Field(
         default=None,
         description="How many rows of a commit may break the rule before nothing is published and the run fails: a "
         "count or a share; up to 10 rows are never too large a share. By default 5%, with on_failure dead_letter.",
@@ -191,8 +274,52 @@ class RuleEntry:
         """Return the kinds of rule that the entry has; one, if it is right."""
         return [kind for kind in KINDS if getattr(self, kind) not in (None, ())]
 
+    def problems(self) -> Iterator[Problem]:
+        """Give what is wrong with the rule: it has exactly one kind, and settings that have an effect."""
+        yield from (((), text) for text in self._problems())
 
-@plain_dataclass(frozen=True)
+    def _problems(self) -> Iterator[str]:
+        kinds = self.kinds()
+        if len(kinds) != 1:
+            found = f"has {', '.join(kinds)}" if kinds else "has no kind"
+            yield f"{found}. Write exactly one of {', '.join(KINDS)}"
+            return
+        if self.name is not None and not _NAME.match(self.name):
+            yield f"name: {self.name!r} can't be a name. Use letters, digits and underscores"
+        if self.expression is not None:
+            yield from _expression_problems(self.expression)
+        if self.within is not None:
+            yield from self._within_problems(self.within)
+        if self.volume is not None and self.on_failure == "fail":
+            yield "volume is about a period that is over: to fail would hold back other rows. Leave on_failure: out"
+        if self.check is not None and not _REFERENCE.match(self.check):
+            yield f"check: {self.check!r} names nothing in Python. Write module:function"
+        yield from self._failure_problems(kinds[0])
+
+    def _within_problems(self, within: str) -> Iterator[str]:
+        if not self.unique:
+            yield "within: is for unique. Leave it out"
+        elif within != WHOLE_TABLE:
+            try:
+                seconds_of(within)
+            except ConfigurationError as error:
+                yield f"within: {error} Write table for all rows"
+
+    def _failure_problems(self, kind: Kind) -> Iterator[str]:
+        is_of_rows = kind in OF_ROWS
+        if not is_of_rows and self.on_failure == "dead_letter":
+            yield f"on_failure: dead_letter has no effect: no single row breaks {kind}. Set fail or warn"
+        if self.fail_above is None:
+            return
+        if not is_of_rows:
+            yield f"fail_above: has no effect: no single row breaks {kind}. Leave it out"
+        elif self.on_failure == "fail":
+            yield "fail_above: has no effect, since any broken row fails the run"
+        elif limit_of(self.fail_above, "fail_above") == 0:
+            yield f"fail_above: {self.fail_above} lets no row be broken. Set on_failure: fail instead"
+
+
+@dataclass(frozen=True)
 class Rule:
     """One rule of a topic.
 
@@ -312,5 +439,28 @@ def _among(within: str | None) -> str:
     return "the table" if within == WHOLE_TABLE else f"a commit, and in the {within} before it"
 
 
-def _shown(value: Value) -> str:
+def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _time_of(text: object) -> datetime | None:
+    """Return a bound as a time, in UTC if it has no zone; None if it isn't a time."""
+    try:
+        time = datetime.fromisoformat(text) if isinstance(text, str) else None
+        return time.replace(tzinfo=UTC) if time and time.tzinfo is None else time
+    except ValueError:
+        return None
+
+
+def _expression_problems(text: str) -> Iterator[str]:
+    bare = _TEXT_IN_SQL.sub("''", text).strip()
+    if not bare:
+        yield "expression: is empty"
+    elif bare.lower() in ("true", "false", "null"):
+        yield f"expression: {text} is the same for every row"
+    elif re.search(r"\bselect\b", bare, re.IGNORECASE):
+        yield "expression: a condition on one row can't contain a query"

@@ -3,16 +3,14 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from decimal import Decimal
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass, rebuild_dataclass
-from pydantic.fields import FieldInfo
 
 from kafka_lake.common import environment
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.text import is_over, limit_of
 from kafka_lake.schema.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.schema.names import column_name, shortened
 from kafka_lake.spec.maintenance import Maintenance
@@ -357,39 +355,6 @@ class RouteBy:
 
 
 rebuild_dataclass(TopicTable)  # type: ignore[arg-type]
-
-
-def pydantic_fields(kind: Any) -> dict[str, FieldInfo]:
-    """Return the declarations of a dataclass's fields by name: type, default, documentation, examples."""
-    return dict(kind.__pydantic_fields__)
-
-
-def limit_of(text: int | str | None, setting: str) -> int | float | None:
-    """Return a limit as a count (int) or a share (float, 0 to 1); None for no limit.
-
-    >>> limit_of(100, "x"), limit_of("5%", "x"), limit_of(None, "x")
-    (100, 0.05, None)
-    """
-    if text is None:
-        return None
-    match = re.fullmatch(r"(?:(?P<count>\d+)|(?P<share>\d+(?:\.\d+)?)\s*%)", str(text).strip())
-    if match and match["count"]:
-        return int(match["count"])
-    if match and float(match["share"]) <= 100:
-        return float(Decimal(match["share"]) / 100)
-    raise ConfigurationError(f"{setting}: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")
-
-
-def is_over(limit: int | float | None, count: int, of: int) -> bool:
-    """Return whether a count is above a limit that `limit_of` gave.
-
-    >>> is_over(0.29, 29, of=100), is_over(0.29, 30, of=100), is_over(5, 6, of=100), is_over(None, 6, of=6)
-    (False, True, True, False)
-    """
-    if isinstance(limit, float):
-        # 0.29 * 100 is less than 29, and 29 / 100 is 0.29: a quotient is the float that is nearest.
-        return count > 0 and (of <= 0 or count / of > limit)
-    return limit is not None and count > limit
 
 
 def once_each(specs: Iterable[TopicTable]) -> list[TopicTable]:

@@ -87,7 +87,7 @@ def leave_out_expired(context: Context, plan: Plan, staged: StagedTable) -> Stag
         tip = append(branch, staged.state, spark.table(branch.write_name).limit(0), summary).snapshot
     what = "rows" if branch.identifier == spec.identifier else "dead letters"
     context.observer.warn(
-        f"Topic {spec.topic}: {found:,} of the {what} that are read again are older than {spec.maintenance.keep_rows} "
-        "(maintenance: row_retention), and stay away."
+        f"Topic {spec.topic}: {found:,} of the {what} that are read again are older than maintenance: row_retention "
+        "allows, and stay away."
     )
     return replace(staged, snapshot=tip)

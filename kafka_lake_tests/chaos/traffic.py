@@ -20,7 +20,7 @@ NAMESPACE = "chaos"
 DECLARED = "id bigint NOT NULL, name string, amount double, tags array<string>, place struct<x:int,y:int>"
 MOST_PARTITIONS = 8
 # Arrow asks them, so that rows that break one are never written.
-RULES = (RuleEntry(range=Range("amount", 0)), RuleEntry(expression="id >= 0"))
+RULES = (RuleEntry(range=Range(column="amount", min=0)), RuleEntry(expression="id >= 0"))
 
 _PATIENCE = 60.0
 

@@ -54,7 +54,7 @@ def test_check_fails_warns_and_passes_with_its_results(frame: Frame) -> None:
 
 
 def test_check_gets_the_rows_that_other_rules_leave(frame: Frame) -> None:
-    dead = RuleEntry(range=Range("amount", 0), fail_above=None)
+    dead = RuleEntry(range=Range(column="amount", min=0), fail_above=None)
     verdict = asked(frame([-1.0, -2.0, 3.0]), RuleEntry(check=f"{HERE}:amounts"), dead)
     own, of_rows = verdict.results
     assert (own.failed, own.evaluated, of_rows.failed) == (0, 1, 2)

@@ -4,7 +4,6 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,27 +50,36 @@ POSSIBLE: list[tuple[RuleEntry, Model]] = [
     (RuleEntry(not_null=("n",)), lambda r: r["n"] is not None),
     (RuleEntry(not_null=("who.name",)), lambda r: r["who"] is not None and r["who"]["name"] is not None),
     (
-        RuleEntry(accepted_values=AcceptedValues("s", ("new", "it's", "\\d"))),
+        RuleEntry(accepted_values=AcceptedValues(column="s", values=("new", "it's", "\\d"))),
         lambda r: null_or(r["s"], lambda s: s in ("new", "it's", "\\d")),
     ),
-    (RuleEntry(accepted_values=AcceptedValues("n", (1, 2, 3))), lambda r: null_or(r["n"], lambda n: n in (1, 2, 3))),
-    (RuleEntry(accepted_values=AcceptedValues("b", (True,))), lambda r: r["b"]),
-    (RuleEntry(range=Range("n", 0, 3)), lambda r: null_or(r["n"], lambda n: 0 <= n <= 3)),
-    (RuleEntry(range=Range("x", max=0.5)), lambda r: null_or(r["x"], lambda x: not math.isnan(x) and x <= 0.5)),
-    (RuleEntry(range=Range("d", 1.5)), lambda r: null_or(r["d"], lambda d: d >= 1.5)),
     (
-        RuleEntry(range=Range("at", "2026-01-02", "2026-01-03T12:00:00")),
+        RuleEntry(accepted_values=AcceptedValues(column="n", values=(1, 2, 3))),
+        lambda r: null_or(r["n"], lambda n: n in (1, 2, 3)),
+    ),
+    (RuleEntry(accepted_values=AcceptedValues(column="b", values=(True,))), lambda r: r["b"]),
+    (RuleEntry(range=Range(column="n", min=0, max=3)), lambda r: null_or(r["n"], lambda n: 0 <= n <= 3)),
+    (RuleEntry(range=Range(column="x", max=0.5)), lambda r: null_or(r["x"], lambda x: not math.isnan(x) and x <= 0.5)),
+    (RuleEntry(range=Range(column="d", min=1.5)), lambda r: null_or(r["d"], lambda d: d >= 1.5)),
+    (
+        RuleEntry(range=Range(column="at", min="2026-01-02", max="2026-01-03T12:00:00")),
         lambda r: null_or(r["at"], lambda at: "2026-01-02 00:00:00" <= at <= "2026-01-03 12:00:00"),
     ),
-    (RuleEntry(pattern=Pattern("s", "^n|'")), lambda r: null_or(r["s"], lambda s: bool(re.search("^n|'", s)))),
-    (RuleEntry(pattern=Pattern("a.b", r"\d")), lambda r: null_or(r["a.b"], lambda s: bool(re.search(r"\d", s)))),
+    (
+        RuleEntry(pattern=Pattern(column="s", regex="^n|'")),
+        lambda r: null_or(r["s"], lambda s: bool(re.search("^n|'", s))),
+    ),
+    (
+        RuleEntry(pattern=Pattern(column="a.b", regex=r"\d")),
+        lambda r: null_or(r["a.b"], lambda s: bool(re.search(r"\d", s))),
+    ),
     (RuleEntry(expression="n > x", name="n_beyond_x"), lambda r: beyond(r["n"], r["x"])),
     (
         RuleEntry(expression="_kafka.partition = 0 OR n IS NOT NULL", name="by_origin"),
         lambda r: r["_kafka"]["partition"] == 0 or r["n"] is not None,
     ),
     # A column that no record has shown yet is null.
-    (RuleEntry(range=Range("later", 0), name="of_later"), lambda r: None),
+    (RuleEntry(range=Range(column="later", min=0), name="of_later"), lambda r: None),
     (RuleEntry(not_null=("later",)), lambda r: False),
     (RuleEntry(expression="later > 5 OR n = 1", name="with_later"), lambda r: True if r["n"] == 1 else None),
 ]
@@ -157,7 +165,7 @@ def test_rule_engine_matches_model(seed: int, frame: Callable[[Sequence[Row]], D
     rows = rows_by(draw, 300)
     possible = draw.sample(POSSIBLE, 8) if seed else POSSIBLE
     ways: tuple[OnFailure, ...] = ("dead_letter", "dead_letter", "warn")
-    entries = [replace(entry, on_failure=draw.choice(ways)) for entry, _ in possible]
+    entries = [entry.model_copy(update={"on_failure": draw.choice(ways)}) for entry, _ in possible]
     entries.append(RuleEntry(unique=draw.choice([("n", "s"), ("s", "b", "x"), ("who", "d")])))
     rules = rules_of(entries)
     models = {rule.name: model for rule, (_, model) in zip(rules, possible, strict=False)}
@@ -210,7 +218,10 @@ def test_a_foreign_key_is_in_the_other_table_and_null_passes(
     others = [*rows[:40], *rows[:20]]
     held = frame(others).selectExpr("CAST(n AS bigint) AS number", "s", "who")
     tables = {"lake.others": ReferencedTable(held, 7, count)}
-    one, both = ForeignKey(("n",), "lake.others", ("number",)), ForeignKey(("n", "s"), "lake.others", ("number", "S"))
+    one, both = (
+        ForeignKey(columns=("n",), table="lake.others", to=("number",)),
+        ForeignKey(columns=("n", "s"), table="lake.others", to=("number", "S")),
+    )
     rules = rules_of([RuleEntry(foreign_key=one), RuleEntry(foreign_key=both), RuleEntry(unique=("d",))])
     verdict = asked(frame(rows), rules, tables=tables)
     for result, names in zip(verdict.results, (("n",), ("n", "s")), strict=False):
@@ -228,7 +239,7 @@ def test_a_foreign_key_is_in_the_other_table_and_null_passes(
         }
         assert refused == set(broken)
     for given, says in ((("s",), "s is string, and number of lake.others is bigint"), (("n",), "has no column m")):
-        wrong = ForeignKey(given, "lake.others", ("number" if given == ("s",) else "m",))
+        wrong = ForeignKey(columns=given, table="lake.others", to=("number" if given == ("s",) else "m",))
         with pytest.raises(ConfigurationError, match=says):
             asked(frame(rows), rules_of([RuleEntry(foreign_key=wrong)]), tables=tables)
 
@@ -259,8 +270,11 @@ def test_rules_about_a_commit(frame: Callable[[Sequence[Row]], DataFrame]) -> No
     rows = rows_by(random.Random(1), 40)
     for number, row in enumerate(rows):
         row["s"] = None if number < 10 else "x"
-    entries = [RuleEntry(null_share=NullShare("s", share), name=f"at_{share[:2]}") for share in ("24%", "25%")]
-    entries += [RuleEntry(row_count=RowCount(*bounds), name=f"of_{bounds[0]}") for bounds in ((41,), (40, 40), (0, 39))]
+    entries = [
+        RuleEntry(null_share=NullShare(column="s", max=share), name=f"at_{share[:2]}") for share in ("24%", "25%")
+    ]
+    counts = [RowCount(min=41), RowCount(min=40, max=40), RowCount(min=0, max=39)]
+    entries += [RuleEntry(row_count=count, name=f"of_{count.min}") for count in counts]
     verdict = asked(frame(rows), rules_of(entries))
     assert [(r.rule.name, r.failed, r.fails) for r in verdict.results] == [
         ("at_24", 1, True),
@@ -275,7 +289,7 @@ def test_rules_about_a_commit(frame: Callable[[Sequence[Row]], DataFrame]) -> No
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        (RuleEntry(range=Range("s", 0)), "s is string, and a range is for numbers and times"),
+        (RuleEntry(range=Range(column="s", min=0)), "s is string, and a range is for numbers and times"),
         (RuleEntry(expression="s RLIKE '*a'", name="like"), "rules: like: Spark can't ask that"),
         (RuleEntry(expression="n >", name="cut"), "rules: cut: 'n >' isn't a condition"),
         (RuleEntry(expression="n + 1", name="number"), "rules: number: 'n + 1' isn't a condition"),

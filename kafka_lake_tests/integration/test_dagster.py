@@ -694,7 +694,7 @@ def test_rules_are_checks_of_run_and_of_whole_table(new_topic: NewTopic, runner:
     plain = topic.spec()
     assert runner.run(plain, (0, 0)).success
     entries = [
-        RuleEntry(range=Range("id", 0)),
+        RuleEntry(range=Range(column="id", min=0)),
         RuleEntry(expression="id < 5", name="small", on_failure="warn"),
         RuleEntry(row_count=RowCount(max=3)),
     ]

@@ -265,7 +265,7 @@ def test_derived_tables_match_plain_computation(world: World, monkeypatch: pytes
     check(world, specs)
 
     # A part of the topic is read again by another transform.
-    changed = replace(world.spec, transform=RAISED)
+    changed = world.spec.model_copy(update={"transform": RAISED})
     replay(changed, world.connections(), "again", Extent("0:2,1:3", "0:6,1:5"))
     world.raised = {(p, o) for p, o in world.sent if (p == 0 and 2 <= o < 6) or (p == 1 and 3 <= o < 5)}
     reports = [world.derive(spec) for spec in specs]
@@ -279,7 +279,7 @@ def test_derived_tables_match_plain_computation(world: World, monkeypatch: pytes
     expire(world, world.spec.identifier)
     with pytest.raises(TableError, match=r"rows of it were replaced, moved or reset.*kafka-lake rebuild"):
         world.derive(big(world))
-    reports = [world.derive(replace(spec, on_change="rebuild")) for spec in specs]
+    reports = [world.derive(spec.model_copy(update={"on_change": "rebuild"})) for spec in specs]
     assert all(each.full for each in reports)
     check(world, specs)
 
@@ -392,7 +392,7 @@ def test_derived_run_reports_reads_and_refuses_changed_query(
     world.spec = world.topic.spec(LOOSE)
     world.send(3)
     ingest(world.spec, world.connections(), "run-1")
-    rules = (RuleEntry(row_count=RowCount(min=1)), RuleEntry(range=Range("Id", max=1), on_failure="warn"))
+    rules = (RuleEntry(row_count=RowCount(min=1)), RuleEntry(range=Range(column="Id", max=1), on_failure="warn"))
     rules += (RuleEntry(check="kafka_lake_tests.decode.checks:few", on_failure="warn"),)
     spec = orders(world, "dagster", "append", "SELECT id AS Id FROM {source} -- all", rules=rules)
     resources = {"catalog": catalog_resource, "spark": ResourceDefinition.hardcoded_resource(spark_resource)}
@@ -417,7 +417,7 @@ def test_derived_run_reports_reads_and_refuses_changed_query(
     told = {name: value.value for name, value in event.materialization.metadata.items()}
     assert (told["dagster/row_count"], told["rows_added"], told["everything_computed"]) == (3, 3, "the table is new")
     assert (told[f"upstream_{world.topic.table}_rows"], told["verified"]) == (3, 1)
-    other = replace(spec, sql=str(spec.sql).replace("id AS Id", "id + 1 AS id, store"))
+    other = spec.model_copy(update={"sql": str(spec.sql).replace("id AS Id", "id + 1 AS id, store")})
     result = materialized(other)
     assert not result.success
     assert "on_change: forward" in str(result.all_node_events)

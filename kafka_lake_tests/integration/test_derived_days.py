@@ -212,7 +212,7 @@ def test_days_that_have_expired_stay_if_another_one_is_computed(world: World) ->
     now = int(datetime.now(UTC).timestamp() * 1000)
     make(world, [spec], lambda day: now - (100 if day == 0 else 1) * 86_400_000)
     before = by_day(world, spec, "at")
-    keep = Maintenance(keep_rows="90d", compact_every=None, expire_after=None)
+    keep = Maintenance(row_retention={"older_than": "90d"}, compact_every=None, expire_after=None)
     world.spec = replace(world.spec, maintenance=keep)
     maintain(world.spec, world.connections())
     assert {row["id"] for row in world.table(world.spec)} == {1, 2, 4, 5}

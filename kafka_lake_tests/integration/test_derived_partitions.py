@@ -187,7 +187,7 @@ def test_dagster_shows_the_days_and_materializes_one_or_a_range(
         assert days(instance) == ["2026-01-01", "2026-01-02", "2026-01-03", "2026-01-08"]
     # A column that tells no time is refused, and the table is as it was.
     with pytest.raises(Exception, match="partitions: id has type bigint"):
-        world.derive(replace(spec, partitions=f"daily(id, {START:%Y-%m-%d})"), rebuild=True)
+        world.derive(spec.model_copy(update={"partitions": f"daily(id, {START:%Y-%m-%d})"}), rebuild=True)
     assert sorted(row["id"] for row in world.table(spec)) == [0, 1, 3, 4]
 
 

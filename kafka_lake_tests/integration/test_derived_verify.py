@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -75,7 +74,7 @@ def test_wrong_incremental_queries_are_refused_with_both_rows(world: World) -> N
     send(world, range(12))
     specs = [orders(world, f"w{n}", write, sql, **more) for n, (write, more, sql) in enumerate(WRONG.values())]
     for spec in specs:
-        assert world.derive(replace(spec, verify=0)).verified == 0
+        assert world.derive(spec.model_copy(update={"verify": 0})).verified == 0
     send(world, range(12, 15))
     before = [world.table(spec) for spec in specs]
     found = {name: refusal(world, spec) for name, spec in zip(WRONG, specs, strict=True)}

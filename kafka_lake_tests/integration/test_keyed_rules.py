@@ -57,7 +57,7 @@ class Model:
 
 
 def at_most(value: int, **settings: Any) -> tuple[RuleEntry, ...]:
-    return (RuleEntry(range=Range("v", max=value), name="most", **settings),)
+    return (RuleEntry(range=Range(column="v", max=value), name="most", **settings),)
 
 
 def assert_like(model: Model, see: View) -> None:

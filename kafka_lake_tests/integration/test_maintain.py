@@ -53,7 +53,7 @@ def test_compaction_and_expiry_keep_the_position(
     topic = new_topic(2)
     spec = topic.spec(
         sort_by=("_kafka.partition desc", "id desc"),
-        maintenance=replace(SHARP, compact_every=5),
+        maintenance=SHARP.model_copy(update={"compact_every": 5}),
     )
     filled(topic, spec, connections, 4)
     topic.send(b"junk")
@@ -201,7 +201,7 @@ def test_sensor_requests_due_maintenance_and_run_reports_it(
     assert request.tags[MAINTENANCE_TAG] == ".".join(spec.identifier)
     assert not tick(60, asked.cursor).run_requests, "it has just asked"
     assert len(tick(901, asked.cursor).run_requests) == 1
-    off = replace(spec, maintenance=replace(spec.maintenance, enabled=False))
+    off = replace(spec, maintenance=spec.maintenance.model_copy(update={"enabled": False}))
     assert not tick(0, None, off).run_requests
     assert len(tick(0, "of another version").run_requests) == 1
 
@@ -239,7 +239,7 @@ def test_foreign_table_is_maintained_only_when_enabled(
     assert "skipped" in command_line([spec], "maintain").output
     assert "skipped, another program created it" in command_line([spec], "maintain", "--yes").output
     assert view(spec).fingerprint() == before
-    told = replace(spec, maintenance=replace(SHARP, enabled=True))
+    told = replace(spec, maintenance=SHARP.model_copy(update={"enabled": True}))
     (done,) = json.loads(command_line([told], "maintain", "--yes", "--json").stdout)
     assert done["after"]["data_files"] == 1
     assert done["expired"] >= 3
@@ -263,7 +263,7 @@ def test_useless_compaction_is_not_requested_again(new_topic: NewTopic, connecti
     for number in range(3):
         topic.send({"id": 0})
         ingest(spec, connections(), f"again-{number}")
-        maintain(replace(spec, maintenance=replace(policy, compact_every=None)), connections())
+        maintain(replace(spec, maintenance=policy.model_copy(update={"compact_every": None})), connections())
     # The commits are counted, though each one's snapshot has expired by the next.
     (done,) = maintain(spec, connections())
     assert (done.before.commits, done.after.data_files, done.after.commits) == (3, 3, 0)

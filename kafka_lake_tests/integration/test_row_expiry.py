@@ -33,7 +33,12 @@ NewTopic = Callable[..., Topic]
 NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
-KEEP = Maintenance(keep_rows="90d", compact_every=None, expire_after=None)
+
+def keeping(older_than: str = "90d", by: str | None = None) -> Maintenance:
+    return Maintenance(row_retention={"older_than": older_than, "by": by}, compact_every=None, expire_after=None)
+
+
+KEEP = keeping()
 DAY = 86_400_000
 
 
@@ -146,7 +151,7 @@ def test_columns_layouts_and_formats(
     view: NewView,
 ) -> None:
     topic = new_topic()
-    policy = replace(KEEP, by=column)
+    policy = keeping(by=column)
     spec = topic.spec(f"id bigint, {(column or 'at').partition('.')[0]} {kind}", maintenance=policy, **settings)
     kept = []
     limit = datetime.now(UTC) - timedelta(days=90)
@@ -229,7 +234,7 @@ def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
         publish(self, *args)
 
     monkeypatch.setattr(StagingBranch, "publish", overtaken)
-    maintain(replace(spec, maintenance=replace(KEEP, keep_rows="89d")), connections())
+    maintain(replace(spec, maintenance=keeping("89d")), connections())
     assert see.ids() == [1, 2, 4, 33]
     assert see.position() == {0: 6}
     see.assert_no_branches()
@@ -245,7 +250,7 @@ def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
     monkeypatch.setattr(StagingBranch, "publish", refused)
     monkeypatch.setattr(expiry, "ATTEMPTS", 2)
     with pytest.raises(PublishRefusedError):
-        maintain(replace(spec, maintenance=replace(KEEP, keep_rows="88d")), connections())
+        maintain(replace(spec, maintenance=keeping("88d")), connections())
     assert see.ids() == [1, 2, 4, 5, 33]
     see.assert_no_branches()
 
@@ -288,7 +293,7 @@ def test_row_expiry_refuses_unknown_ages_and_expires_rest(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
-    spec = topic.spec("id bigint, at bigint", maintenance=replace(KEEP, compact_every=2, by="at"))
+    spec = topic.spec("id bigint, at bigint", maintenance=keeping(by="at").model_copy(update={"compact_every": 2}))
     for number in range(2):
         topic.send({"id": number, "at": 1}, timestamp_ms=days_ago(100))
         ingest(spec, connections(), f"run-{number}")
@@ -296,7 +301,7 @@ def test_row_expiry_refuses_unknown_ages_and_expires_rest(
         maintain(spec, connections())
     see = view(spec)
     assert len(see.table.inspect.files()) == 1
-    gone = replace(spec, maintenance=replace(KEEP, by="created"))
+    gone = replace(spec, maintenance=keeping(by="created"))
     with pytest.raises(TableError, match=r"by: created is no column.*_kafka.timestamp"):
         maintain(gone, connections())
     # Rows have to prove the position: none may go.

@@ -42,15 +42,19 @@ NewView = Callable[[TopicTable], View]
 DDL = "id bigint, status string, amount double, email string, total double, tax double"
 RULES = (
     RuleEntry(not_null=("id",)),
-    RuleEntry(accepted_values=AcceptedValues("status", ("new", "paid"))),
-    RuleEntry(range=Range("amount", 0, 10_000)),
-    RuleEntry(pattern=Pattern("email", "^[^@]+@[^@]+$")),
+    RuleEntry(accepted_values=AcceptedValues(column="status", values=("new", "paid"))),
+    RuleEntry(range=Range(column="amount", min=0, max=10_000)),
+    RuleEntry(pattern=Pattern(column="email", regex="^[^@]+@[^@]+$")),
     RuleEntry(expression="total >= tax AND _kafka.offset >= 0", name="total_covers_tax"),
     RuleEntry(unique=("id",)),
 )
 
 # No row breaks one that Spark asks: what breaks the others is never written.
-SET_APART = (*RULES[:4], RuleEntry(row_count=RowCount(1)), RuleEntry(expression="_kafka.offset >= 0", name="placed"))
+SET_APART = (
+    *RULES[:4],
+    RuleEntry(row_count=RowCount(min=1)),
+    RuleEntry(expression="_kafka.offset >= 0", name="placed"),
+)
 GOOD: dict[str, Any] = {"status": "new", "amount": 5.5, "email": "a@b", "total": 2.0, "tax": 1.0}
 BAD: list[dict[str, Any]] = [
     {"id": None},
@@ -181,9 +185,9 @@ def test_rules_of_rows_mean_the_same_however_rows_are_written(
 ) -> None:
     topic = new_topic()
     rules = (
-        RuleEntry(pattern=Pattern("s", "^.b$")),
-        RuleEntry(range=Range("n", 0.5), on_failure="warn"),
-        RuleEntry(range=Range("d", max="2026-01-02")),
+        RuleEntry(pattern=Pattern(column="s", regex="^.b$")),
+        RuleEntry(range=Range(column="n", min=0.5), on_failure="warn"),
+        RuleEntry(range=Range(column="d", max="2026-01-02")),
     )
     # To Java, a line end may follow what $ ends, and \r is none of the characters of a dot.
     for s, n, d in (("ab", 1, None), ("ab\n", 0, "2026-01-03"), ("\rb", 0, "2026-01-02"), (None, None, "2026-01-03")):
@@ -209,7 +213,7 @@ def test_rules_of_rows_mean_the_same_however_rows_are_written(
         assert json.loads(summary_of(head)[REFUSED]) == {"pattern_s": 1, "range_d": 2}
 
 
-AMOUNT = RuleEntry(range=Range("amount", 0))
+AMOUNT = RuleEntry(range=Range(column="amount", min=0))
 CHECK = RuleEntry(check="kafka_lake_tests.decode.checks:amounts")
 
 
@@ -226,7 +230,7 @@ def test_failed_rule_publishes_nothing(new_topic: NewTopic, connections: NewConn
     amounts(topic, [-1.0] * 3 + [5.0] * 57, first=2)
     see = view(topic.spec(ddl))
     before = see.fingerprint()
-    failing = topic.spec(ddl, rules=(RuleEntry(range=Range("amount", 0), on_failure="fail"),))
+    failing = topic.spec(ddl, rules=(RuleEntry(range=Range(column="amount", min=0), on_failure="fail"),))
     with pytest.raises(GateFailedError) as refused:
         ingest(failing, connections(), "fails")
     assert (
@@ -237,7 +241,7 @@ def test_failed_rule_publishes_nothing(new_topic: NewTopic, connections: NewConn
     assert see.fingerprint() == before
     for rules, says in (
         ((RuleEntry(row_count=RowCount(max=59)),), "the commit has 60 rows, and the number of rows is at most 59"),
-        ((RuleEntry(range=Range("amount", 0), fail_above=2),), "3 of 60 rows break it"),
+        ((RuleEntry(range=Range(column="amount", min=0), fail_above=2),), "3 of 60 rows break it"),
         (
             (CHECK,),
             "of 60 rows, 1 of 1 checks fail: amount is not negative: 3 rows, -1.0",
@@ -258,7 +262,9 @@ def test_failed_rule_publishes_nothing(new_topic: NewTopic, connections: NewConn
         ingest(kept, connections(), "eleven")
     assert see.fingerprint() == before
     report = ingest(
-        topic.spec(ddl, rules=(RuleEntry(range=Range("amount", 0), on_failure="warn"),)), connections(), "warns"
+        topic.spec(ddl, rules=(RuleEntry(range=Range(column="amount", min=0), on_failure="warn"),)),
+        connections(),
+        "warns",
     )
     (finding,) = [each for each in report.findings() if each.is_rule]
     assert (finding.passed, finding.warns, finding.facts["failed"]) == (False, True, 11)
@@ -369,7 +375,7 @@ def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
     assert (finding.warns, finding.facts["not_in_table"], finding.facts["failed"]) == (True, "later", 4)
     finding = next(f for f in report.findings() if f.check == "rule_or_later")
     assert (finding.facts["passed"], finding.facts["null"], finding.facts["not_in_table"]) == (2, 0, "later")
-    relaxed = TopicTable(**{**vars(spec), "rules": (RuleEntry(range=Range("amount", -2)), *spec.rules[1:])})
+    relaxed = TopicTable(**{**vars(spec), "rules": (RuleEntry(range=Range(column="amount", min=-2)), *spec.rules[1:])})
     done = replay_dead_letters(relaxed, connections(), "again")
     assert (done.moved, done.remaining) == (1, 2)
     see.assert_exactly_once(topic.ledger)
@@ -401,8 +407,8 @@ def test_rules_that_look_at_other_tables_and_at_earlier_commits(
 ) -> None:
     stores, topic = new_topic(), new_topic()
     of_stores = stores.spec("id int, name string")
-    key = ForeignKey(("store",), ".".join(of_stores.identifier), ("id",))
-    by_day = RuleEntry(volume=Volume("day", 14))
+    key = ForeignKey(columns=("store",), table=".".join(of_stores.identifier), to=("id",))
+    by_day = RuleEntry(volume=Volume(per="day", days=14))
     rules = (RuleEntry(foreign_key=key), RuleEntry(unique=("event",), within="table"), by_day)
     spec = topic.spec("event bigint, store bigint", rules=rules, rules_fail_above=None)
     topic.send({"event": 1, "store": 7})

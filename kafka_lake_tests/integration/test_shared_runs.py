@@ -84,7 +84,7 @@ def test_refused_topic_fails_alone_and_is_retried_alone(
     new_topic: NewTopic, deployment: Callable[..., Deployment], view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = [new_topic(2, called=f"{name}-{new_topic(1).name}") for name in ("a", "b", "c")]
-    rule = RuleEntry(range=Range("id", 0, 100), name="small", on_failure="fail")
+    rule = RuleEntry(range=Range(column="id", min=0, max=100), name="small", on_failure="fail")
     good, bad, last = (each.spec(rules=(rule,)) for each in topics)
     for each in topics:
         each.send_ids(range(4), 2)

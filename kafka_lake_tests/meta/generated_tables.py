@@ -11,9 +11,6 @@ from pydantic_core import PydanticUndefined
 from kafka_lake.common.environment import VARIABLES, Variable
 from kafka_lake.common.markdown import table
 from kafka_lake.config.formats import FORMATS, KEYS
-from kafka_lake.config.maintenance import MaintenanceSettings
-from kafka_lake.config.rules import RuleKind, RuleSettings
-from kafka_lake.config.settings import Settings
 from kafka_lake.config.table import (
     Evolution,
     KeepDeadLetters,
@@ -25,11 +22,14 @@ from kafka_lake.config.table import (
 )
 from kafka_lake.config.topic import ContinuousRuns, MatchingTopics, Read, Topic
 from kafka_lake.config.write import MODES
-from kafka_lake.orchestration.components.derived_table import DerivedSettings
+from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.orchestration.components.kafka_cluster import KafkaCluster
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
 from kafka_lake.orchestration.derived_assets import DeriveConfig
 from kafka_lake.orchestration.materialize import IngestConfig
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.rule import RuleEntry, RuleKind
+from kafka_lake.spec.settings import Settings
 
 _WORDS: dict[object, str] = {
     str: "text",
@@ -62,11 +62,11 @@ def of_others() -> Mapping[str, str]:
     """Return the tables of docs/configuration.md as Markdown, by the name that their place in the page has."""
     return {
         "continuous": _settings(ContinuousRuns),
-        "maintenance": _settings(MaintenanceSettings),
+        "maintenance": _settings(Maintenance),
         "topics": _settings(KafkaTopics),
-        "derived": _settings(DerivedSettings),
+        "derived": _settings(DerivedTable),
         "derived-run": _settings(DeriveConfig),
-        "rule": _settings(RuleSettings),
+        "rule": _settings(RuleEntry),
         "cluster": _settings(KafkaCluster),
         "run": _settings(IngestConfig),
         "environment": table(

@@ -14,11 +14,11 @@ from jinja2 import StrictUndefined, Template
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
 from kafka_lake.common.files import write_atomic
-from kafka_lake.config.maintenance import MaintenanceSettings
-from kafka_lake.config.settings import Settings, is_template, message, refuse
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.orchestration.resources.kafka import KafkaResource
 from kafka_lake.routing.by_value import PREFIX
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.settings import Settings, is_template, message, refuse
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class ClusterDocument(FromDocument):
     """A cluster's document, as its topics use it."""
 
     name: Any = None
-    maintenance: MaintenanceSettings | None = Field(
+    maintenance: Maintenance | None = Field(
         default=None,
         description="Defaults for `maintenance:` of the cluster's topics. A topic's own settings override them, one "
         "by one.",
@@ -246,7 +246,7 @@ class ClusterDocument(FromDocument):
         raise NotImplementedError
 
 
-def cluster_maintenance(context: Any, cluster: str | None) -> MaintenanceSettings | None:
+def cluster_maintenance(context: Any, cluster: str | None) -> Maintenance | None:
     """Return what the document of a cluster says of the maintenance of its topics' tables; None if nothing.
 
     Args:
@@ -272,5 +272,5 @@ class _SameTree:
 
 # Looking through all documents for each of them would take as long as there are pairs of them.
 @lru_cache(maxsize=1)
-def _defaults_of(same: _SameTree) -> dict[str | None, MaintenanceSettings | None]:
+def _defaults_of(same: _SameTree) -> dict[str | None, Maintenance | None]:
     return {each.name: each.maintenance for each in same.tree.get_all_components(ClusterDocument)}

@@ -4,17 +4,13 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Annotated, Any
 
 import dagster as dg
-from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, create_model
 from sqlglot import exp
 
 from kafka_lake.common.sql_text import unsafe_condition, unsafe_query
-from kafka_lake.config.maintenance import MaintenanceSettings
-from kafka_lake.config.rules import RuleSettings, derived_rule_problems
-from kafka_lake.config.settings import OptionalText, Properties, Settings, Text, TextList, TextMap, TextOrList
-from kafka_lake.derived.derived_table import NEWS, Identifier, OnChange, Write
+from kafka_lake.config.rules import derived_rule_problems
+from kafka_lake.derived.derived_table import NEWS, Identifier
 from kafka_lake.derived.derived_table import DerivedTable as DerivedSpec
 from kafka_lake.derived.query import parsed, parsed_key, result_columns, tables_read
 from kafka_lake.errors import ConfigurationError
@@ -24,83 +20,9 @@ from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
 from kafka_lake.orchestration.derived_assets import build_derived_asset
 from kafka_lake.orchestration.keys import key_of, op_name, plain_name
+from kafka_lake.orchestration.metadata import document_metadata
 from kafka_lake.routing.by_value import may_name
-from kafka_lake.spec.topic_table import TABLE_NAME, TopicTable, pydantic_fields
-
-
-def _as_mapping(value: object) -> object:
-    if isinstance(value, str):
-        value = [value]
-    return {each: each for each in value} if isinstance(value, list | tuple) else value
-
-
-_IN_JSON = {
-    "anyOf": [
-        {"type": "object", "additionalProperties": {"type": "string"}},
-        {"type": "array", "items": {"type": "string"}},
-        {"type": "string"},
-    ]
-}
-Key = Annotated[dict[str, str], BeforeValidator(_as_mapping), WithJsonSchema(_IN_JSON)]
-"""Columns, one or a list, or a mapping of columns to expressions."""
-
-_Name = Annotated[Text, StringConstraints(pattern=TABLE_NAME)]
-# What YAML has for each setting: text is taken as it is written, and templates work.
-_KINDS = {
-    "table": _Name,
-    "namespace": _Name,
-    "sources": TextOrList,
-    "join": TextOrList,
-    "sql": OptionalText,
-    "transform": OptionalText,
-    "write": Write,
-    "key": Key,
-    "order_by": TextOrList,
-    "on_change": OnChange,
-    "every": Text,
-    "verify": int,
-    "partitions": OptionalText,
-    "partition_by": TextOrList,
-    "sort_by": TextOrList,
-    "table_properties": Properties,
-    "maintenance": MaintenanceSettings | None,
-    "rules": list[RuleSettings],
-}
-
-
-def _settings() -> dict[str, Any]:
-    """Return the fields of `DerivedSpec` as those of a component: same names, rules, defaults and documentation."""
-    found: dict[str, Any] = {}
-    for name, declared in pydantic_fields(DerivedSpec).items():
-        own: Any = declared
-        if alias := declared.serialization_alias:
-            own = Field(alias=alias, min_length=1, description=declared.description, examples=declared.examples)
-        if name == "maintenance":
-            own = Field(default=None, description=declared.description, examples=declared.examples)
-        found[name] = (_KINDS[name], own)
-    return found
-
-
-_DerivedFields: Any = create_model("DerivedFields", __base__=Settings, **_settings())
-
-
-class DerivedSettings(_DerivedFields):  # type: ignore[misc]
-    """What can be said of a derived table."""
-
-    owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
-    group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
-    description: OptionalText = Field(default=None, description="What the rows are.")
-    tags: TextMap = Field(default_factory=dict, description="Tags of the table's asset in Dagster.")
-
-    def derived_table(self) -> DerivedSpec:
-        """Return the settings as a run takes them."""
-        given = {name: getattr(self, name) for name in pydantic_fields(DerivedSpec) if name != "maintenance"}
-        given["rules"] = tuple(rule.entry() for rule in self.rules)
-        return DerivedSpec(**given, **({"maintenance": self.maintenance.policy()} if self.maintenance else {}))
-
-    def presentation(self) -> Presentation:
-        """Return how Dagster shows the table's asset."""
-        return Presentation(self.group or plain_name(self.namespace), self.owners, self.description, self.tags)
+from kafka_lake.spec.topic_table import TopicTable
 
 
 @dataclass(frozen=True)
@@ -169,7 +91,7 @@ def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
             f"write: {spec.write} takes one table under from:, and here are {len(spec.sources)}. Put tables that are "
             "looked up under join:, or use write: replace."
         )
-    if spec.maintenance.keep_rows:
+    if spec.maintenance.row_retention:
         yield "maintenance: row_retention: isn't for derived tables yet. Leave it out."
 
 
@@ -277,12 +199,26 @@ def cycle_of(start: Identifier, edges: Mapping[Identifier, Sequence[Identifier]]
 log = logging.getLogger(__name__)
 
 
-class DerivedTable(FromDocument, DerivedSettings):
+class DerivedTable(FromDocument, DerivedSpec):
     """A table that a query makes of other tables, kept up to date exactly once.
 
     ``table``, ``from``, ``write`` and a query are needed. A query that doesn't go with ``write``, or an upstream table
     that doesn't, is refused when definitions load.
     """
+
+    def derived_table(self) -> DerivedSpec:
+        """Return the settings as a run takes them."""
+        return DerivedSpec(**{name: getattr(self, name) for name in self.model_fields_set})
+
+    def presentation(self) -> Presentation:
+        """Return how Dagster shows the table's asset."""
+        return Presentation(
+            self.group or plain_name(self.namespace),
+            self.owners,
+            description=self.description,
+            tags=self.tags,
+            metadata={"settings": document_metadata(self)},
+        )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the table's asset and checks, and its schedule if it has one.

@@ -6,7 +6,6 @@ import dagster as dg
 from pydantic import Field, field_validator
 
 from kafka_lake.common.text import seconds_of
-from kafka_lake.config.settings import Duration, OptionalText, Properties
 from kafka_lake.orchestration.components.base import ClusterDocument, Place, check_names, check_topics, shared
 from kafka_lake.orchestration.components.derived_table import DerivedTable
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic, check_shared_tables
@@ -19,6 +18,7 @@ from kafka_lake.orchestration.resources.spark import SparkResource
 from kafka_lake.orchestration.sensors.derived import build_derived_sensor
 from kafka_lake.orchestration.sensors.maintenance import build_maintenance_sensor
 from kafka_lake.orchestration.sensors.topics import build_sensor
+from kafka_lake.spec.settings import Duration, OptionalText, Properties
 from kafka_lake.spec.topic_table import CLUSTER_NAME
 
 

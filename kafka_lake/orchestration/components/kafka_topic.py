@@ -9,8 +9,6 @@ from typing import Any
 import dagster as dg
 
 from kafka_lake.catalog.layout import parse_partition_field
-from kafka_lake.config.maintenance import MaintenanceSettings
-from kafka_lake.config.settings import Problem
 from kafka_lake.config.table import TableSettings, table_name
 from kafka_lake.config.topic import Topic
 from kafka_lake.errors import ConfigurationError
@@ -25,8 +23,11 @@ from kafka_lake.orchestration.components.base import (
     state_of_document,
 )
 from kafka_lake.orchestration.keys import plain_name
+from kafka_lake.orchestration.metadata import document_metadata
 from kafka_lake.routing.by_value import knowing, may_meet, may_name
 from kafka_lake.schema.names import column_name
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.settings import Problem
 from kafka_lake.spec.topic_table import TopicTable, full_topic
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class KafkaTopic(FromDocument, Topic):
         return cached_topics(state, self.shown) if state.exists() else None
 
     def topic_table(
-        self, folder: Path | None = None, defaults: MaintenanceSettings | None = None, topics: Sequence[str] = ()
+        self, folder: Path | None = None, defaults: Maintenance | None = None, topics: Sequence[str] = ()
     ) -> TopicTable:
         """Return the settings as the pipeline takes them, with the tables that values have got.
 
@@ -191,7 +192,13 @@ class KafkaTopic(FromDocument, Topic):
     def presentation(self, spec: TopicTable) -> Presentation:
         """Return how Dagster shows a table."""
         shown = self.settings_of(spec.identifier) or TableSettings()
-        return Presentation(shown.group or plain_name(spec.namespace), shown.owners, shown.description, shown.tags)
+        return Presentation(
+            shown.group or plain_name(spec.namespace),
+            shown.owners,
+            description=shown.description,
+            tags=shown.tags,
+            metadata={"settings": document_metadata(self)},
+        )
 
 
 def _tags_problem(tags: Mapping[str, str]) -> str:

@@ -12,7 +12,6 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs
 from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
 from pydantic import Field, PrivateAttr, ValidationError
 
-from kafka_lake.config.settings import Problem, ShortFor, Text, located, message
 from kafka_lake.config.table import NAMESPACE
 from kafka_lake.config.topic import MatchingTopics
 from kafka_lake.config.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled, sentence
@@ -20,6 +19,7 @@ from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.cluster import KafkaCluster as Brokers
 from kafka_lake.orchestration.components.base import ClusterDocument, FromDocument, Place, cache_topics, cached_topics
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.spec.settings import Problem, ShortFor, Text, located, message
 from kafka_lake.spec.topic_table import CLUSTER_NAME
 
 

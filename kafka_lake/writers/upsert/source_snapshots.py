@@ -16,10 +16,11 @@ from pyspark.sql import functions as F
 
 from kafka_lake.catalog.positions import LOSSES, POSITION, RESET, TableState, ancestors, summary_of
 from kafka_lake.common.offsets import Position
+from kafka_lake.common.text import is_over, limit_of
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.formats.rows import CHANGE
 from kafka_lake.runtime.context import Context
-from kafka_lake.spec.topic_table import TopicTable, is_over, limit_of
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.upsert.change_events import BEGINS, ENDS, deletes_by_source
 from kafka_lake.writers.upsert.keys import SNAPSHOT_MARKER, Keys, quoted
 from kafka_lake.writers.upsert.truncates import (

@@ -126,7 +126,7 @@ def test_old_rows_in_files_of_their_own_go_without_spark(catalog):
     """By statistics alone, in one commit with the position; whether they would go is told before."""
     times = pa.array([datetime(2020, 1, 1), datetime(2020, 1, 2)], pa.timestamp("us"))
     old = ROWS.append_column("at", times)
-    spec = replace(SPEC, maintenance=Maintenance(keep_rows="90d", by="at", compact_every=None))
+    spec = replace(SPEC, maintenance=Maintenance(row_retention={"older_than": "90d", "by": "at"}, compact_every=None))
     table = ensure_table(catalog, SPEC.identifier, schema_of(old.schema))
     table.append(old)
     table.append(ROWS.append_column("at", pa.array([datetime.now(UTC).replace(tzinfo=None)] * 2, pa.timestamp("us"))))
@@ -154,13 +154,13 @@ def test_old_rows_in_files_of_their_own_go_without_spark(catalog):
     with table.transaction() as change:
         change.remove_properties(LAYOUT)
     assert preview(spec, Tables(catalog, no_spark))[0].rows is None
-    told_so = replace(spec, maintenance=replace(spec.maintenance, enabled=True))
+    told_so = replace(spec, maintenance=spec.maintenance.model_copy(update={"enabled": True}))
     assert preview(told_so, Tables(catalog, no_spark))[0].rows == ExpiredRows(2, 1, 0)
 
 
 def test_an_expiry_that_would_take_other_rows_too_is_not_published(catalog, monkeypatch):
     times = pa.array([datetime(2020, 1, 1), datetime(2020, 1, 2)], pa.timestamp("us"))
-    spec = replace(SPEC, maintenance=Maintenance(keep_rows="90d", by="at", compact_every=None))
+    spec = replace(SPEC, maintenance=Maintenance(row_retention={"older_than": "90d", "by": "at"}, compact_every=None))
     table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.append_column("at", times).schema))
     position = Position(TopicIdentity("c", "id", "pizzas"), {0: 4})
     table.append(ROWS.append_column("at", times))

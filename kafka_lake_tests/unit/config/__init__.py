@@ -4,8 +4,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from kafka_lake.config.settings import located, message
 from kafka_lake.config.topic import Topic
+from kafka_lake.spec.settings import located, message
 from kafka_lake.spec.topic_table import TopicTable
 
 

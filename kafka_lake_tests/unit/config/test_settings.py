@@ -10,13 +10,13 @@ import jsonschema
 import pytest
 import yaml
 
-from kafka_lake.config.maintenance import MaintenanceSettings
-from kafka_lake.config.rules import RuleSettings
-from kafka_lake.config.settings import Settings, groups_in, has_templates
 from kafka_lake.config.table import OneTable, TablesBy, TableSettings, Where
 from kafka_lake.config.topic import ContinuousRuns, Topic
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+from kafka_lake.spec.maintenance import Maintenance
+from kafka_lake.spec.rule import RuleEntry
+from kafka_lake.spec.settings import Settings, groups_in, has_templates
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.config import refusal, spec
 from kafka_lake_tests.unit.orchestration.test_component import load
@@ -26,7 +26,7 @@ TOP = [
     "topic", "topics", "cluster", "format", "key", "table", "tables", "tables_by", "unmatched",
     "starting_offsets", "read",
 ]  # fmt: skip
-OWN_PAGES = {ContinuousRuns, MaintenanceSettings, RuleSettings, TablesBy, Where}
+OWN_PAGES = {ContinuousRuns, Maintenance, RuleEntry, TablesBy, Where}
 """Groups that count as one setting each: they have pages of their own, or are shared with other documents."""
 OF_DAGSTER = {"owners", "group", "tags", "description"}
 
@@ -57,7 +57,7 @@ def test_each_setting_is_documented() -> None:
     while groups:
         group = groups.pop()
         seen.add(group)
-        of_rules = RuleSettings in seen and group is RuleSettings
+        of_rules = RuleEntry in seen and group is RuleEntry
         fields = () if of_rules else group.model_fields.values()
         groups += [each for field in fields for each in groups_in(field.annotation) if each not in seen]
     # What chooses a group has no words of its own.

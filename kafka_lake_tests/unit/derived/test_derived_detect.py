@@ -344,7 +344,7 @@ def test_a_changed_query_goes_forward_or_is_computed_again(on_change: Any, expec
     upstream = Upstream()
     table = derived(SPEC, read_of(upstream.table()), query="other")
     upstream.append(0, 0)
-    found = planned(replace(SPEC, on_change=on_change), table, upstream)
+    found = planned(SPEC.model_copy(update={"on_change": on_change}), table, upstream)
     assert found is not None
     assert found.full.startswith(expected)
     assert bool(found.full) is bool(expected)
@@ -363,7 +363,7 @@ def test_days_of_another_time_zone_are_other_keys() -> None:
         ("rebuild", "Spark's session time zone has changed from UTC to Asia/Tokyo"),
         ("forward", ""),
     ):
-        found = planned(replace(SPEC, on_change=on_change), table, upstream, "Asia/Tokyo")
+        found = planned(SPEC.model_copy(update={"on_change": on_change}), table, upstream, "Asia/Tokyo")
         assert found is not None
         assert (found.full, found.record.zone) == (why, "Asia/Tokyo")
     untold = derived(SPEC, read_of(Upstream().table()))
@@ -387,7 +387,7 @@ def test_what_nobody_can_tell_fails_or_is_computed_again() -> None:
         TableError, match=r"lake\.t can't be brought up to date.*deleted by snapshot 3.*rebuild lake\.t"
     ):
         planned(SPEC, table, upstream)
-    for spec in (replace(SPEC, on_change="rebuild"), replace(SPEC, write="replace")):
+    for spec in (SPEC.model_copy(update={"on_change": "rebuild"}), SPEC.model_copy(update={"write": "replace"})):
         found = planned(spec, derived(spec, read_of(Upstream().table())), upstream)
         assert found is not None
 
@@ -411,7 +411,10 @@ def test_a_table_of_somebody_else_is_left_alone() -> None:
 def test_a_keyed_table_is_not_read_by_offsets() -> None:
     with pytest.raises(ConfigurationError, match=r"lake\.orders isn't one of them.*write: replace"):
         planned(SPEC, None, Upstream(), **{"kafka-lake.keyed": "{}"})
-    assert planned(replace(SPEC, write="replace"), None, Upstream(), **{"kafka-lake.keyed": "{}"}) is not None
+    assert (
+        planned(SPEC.model_copy(update={"write": "replace"}), None, Upstream(), **{"kafka-lake.keyed": "{}"})
+        is not None
+    )
 
 
 @given(st.text(max_size=5), st.dictionaries(st.integers(0, 99), st.integers(0, 2**40), max_size=3), st.integers(0, 9))

@@ -1,6 +1,5 @@
 """A run of a derived table maintains it where that is due, and asks Spark for nothing else. Real tables, no Spark."""
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +28,7 @@ SPEC = DerivedTable(
 
 @pytest.mark.parametrize(
     ("commits", "policy", "asked"),
-    [(1, POLICY, 0), (2, POLICY, 1), (2, replace(POLICY, enabled=False), 0), (2, Maintenance(), 0)],
+    [(1, POLICY, 0), (2, POLICY, 1), (2, POLICY.model_copy(update={"enabled": False}), 0), (2, Maintenance(), 0)],
 )
 def test_a_derived_table_is_maintained_where_it_is_due(
     catalog: Any, commits: int, policy: Maintenance, asked: int
@@ -44,7 +43,7 @@ def test_a_derived_table_is_maintained_where_it_is_due(
         calls.append(1)
         raise RuntimeError("no Spark here")
 
-    spec = replace(SPEC, maintenance=policy)
+    spec = SPEC.model_copy(update={"maintenance": policy})
     cleaned(spec, Engine(catalog, spark, "run-1", Observer(warn=said.append)), committed=True)
     assert len(calls) == asked
     told = "Table pizza.made is up to date, but its maintenance failed: no Spark here"

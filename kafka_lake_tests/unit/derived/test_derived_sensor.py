@@ -70,7 +70,7 @@ def test_a_table_is_asked_for_when_its_upstream_table_has_news_and_only_then(ins
     upstream.append(1, 0)
     ticks.catalog.tables["orders"] = upstream_table(upstream)
     assert ticks.tick()[0] == ["lake/t"]
-    assert ticks.tick([replace(SPEC, every="0 * * * *")], 9999)[0] == [], "it has a schedule"
+    assert ticks.tick([SPEC.model_copy(update={"every": "0 * * * *"})], 9999)[0] == [], "it has a schedule"
 
 
 def test_a_table_whose_runs_publish_nothing_waits_longer_each_time(instance: dg.DagsterInstance) -> None:
@@ -98,7 +98,7 @@ def test_a_run_in_flight_is_waited_for(instance: dg.DagsterInstance) -> None:
 
 
 def test_a_table_with_a_duration_is_asked_for_at_most_once_in_that_time(instance: dg.DagsterInstance) -> None:
-    upstream, spec = Upstream(), replace(SPEC, every="2m")
+    upstream, spec = Upstream(), SPEC.model_copy(update={"every": "2m"})
     upstream.append(0, 0)
     ticks = Ticks(Catalog(orders=upstream_table(upstream)), instance)
     assert ticks.tick([spec])[0] == ["lake/t"], "a table that isn't there yet needn't wait"
@@ -116,8 +116,8 @@ def test_one_table_that_can_not_be_planned_keeps_no_other_from_its_run(instance:
     upstream.append(0, 0)
     ticks = Ticks(Catalog(orders=upstream_table(upstream)), instance)
     ticks.catalog.tables["other"] = derived(SPEC, read_of(Upstream().table()), query="changed")
-    assert ticks.tick([replace(SPEC, table="other"), SPEC])[0] == ["lake/t"]
-    assert "other: the query" in ticks.tick([replace(SPEC, table="other")])[1]
+    assert ticks.tick([SPEC.model_copy(update={"table": "other"}), SPEC])[0] == ["lake/t"]
+    assert "other: the query" in ticks.tick([SPEC.model_copy(update={"table": "other"})])[1]
 
 
 def test_cursor_that_is_something_else_counts_as_none() -> None:

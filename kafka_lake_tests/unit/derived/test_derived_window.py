@@ -18,7 +18,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def table(partitions: str) -> DerivedTable:
-    return DerivedTable("t", sources=("orders",), write="append", sql="SELECT * FROM orders", partitions=partitions)
+    return DerivedTable(
+        table="t", sources=("orders",), write="append", sql="SELECT * FROM orders", partitions=partitions
+    )
 
 
 @given(

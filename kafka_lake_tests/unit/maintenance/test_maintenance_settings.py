@@ -16,7 +16,6 @@ import kafka_lake.cli.project
 import kafka_lake.maintenance.maintain
 from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.cli.main import app
-from kafka_lake.config.maintenance import MaintenanceSettings
 from kafka_lake.config.topic import Topic
 from kafka_lake.maintenance.maintain import Due, Preview
 from kafka_lake.maintenance.old_rows import ExpiredRows
@@ -55,9 +54,9 @@ def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> No
         }
     )
     assert found == {
-        "eu/plain": Maintenance(expire_after="30d", keep_rows="90d", compact_every=7),
+        "eu/plain": Maintenance(expire_after="30d", row_retention={"older_than": "90d"}, compact_every=7),
         # What is written counts, be it the default or null.
-        "eu/own": Maintenance(expire_after="5d", keep_rows=None, compact_every=7),
+        "eu/own": Maintenance(expire_after="5d", row_retention=None, compact_every=7),
         "us/never": Maintenance(compact_every=None),
         "us/quiet": Maintenance(enabled=False),
     }
@@ -131,7 +130,7 @@ def test_what_goes_well_together_is_not_refused() -> None:
 
 
 def test_settings_over_none_are_the_settings() -> None:
-    assert MaintenanceSettings().policy() == Maintenance() == MaintenanceSettings().policy(MaintenanceSettings())
+    assert Maintenance().over(None) == Maintenance() == Maintenance().over(Maintenance())
 
 
 def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,14 +136,16 @@ def test_a_column_that_tells_no_time_is_refused_with_those_that_do() -> None:
 
 
 def test_rows_are_looked_for_in_time_and_not_all_the_time() -> None:
-    policy, now = Maintenance(keep_rows="90d"), 1000 * DAY
+    ninety_days, now = Maintenance(row_retention={"older_than": "90d"}), 1000 * DAY
     assert why_expire(table_of(OURS), Maintenance(), now, "at") == ""
-    assert why_expire(table_of(), policy, now, "at") == ""
-    assert why_expire(table_of(OURS), policy, now, "at") == "rows older than 90d"
+    assert why_expire(table_of(), ninety_days, now, "at") == ""
+    assert why_expire(table_of(OURS), ninety_days, now, "at") == "rows older than 90d"
 
     def after(milliseconds: int, keep: str = "90d", by: str = "at") -> str:
-        last = Expired(limit_ms(policy, now) or 0, "at").to_json()
-        return why_expire(table_of(OURS, **{EXPIRED: last}), replace(policy, keep_rows=keep), now + milliseconds, by)
+        last = Expired(limit_ms(ninety_days, now) or 0, "at").to_json()
+        return why_expire(
+            table_of(OURS, **{EXPIRED: last}), Maintenance(row_retention={"older_than": keep}), now + milliseconds, by
+        )
 
     assert after(DAY - 1) == ""
     assert after(DAY) == "rows older than 90d"
@@ -152,12 +154,12 @@ def test_rows_are_looked_for_in_time_and_not_all_the_time() -> None:
     assert after(0, by="created") == "rows older than 90d"
     assert after(9 * DAY, keep="100d") == ""
     # What is kept for an hour isn't kept for a day.
-    hour = replace(policy, keep_rows="1h")
+    hour = Maintenance(row_retention={"older_than": "1h"})
     last = Expired(limit_ms(hour, now) or 0, "at").to_json()
     table = table_of(OURS, **{EXPIRED: last})
     assert why_expire(table, hour, now + 359_000, "at") == ""
     assert why_expire(table, hour, now + 360_000, "at") == "rows older than 1h"
-    assert limit_ms(Maintenance(keep_rows="99999999d"), now) == -62_135_596_800_000
+    assert limit_ms(Maintenance(row_retention={"older_than": "99999999d"}), now) == -62_135_596_800_000
 
 
 def test_which_column_tells_the_age_of_a_row() -> None:
@@ -165,11 +167,11 @@ def test_which_column_tells_the_age_of_a_row() -> None:
         found = old_rows(spec, identifier, 1000 * DAY)
         return found and found.by
 
-    spec = TopicTable("orders", maintenance=Maintenance(keep_rows="90d"))
+    spec = TopicTable("orders", maintenance=Maintenance(row_retention={"older_than": "90d"}))
     assert by(spec, spec.identifier) == "_kafka.timestamp"
     assert by(spec, spec.dead_letter_table) == "timestamp"
     assert by(replace(spec, metadata_column="meta"), spec.identifier) == "meta.timestamp"
-    own = replace(spec, maintenance=Maintenance(keep_rows="90d", by="created"))
+    own = replace(spec, maintenance=Maintenance(row_retention={"older_than": "90d", "by": "created"}))
     assert by(own, spec.identifier) == "created"
     assert by(own, spec.dead_letter_table) == "timestamp"
     assert by(replace(spec, maintenance=Maintenance()), spec.identifier) is None

@@ -27,9 +27,7 @@ from kafka_lake.errors import AuthenticationError, ConfigurationError, KafkaErro
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.orchestration import jobs as replay_job
 from kafka_lake.orchestration import partitions as register_partitions
-from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.keys import TOPIC_TAG
-from kafka_lake.orchestration.metadata import settings_of
 from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
 from kafka_lake.orchestration.sensors.requests import Pace, Sharing
 from kafka_lake.orchestration.sensors.topics import evaluate
@@ -161,13 +159,6 @@ def test_a_topic_of_a_cluster_where_the_only_one_has_no_name_is_refused() -> Non
     told = refusal({"cluster": "KafkaCluster", "orders_eu": TWO["orders_eu"]})
     assert "names Kafka cluster eu, and no document" in told
     assert "cluster/defs.yaml, has no name" in told
-
-
-def test_the_cluster_survives_the_assets_metadata() -> None:
-    (_, table, *_) = build_topic_assets(EU, Presentation("g"))
-    assert isinstance(table, dg.AssetsDefinition)
-    (metadata,) = table.metadata_by_key.values()
-    assert settings_of(dict(metadata)) == EU
 
 
 VARIABLES = {

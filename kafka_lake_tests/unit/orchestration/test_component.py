@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.config.formats import FORMATS
 from kafka_lake.formats.ddl import check_ddl
-from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic, partitions_without_key
 from kafka_lake.orchestration.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
 from kafka_lake.orchestration.materialize import IngestConfig, Mode
-from kafka_lake.orchestration.metadata import SETTINGS, settings_of
+from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.orchestration.resources.catalog import CatalogResource
 from kafka_lake.orchestration.resources.connections import kept_session
 from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
@@ -225,7 +224,7 @@ def test_all_attributes():
     node = resolved(defs).get(dg.AssetKey(["shop", "orders"]))
     assert (node.group_name, node.description) == ("sales", "Every order.")
     assert set(node.owners) == {"team:shop"}
-    assert settings_of(dict(node.metadata)) == spec
+    assert node.metadata[SPEC] == spec
 
 
 def test_each_asset_of_a_topic_has_its_tags_beside_those_that_runs_need():
@@ -302,20 +301,6 @@ def test_a_schema_file_is_found_beside_the_document(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        TopicTable("t", "n", "o"),
-        TopicTable("t", "n", "o", None, "a int", ("a",), ("a desc",), {"x": "y"}, None, "latest", 5, None, "m:f"),
-        TopicTable("t", "n", "o", format="avro", key_format="string", renames={"a": "b"}, evolution="freeze"),
-    ],
-)
-def test_settings_survive_the_assets_metadata(spec):
-    _, table, *_ = build_topic_assets(spec, Presentation("g"))
-    (metadata,) = table.metadata_by_key.values()
-    assert settings_of(dict(metadata)) == spec
-
-
-@pytest.mark.parametrize(
     ("ddl", "names"),
     [
         ("a int", ["a"]),
@@ -375,7 +360,7 @@ def test_text_in_quotes_stays_as_it_is_written(text):
         f'properties: {{"{text}": "{text}"}}, renames: {{"{text}": "{text}"}}}}'
     )
     spec = component.topic_table()
-    assert (component.table.description, component.table.sort_by) == (text, [text])
+    assert (component.table.description, component.table.sort_by) == (text, (text,))
     assert spec.topic == text
     assert (spec.table_properties, spec.renames) == ({text: text}, {text: text})
 
@@ -515,11 +500,7 @@ def test_settings_name_fields_whose_columns_are_called_otherwise() -> None:
     assert declared.topic_table().key == ("shop.id",)
 
 
-def test_page_shows_settings_by_their_names_in_documents():
+def test_assets_page_shows_the_settings_of_its_document():
     _, defs = load("topic: orders\ntable: {columns: id int, write: {mode: upsert, key: [id]}, freshness_limit: 5m}")
     metadata = resolved(defs).get(dg.AssetKey(["lake", "orders"])).metadata
-    shown = {record.data["setting"]: record.data["value"] for record in metadata[SETTINGS].records}
-    assert shown == {
-        "topic": "orders", "name": "orders", "columns": "id int", "write.mode": "upsert", "write.key": '["id"]',
-        "freshness_limit": "5m",
-    }  # fmt: skip
+    assert "write:\n    key:\n    - id\n    mode: upsert\n" in metadata["settings"].md_str

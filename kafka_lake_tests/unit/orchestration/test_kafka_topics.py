@@ -15,7 +15,7 @@ from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.errors import KafkaError
 from kafka_lake.kafka.cluster import KafkaCluster as Brokers
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics, new_topics
-from kafka_lake.orchestration.metadata import SETTINGS, settings_of
+from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.orchestration.test_clusters import Documents, write
 
@@ -47,7 +47,7 @@ class Project:
         with self._sandbox.build_all_defs() as definitions:
             found = [dict(each.metadata) for each in definitions.resolve_all_asset_specs()]
         assert self.asked == asked, "loading asks no broker"
-        return {spec.topic: spec for spec in (settings_of(each) for each in found if SETTINGS in each)}
+        return {spec.topic: spec for each in found if isinstance(spec := each.get(SPEC), TopicTable)}
 
 
 @pytest.fixture

@@ -203,7 +203,7 @@ def test_a_tick_ends_in_time_and_the_next_one_goes_on_behind_it(catalog: LakeCat
 
 def test_who_switches_it_off_is_not_asked(catalog: LakeCatalog, tick: Any) -> None:
     committed(catalog, 5, SPECS[0])
-    off = replace(SPECS[0], maintenance=replace(POLICY, enabled=False))
+    off = replace(SPECS[0], maintenance=POLICY.model_copy(update={"enabled": False}))
     assert tables(tick(specs=[off])) == []
 
 

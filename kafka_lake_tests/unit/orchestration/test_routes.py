@@ -10,7 +10,7 @@ from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.schema_names import schema_name
 from kafka_lake.kafka.registry import SchemaType, WriterSchema
 from kafka_lake.orchestration.components.kafka_topic import check_shared_tables
-from kafka_lake.orchestration.metadata import SETTINGS, settings_of
+from kafka_lake.orchestration.metadata import topics_in
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.unit.orchestration.test_component import load, resolved
 
@@ -87,7 +87,7 @@ def test_each_table_is_an_asset_of_the_topics_run() -> None:
     every = [each.specs if isinstance(each, dg.AssetsDefinition) else [each] for each in defs.assets or ()]
     specs = {each.key.to_user_string(): each for each in chain(*every) if isinstance(each, dg.AssetSpec)}
     assert {*specs} == {"kafka/shop.events", "shop/events", "shop/orders", "web/clicks"}
-    topics = [settings_of(dict(each.metadata)) for each in specs.values() if SETTINGS in each.metadata]
+    topics = topics_in(each.metadata for each in specs.values())
     assert [(each.topic, len(each.tables)) for each in topics] == [("shop.events", 3)]
 
 

@@ -16,9 +16,9 @@ def test_nothing_is_refused_if_a_rule_that_writers_asked_fails(
     failed: int, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [
-        RuleEntry(range=Range("a", 0), on_failure="fail"),
+        RuleEntry(range=Range(column="a", min=0), on_failure="fail"),
         RuleEntry(unique=("b",)),
-        RuleEntry(row_count=RowCount(10)),
+        RuleEntry(row_count=RowCount(min=10)),
     ]
     by_writers, by_spark, counted = rules_of(entries)
     found: Any = ValidationResult((RuleResult(by_spark, 10, 1),), refused=SimpleNamespace())  # type: ignore[arg-type]

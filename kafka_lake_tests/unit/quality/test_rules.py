@@ -14,13 +14,14 @@ from kafka_lake.errors import ConfigurationError, EngineUnavailableError
 from kafka_lake.formats import meaning_of
 from kafka_lake.ingest.report import merged
 from kafka_lake.orchestration.checks import check_result
-from kafka_lake.orchestration.metadata import settings_of
+from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.quality import custom_check as checks
 from kafka_lake.quality.custom_check import Checked, CheckResult, run_check
 from kafka_lake.quality.result import FEW, Refused, RuleResult, commit_result, exceeds, reason_of
-from kafka_lake.quality.volume import LEAST_HISTORY, starts_before, volume_of
+from kafka_lake.quality.volume import starts_before, volume_of
 from kafka_lake.runtime.commit import rule_finding
 from kafka_lake.spec.rule import (
+    LEAST_HISTORY,
     AcceptedValues,
     NullShare,
     OnFailure,
@@ -52,7 +53,7 @@ table:
 
 
 def rule(on_failure: OnFailure | None = None, fail_above: int | str | None = None, **entry: Any) -> Rule:
-    given = entry or {"range": Range("amount", 0)}
+    given = entry or {"range": Range(column="amount", min=0)}
     return rules_of([RuleEntry(**given, on_failure=on_failure, fail_above=fail_above)])[0]
 
 
@@ -78,18 +79,18 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
     blocking = {name: each.blocking for name, each in checks.items() if name.startswith("rule_")}
     assert blocking == {r.check: r.name != "total_covers_tax" for r in spec.named_rules}
     assert checks["rule_range_amount"].description == "Rule: amount is from 0 to 10000."
-    assert settings_of(dict(graph.get(table).metadata)) == spec
+    assert graph.get(table).metadata[SPEC] == spec
 
 
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        ("rules: [{}]", "says nothing. Write exactly one of not_null, accepted_values"),
+        ("rules: [{}]", "has no kind. Write exactly one of not_null, accepted_values"),
         ("rules: [{not_null: [a], unique: [a]}]", "has not_null, unique"),
         ("rules: [{not_null: a}]", "not_null"),
         ("rules: [{not_nul: [a]}]", "not_nul"),
         ("rules: [{foreign_key: {column: a}}]", "foreign_key"),
-        ("rules: [{unique: [a], name: a-b}]", "name: 'a-b' is no name"),
+        ("rules: [{unique: [a], name: a-b}]", "name: 'a-b' can't be a name"),
         ("rules: [{unique: [a]}, {unique: [a]}]", "unique_a is there twice"),
         ("rules: [{expression: a > b}, {expression: a < b}]", "expression_a_b is there twice"),
         ("rules: [{unique: [a], on_failure: drop}]", "on_failure"),
@@ -99,12 +100,12 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{range: {column: a}}]", "range never fails"),
         ("rules: [{range: {column: a, min: 2, max: 1}}]", "min: 2 is above max: 1"),
         ("rules: [{range: {column: a, min: 2, max: '3'}}]", "are not of one type"),
-        ("rules: [{range: {column: a, min: '10', max: '9'}}]", "'10' is no date or time as ISO 8601 has it"),
+        ("rules: [{range: {column: a, min: '10', max: '9'}}]", "'10' is not an ISO 8601 date or time"),
         ("rules: [{range: {column: a, min: '2026-01-01T00:00-05:00', max: '2026-01-01T02:00Z'}}]", "is above max"),
         ("rules: [{accepted_values: {column: a, values: [1.5, .nan]}}]", "values: NaN equals no value"),
         ("rules: [{range: {column: a, min: true}}]", "min"),
-        ("rules: [{range: {column: a, max: .nan}}]", "NaN is no bound"),
-        ("rules: [{range: {column: a, min: .nan, max: 5}}]", "NaN is no bound"),
+        ("rules: [{range: {column: a, max: .nan}}]", "NaN is not a bound"),
+        ("rules: [{range: {column: a, min: .nan, max: 5}}]", "NaN is not a bound"),
         ("rules: [{pattern: {column: a, regex: '('}}]", "regex: '(' is no regular expression of RE2: missing )"),
         (
             "rules: [{pattern: {column: a, regex: '(?=b)'}}]",
@@ -114,14 +115,14 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         (f"rules: [{{not_null: {list('ab' * 32)}}}]", "at most 62 of not_null, accepted_values, range, pattern"),
         ("rules: [{expression: ' '}]", "expression: is empty"),
         ("rules: [{expression: 'TRUE'}]", "is the same for every row"),
-        ("rules: [{expression: 'a in (select 1)'}]", "can't have a query in it"),
+        ("rules: [{expression: 'a in (select 1)'}]", "can't contain a query"),
         ("rules: [{row_count: {}}]", "row_count never fails"),
         ("rules: [{row_count: {min: 0}}]", "row_count never fails"),
         ("rules: [{row_count: {min: 2, max: 1}}]", "there is no number of rows"),
         ("rules: [{row_count: {min: 1}, on_failure: dead_letter}]", "no single row breaks row_count"),
         ("rules: [{row_count: {min: 1}, fail_above: 5%}]", "fail_above: has no effect"),
         ("rules: [{null_share: {column: a, max: 100%}}]", "null_share never fails"),
-        ("rules: [{null_share: {column: a, max: '5'}}]", "max: 5 is no share"),
+        ("rules: [{null_share: {column: a, max: '5'}}]", "max: 5 isn't a share"),
         ("rules: [{unique: [a], on_failure: fail, fail_above: 5%}]", "fail_above: has no effect"),
         ("rules: [{unique: [a], fail_above: 0}]", "fail_above: 0 lets no row be broken"),
         ("rules: [{unique: [a], fail_above: some}]", "'some' is no limit"),
@@ -134,7 +135,7 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{not_null: [a], within: 7d}]", "within: is for unique"),
         ("rules: [{foreign_key: {columns: [], table: lake.b}}]", "columns: is empty"),
         ("rules: [{foreign_key: {columns: [a], table: lake.b, to: [a, b]}}]", "to: has 2 columns, and columns: has 1"),
-        ("rules: [{foreign_key: {columns: [a], table: b}}]", "is no table. Write namespace.table"),
+        ("rules: [{foreign_key: {columns: [a], table: b}}]", "doesn't name a table. Write namespace.table"),
         ("rules: [{foreign_key: {columns: [a], table: lake.orders}}]", "lake.orders is the table itself"),
         ("rules: [{unique: [a]}]\n  dead_letters: skip", "unique_a: on_failure: dead_letter needs dead_letters: table"),
         ("rules: [{unique: [b]}]\n  columns: a int", "unique_b: b isn't in columns:, which are a"),
@@ -228,7 +229,7 @@ def test_a_limit_is_a_count_or_a_share_and_a_few_rows_are_never_too_large_a_shar
 def test_what_is_exactly_a_share_is_not_above_it(tenths: int, rows: int) -> None:
     share, count = f"{tenths / 10}%", -(-tenths * rows // 1000)
     above = count * 1000 > tenths * rows
-    nulls = rule(null_share=NullShare("n", share))
+    nulls = rule(null_share=NullShare(column="n", max=share))
     assert commit_result(nulls, rows, count).fails == above
     assert exceeds(share, count, rows) == (above and count > FEW)
     assert TopicTable("orders", max_dead_letters=share).is_within_limit(count, rows) == (not above)
@@ -265,16 +266,16 @@ def test_a_check_tells_what_a_rule_does(
 
 
 def test_rules_about_a_commit_tell_how_it_is() -> None:
-    few = commit_result(rule(row_count=RowCount(2, 5)), 1)
+    few = commit_result(rule(row_count=RowCount(min=2, max=5)), 1)
     assert rule_finding(few).problems == (
         "the commit has 1 rows, and the number of rows is from 2 to 5; on_failure is fail",
     )
-    many = commit_result(rule("warn", null_share=NullShare("coupon", "5%")), 100, 6)
+    many = commit_result(rule("warn", null_share=NullShare(column="coupon", max="5%")), 100, 6)
     assert rule_finding(many).problems == (
         "coupon is null in 6 of 100 rows (coupon is null in at most 5% of the rows)",
     )
     assert rule_finding(many).warns
-    assert not rule_finding(commit_result(rule(null_share=NullShare("coupon", "5%")), 100, 5)).problems
+    assert not rule_finding(commit_result(rule(null_share=NullShare(column="coupon", max="5%")), 100, 5)).problems
 
 
 def test_a_rule_about_a_column_that_isnt_there_warns_and_blocks_nothing() -> None:
@@ -295,8 +296,8 @@ def test_the_check_of_a_run_adds_its_commits_up() -> None:
 def test_a_dead_letter_names_all_rules_and_nothing_of_the_row() -> None:
     rules = rules_of(
         [
-            RuleEntry(pattern=Pattern("email", "@"), on_failure="warn"),
-            RuleEntry(accepted_values=AcceptedValues("status", ("new", True, 5))),
+            RuleEntry(pattern=Pattern(column="email", regex="@"), on_failure="warn"),
+            RuleEntry(accepted_values=AcceptedValues(column="status", values=("new", True, 5))),
             RuleEntry(not_null=("id", "at"), name="there"),
         ]
     )
@@ -385,7 +386,7 @@ def test_periods_are_whole_ones_that_are_over() -> None:
 
 
 def test_a_volume_that_is_off_warns_with_its_band() -> None:
-    (rule,) = rules_of([RuleEntry(volume=Volume("hour"))])
+    (rule,) = rules_of([RuleEntry(volume=Volume(per="hour"))])
     assert (rule.name, rule.on_failure, rule.is_of_rows) == ("volume_hour", "warn", False)
     starts = starts_before(1_700_000_000, "hour", 14)
     found = volume_of(dict.fromkeys(starts[1:], 100), starts, 4)

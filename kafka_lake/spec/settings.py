@@ -23,9 +23,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import InitErrorDetails, core_schema
 
-from kafka_lake.common.text import seconds_of
+from kafka_lake.common.text import limit_of, seconds_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.spec.topic_table import limit_of
 
 Problem = tuple[tuple[str | int, ...], str]
 """Where in a group of settings something is wrong, and what is wrong with it."""
@@ -41,7 +40,9 @@ class Settings(BaseModel):
     An unknown key is refused with the nearest known one. Errors don't show values, which may be rendered secrets.
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, validate_by_name=True, validate_by_alias=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, validate_by_name=True, validate_by_alias=True
+    )
 
     @classmethod
     def names(cls) -> list[str]:
@@ -115,7 +116,7 @@ def refuse(model: type[BaseModel], problems: Iterable[Problem]) -> None:
 
 def message(error: Mapping[str, Any]) -> str:
     """Return what an error of Pydantic's says, as the end of a sentence."""
-    return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
+    return str(error["msg"]).removeprefix("Value error, ").replace("Tuple should", "List should").rstrip(".")
 
 
 def located(place: Iterable[object], text: str) -> str:
@@ -161,7 +162,7 @@ def groups_in(annotation: Any) -> Iterator[type[Settings]]:
 
 
 def _is_list(annotation: Any) -> bool:
-    return get_origin(annotation) is list or any(map(_is_list, get_args(annotation)))
+    return get_origin(annotation) in (list, tuple) or any(map(_is_list, get_args(annotation)))
 
 
 def _is_number(annotation: Any) -> bool:
@@ -312,11 +313,11 @@ Text = Annotated[str, BeforeValidator(_text)]
 OptionalText = Annotated[str | None, BeforeValidator(_text_or_null)]
 """`Text`, or null."""
 
-TextList = list[Text]
+TextList = tuple[Text, ...]
 """A list of `Text`."""
 
 _IN_JSON = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}
-TextOrList = Annotated[list[Text], BeforeValidator(_one_or_several), WithJsonSchema(_IN_JSON)]
+TextOrList = Annotated[tuple[Text, ...], BeforeValidator(_one_or_several), WithJsonSchema(_IN_JSON)]
 """A list of `Text`, or one `Text`."""
 
 TextMap = Annotated[dict[str, str], BeforeValidator(_each(_text))]
