@@ -142,6 +142,15 @@ def topic_failed(instance: dg.DagsterInstance, run: dg.DagsterRun, spec: TopicTa
     return not steps or (its is not None and its.value in _FAILED)
 
 
+def pause_after(runs: int, longest: float = _LONGEST_PAUSE) -> float:
+    """Return how many seconds to wait after consecutive runs without success: twice as long after each.
+
+    >>> [pause_after(runs) for runs in (1, 2, 3, 1000)]
+    [5.0, 10.0, 20.0, 1800.0]
+    """
+    return float(min(FIRST_PAUSE * 2 ** min(runs - 1, 20), longest))
+
+
 @dataclass(frozen=True)
 class Failures:
     """Failures of a topic in a row.
@@ -174,7 +183,7 @@ def failures(context: dg.SensorEvaluationContext, spec: TopicTable) -> Failures:
         return Failures()
     # One table, or one topic, that can't go on fails the run; the others wait for the next run no longer than this.
     longest = _LONGEST_BESIDE_OTHERS if spec.has_routes or spec.topics else _LONGEST_PAUSE
-    return Failures(len(failed), failed[0].end_time + min(FIRST_PAUSE * 2 ** (len(failed) - 1), longest))
+    return Failures(len(failed), failed[0].end_time + pause_after(len(failed), longest))
 
 
 def settings_in(run: dg.DagsterRun) -> dict[str, str]:

@@ -33,7 +33,7 @@ def reset(
     """Set the offsets at which the table continues. Shows the effect and asks first.
 
     Rows at and beyond the new offsets are removed, since their records will be read again. Offsets that are jumped
-    over are recorded as skipped.
+    over are recorded as skipped. For a table of several topics, only the position of the named topic is set.
     """
     chosen = parse_partitions(partitions)
     specs = project.topic_tables(topic)
@@ -46,6 +46,8 @@ def reset(
                 continue
             before = position_of(connections.catalog, spec)
             Output().show(reset_table(spec, resets_of(before, plan)))
+            if others := [name for name in spec.topics if name != spec.topic]:
+                Output().lines(f"The positions of the table's other topics stay: {', '.join(others)}.")
             due.append((spec, agreed_targets(before, plan)))
         if due and not yes:
             confirm("Set the position?")

@@ -16,12 +16,10 @@ from kafka_lake.errors import KafkaLakeError
 from kafka_lake.orchestration.derived_assets import DERIVED_TAG, derived_of, up_to_date_tags
 from kafka_lake.orchestration.heartbeat import end_dead
 from kafka_lake.orchestration.keys import key_of
-from kafka_lake.orchestration.runs import IN_FLIGHT
+from kafka_lake.orchestration.runs import IN_FLIGHT, pause_after
 from kafka_lake.orchestration.steps import as_failed_tick
 
 SENSOR = "derived_tables"
-_FIRST_PAUSE = 5.0
-_LONGEST_PAUSE = 1800.0
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,6 @@ class LastRequest:
     head: int | None
     at: float
     times: int
-
-    def pause(self, now: float) -> float:
-        """Return for how many seconds more the table is left alone: twice as long after each run."""
-        pause: float = min(_FIRST_PAUSE * 2 ** min(self.times - 1, 20), _LONGEST_PAUSE)
-        return min(self.at, now) + pause - now
 
 
 _AS_JSON = TypeAdapter(dict[str, LastRequest])
@@ -105,7 +98,7 @@ def evaluate(
             asked.pop(spec.name, None)
             continue
         times = last.times if last is not None and last.head == todo.head else 0
-        if last is not None and times and (seconds := last.pause(now)) > 0:
+        if last is not None and times and (seconds := min(last.at, now) + pause_after(times) - now) > 0:
             notes.append(f"{spec.name}: its last run published nothing, the next one starts in {seconds:.0f} s")
             continue
         if (seconds := _rest(spec, todo, now)) > 0:

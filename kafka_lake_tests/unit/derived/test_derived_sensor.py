@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.derived.upstream import read_of
-from kafka_lake.orchestration.sensors.derived import LastRequest, evaluate, last_requests
+from kafka_lake.orchestration.sensors.derived import evaluate, last_requests
 from kafka_lake_tests.unit.derived.test_derived_detect import SPEC, Upstream, derived, upstream_table
 
 Identifier = tuple[str, str]
@@ -122,8 +122,3 @@ def test_one_table_that_can_not_be_planned_keeps_no_other_from_its_run(instance:
 
 def test_cursor_that_is_something_else_counts_as_none() -> None:
     assert last_requests('{"asked": 3}') == last_requests(None) == last_requests("no json") == {}
-
-
-def test_a_clock_that_was_set_back_is_no_reason_to_wait_long() -> None:
-    assert LastRequest(1, at=9999.0, times=1).pause(10.0) == 5.0
-    assert LastRequest(1, at=0.0, times=99).pause(0.0) == 1800.0
