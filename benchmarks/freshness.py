@@ -73,7 +73,7 @@ CASES = {
     "sensor": Case("sensor-driven", 10, 6, 200),
     "sporadic": Case("sporadic", 30, 1, 1 / 150),
     "many": Case("50 topics", 50, 1, 20),
-    "continuous": Case("continuous", 1, 6, 2000, "{trigger: 2s, for: 1h}"),
+    "continuous": Case("continuous", 1, 6, 2000, "{}"),
 }
 
 _DEFINITIONS = """\

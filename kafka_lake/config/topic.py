@@ -39,7 +39,7 @@ class ContinuousRuns(Settings):
     Durations are a number and ms, s, m or h.
     """
 
-    trigger: Duration = Field(default="2s", description="At most one commit starts in this time.")
+    trigger: Duration = Field(default="1s", description="At most one commit starts in this time.")
     time_limit: Duration = Field(
         default="1h", alias="for", description="The run ends after this time; the sensor starts another."
     )
@@ -78,7 +78,7 @@ class Read(Settings):
         default=None,
         description="Continuous runs, with a commit every few seconds; each of its settings is optional. See "
         "[continuous runs](continuous.md).",
-        examples=[{"trigger": "2s", "for": "1h", "idle": "5m"}],
+        examples=[{"trigger": "1s", "for": "1h", "idle": "5m"}],
     )
 
 

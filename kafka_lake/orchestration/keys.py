@@ -19,7 +19,7 @@ SHARED_TAG = ".dagster/kafka_lake_shared"
 """Tag of a run that the sensor asked for and that topics share: the cluster. Their number is limited."""
 
 YIELD_TAG = ".dagster/kafka_lake_yield"
-"""Tag of a run that shall end as soon as it has done what it was asked for, since other topics wait for its place."""
+"""Tag of a run that ends after its current commits: other topics wait for its place, or settings have changed."""
 
 CONTINUOUS_ASSET_TAG = "kafka_lake/continuous"
 """Tag of the asset of a topic's table whose runs continue for hours."""

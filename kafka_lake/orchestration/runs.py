@@ -53,6 +53,7 @@ class InFlight:
         pools: The pools that other runs have or wait for.
         shared: The ids of the runs that a cluster's topics share, the oldest first.
         yielding: Whether one of these has been asked to end.
+        outdated: The ids of runs that work by other settings than the current ones.
     """
 
     topics: Mapping[str, str]
@@ -60,6 +61,7 @@ class InFlight:
     shared: tuple[str, ...]
     starting: bool
     yielding: bool
+    outdated: tuple[str, ...] = ()
 
 
 def in_flight(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> InFlight:
@@ -81,12 +83,19 @@ def in_flight(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) 
     pools = {pool for run in found if run.run_id not in stuck for pool in _pools(run)}
     cluster = specs[0].cluster or "" if specs else ""
     shared = [run for run in reversed(runs) if run.tags.get(SHARED_TAG) == cluster]
+    current = {work_name(spec): settings_fingerprint(spec) for spec in specs}
+    outdated = [
+        run.run_id
+        for run in runs
+        if YIELD_TAG not in run.tags and any(current.get(name, used) != used for name, used in settings_in(run).items())
+    ]
     return InFlight(
         topics,
         frozenset(pools),
         tuple(run.run_id for run in shared),
         starting=any(run.status in _STARTING for run in shared),
         yielding=any(YIELD_TAG in run.tags for run in shared),
+        outdated=tuple(outdated),
     )
 
 

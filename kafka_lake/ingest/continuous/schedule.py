@@ -26,7 +26,7 @@ class Continuous:
         ConfigurationError: If a time is too short, or longer than the run.
     """
 
-    trigger: float = 2.0
+    trigger: float = 1.0
     time_limit: float = 3600.0
     idle: float = 300.0
     compact_every: int | None = 100

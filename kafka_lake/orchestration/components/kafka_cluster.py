@@ -56,15 +56,15 @@ class KafkaCluster(ClusterDocument):
         "polls several times in a tick.",
     )
     catch_up_for: Duration = Field(
-        default="5m",
-        description="A run that the sensor requested continues for at most this long, while records come and no other "
-        "run waits in Dagster's queue. 0s: it ends where the topic ended when the run began.",
+        default="1h",
+        description="A run that the sensor requested continues for at most this long, while records come, no other run "
+        "waits in Dagster's queue and settings stay. 0s: it ends where the topic ended when the run began.",
     )
     shared_runs: int | None = Field(
         default=None,
         ge=1,
-        description="Topics that are due together share runs: so many of these runs at once. By default one more than "
-        "the machine of the code location has cores.",
+        description="Topics that are due together share runs: so many of these runs at once. By default twice as many "
+        "as the machine of the code location has cores.",
     )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on from the start.")
     maintenance_interval_seconds: int = Field(

@@ -54,7 +54,7 @@ def build_sensor(
     """Return the sensor of a cluster."""
     kafka = of_cluster("kafka", cluster)
     pace = Pace(float(interval_seconds), catch_up_seconds)
-    places = shared_runs or (os.cpu_count() or 1) + 1
+    places = shared_runs or 2 * (os.cpu_count() or 1)
 
     @dg.sensor(
         name=of_cluster(TOPICS_SENSOR, cluster),
@@ -191,6 +191,9 @@ def evaluate(
     A topic that can't be polled is logged and skipped; the others are served.
     """
     flight, tick = in_flight(context, specs), _Tick()
+    for run_id in flight.outdated:
+        # The next run works by the settings as they are now.
+        context.instance.add_run_tags(run_id, {YIELD_TAG: "true"})
     failed = failed_lately(context, specs)
     there = [each.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks) for each in spec.tables]
     positions = all_positions(catalog, there)

@@ -328,7 +328,7 @@ def test_runs_that_begin_together_do_not_end_together():
 
 def test_the_cluster_sets_for_how_long_catch_up_runs_continue():
     component, _ = load("sensor_interval_seconds: 2", "KafkaCluster")
-    assert component.catch_up_for == "5m"
+    assert component.catch_up_for == "1h"
     component, defs = load("catch_up_for: 0s", "KafkaCluster")
     assert component.catch_up_for == "0s"
     assert [sensor.name for sensor in defs.sensors] == ["kafka_offsets", "kafka_maintenance"]

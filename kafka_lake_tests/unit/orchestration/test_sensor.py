@@ -515,6 +515,15 @@ def test_due_topics_without_a_place_make_one_run_yield(instance, catalog, due):
     assert "b: 10 behind, waits for a place among the shared runs" in told
 
 
+def test_run_by_other_settings_is_asked_to_end(instance, catalog, due):
+    (request,) = tick(instance, catalog, MANY[:1]).run_requests
+    run = run_of(instance, request, dg.DagsterRunStatus.STARTED)
+    tick(instance, catalog, MANY[:1])
+    assert YIELD_TAG not in instance.get_run_by_id(run.run_id).tags
+    tick(instance, catalog, [replace(MANY[0], max_records_per_commit=7)])
+    assert YIELD_TAG in instance.get_run_by_id(run.run_id).tags
+
+
 def test_topics_that_become_due_during_a_start_share_the_next_run(instance, catalog, due):
     (request,) = tick(instance, catalog, MANY[:1]).run_requests
     run = run_of(instance, request, dg.DagsterRunStatus.STARTING)
