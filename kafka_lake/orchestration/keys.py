@@ -1,4 +1,4 @@
-"""The names that a topic's share of the graph has in Dagster."""
+"""Names of assets, ops, pools and tags in Dagster."""
 
 import hashlib
 import re
@@ -10,13 +10,13 @@ import dagster as dg
 from kafka_lake.spec.topic_table import TopicTable
 
 TOPIC_TAG = "kafka_lake/topic"
-"""Tag of a run that the sensor asked for: its topic, or its topics with their partitions; with the cluster's name."""
+"""Tag of a requested run: its topic, or its topics with their partitions; with the cluster's name."""
 
 MEMBER_TAG = ".dagster/kafka_lake_topic_"
-"""Begin of the tags by which the runs of a topic are found. Dagster's pages don't show tags with this prefix."""
+"""Prefix of the tags that select the runs of a topic. Dagster's pages don't show tags with this prefix."""
 
 SHARED_TAG = ".dagster/kafka_lake_shared"
-"""Tag of a run that the sensor asked for and that topics share: the cluster. Their number is limited."""
+"""Tag of a requested run that several topics share: the cluster."""
 
 YIELD_TAG = ".dagster/kafka_lake_yield"
 """Tag of a run that ends after its current commits: other topics wait for its place, or settings have changed."""
@@ -28,7 +28,7 @@ TABLE_TAG = "kafka_lake/table"
 """Tag of the asset of a topic's table: the cluster."""
 
 MAINTENANCE_TAG = "kafka_lake/maintenance"
-"""Tag of a run that maintains tables: which, if the sensor asked for it."""
+"""Tag of a run that maintains tables: their names, if the sensor requested it."""
 
 
 class HasIdentifier(Protocol):
@@ -40,7 +40,7 @@ class HasIdentifier(Protocol):
 
 
 def of_cluster(name: str, cluster: str | None) -> str:
-    """Return what a cluster's own resource, sensor or job is called.
+    """Return the name of a cluster's resource, sensor or job.
 
     >>> of_cluster("kafka", "eu"), of_cluster("kafka", None)
     ('kafka_eu', 'kafka')
@@ -54,9 +54,9 @@ def topic_key(spec: TopicTable) -> dg.AssetKey:
 
 
 def work_name(spec: TopicTable) -> str:
-    """Return what Dagster knows the partitions and the runs of a table by: the topic, or the table if it has several.
+    """Return the name of a table's partitions and runs: the topic, or the table if it has several topics.
 
-    No topic's full name has two slashes.
+    A topic's full name never has two slashes.
     """
     return "/".join((*spec.identifier, "topics")) if spec.topics else spec.full_topic
 
@@ -67,17 +67,17 @@ def member_tag(name: str) -> str:
 
 
 def partition_key(spec: TopicTable, partition: int) -> str:
-    """Return Dagster's key of a Kafka partition: its number, with the topic before it if the table has several.
+    """Return Dagster's key of a Kafka partition: its number, with the topic before it if the table has several topics.
 
-    Dagster takes no key with three dots in a row, which a topic's name may have; % is in none.
+    Dagster refuses three dots in a row, which a topic's name may have. It never has %.
     """
     return f"{spec.topic.replace('...', '%2E%2E%2E')}/{partition}" if spec.topics else str(partition)
 
 
 def partitions_in(spec: TopicTable, keys: Iterable[str]) -> frozenset[int]:
-    """Return the Kafka partitions of a topic that some of Dagster's keys are for.
+    """Return the Kafka partitions of a topic among keys of Dagster.
 
-    Keys of other topics are left out, and those that a person has added in the UI and that name no partition.
+    Keys of other topics are left out, and keys that a user has added and that aren't numbers.
     """
     topic = partition_key(spec, 0).removesuffix("0")
     numbers = [key.removeprefix(topic) for key in keys if key.startswith(topic)]
@@ -110,32 +110,32 @@ def maintenance_op_name(spec: TopicTable) -> str:
 
 
 def maintenance_pool(spec: TopicTable, topic: TopicTable) -> str:
-    """Return the pool of maintenance: that of the topic's runs where both change rows, for they would be in the way."""
+    """Return the pool of maintenance: for an upsert table the pool of the topic's runs, since both change rows."""
     return pool_name(topic) if spec.is_keyed else f"maintenance_{pool_name(spec)}"
 
 
 def pool_name(spec: HasIdentifier) -> str:
-    """Return the pool that one run at a time has for the table."""
+    """Return the pool that allows one run of the table at a time."""
     return f"table_{_joined_name(spec.identifier, '_')}"
 
 
 def _joined_name(table: tuple[str, str], separator: str) -> str:
-    """Return one name for namespace and table that no other pair has: shop and eu_orders are not shop_eu and orders."""
+    """Return a unique name for namespace and table: (shop, eu_orders) and (shop_eu, orders) have different names."""
     namespace, joined = table[0], separator.join(table)
     if f"{namespace}{separator}".index(separator) == len(namespace):
-        # The first separator is where the namespace ends.
+        # The first separator ends the namespace.
         return plain_name(joined)
     return f"{_plain(joined)}_{_short_hash('/'.join(table))}"
 
 
 def key_of(table: tuple[str, str]) -> dg.AssetKey:
     """Return the asset key of a table."""
-    # Of keys Dagster makes names of its own, in which it replaces dashes and dots and nothing else.
+    # Dagster derives names from keys, and replaces only dashes and dots.
     return dg.AssetKey([plain_name(part, "-.") for part in table])
 
 
 def plain_name(text: str, besides: str = "") -> str:
-    """Return a name that Dagster takes for ops, pools and groups: the text itself, if it has letters and digits only.
+    """Return a valid name for ops, pools and groups: the text itself if it has only letters, digits and underscores.
 
     >>> plain_name("pizza__orders"), plain_name("größe.1"), plain_name("a-b.c", "-.")
     ('pizza__orders', 'gr__e_1_5a9e088a', 'a-b.c')

@@ -21,10 +21,10 @@ from kafka_lake.orchestration.keys import MEMBER_TAG, SHARED_TAG, YIELD_TAG, mem
 from kafka_lake.spec.topic_table import TopicTable
 
 WORK_TAG = ".dagster/kafka_lake_work"
-"""Tag of runs that the sensor asks for: names the work. Dagster's pages don't show tags with this prefix."""
+"""Tag of runs that the sensor requests: a fingerprint of the work. Dagster's pages don't show tags with this prefix."""
 
 SETTINGS_TAG = ".dagster/kafka_lake_settings"
-"""Tag of runs that the sensor asks for: names the settings of each topic, and the version of this package, as JSON."""
+"""Tag of runs that the sensor requests: a fingerprint of each topic's settings and this package's version, as JSON."""
 
 IN_FLIGHT = [
     dg.DagsterRunStatus.QUEUED,
@@ -46,14 +46,15 @@ _CLOCKS_DIFFER = 3600.0
 
 @dataclass(frozen=True)
 class InFlight:
-    """The runs of this code location that are queued or going on.
+    """The queued and running runs of this code location.
 
     Args:
-        topics: The runs that fill tables of topics, by `work_name`, with their ids.
-        pools: The pools that other runs have or wait for.
-        shared: The ids of the runs that a cluster's topics share, the oldest first.
-        yielding: Whether one of these has been asked to end.
-        outdated: The ids of runs that work by other settings than the current ones.
+        topics: The id of the run that fills a topic's tables, by `work_name`.
+        pools: The pools that runs hold or wait for.
+        shared: The ids of the cluster's shared runs, oldest first.
+        starting: Whether a shared run is starting.
+        yielding: Whether a shared run is tagged to end.
+        outdated: The ids of runs with outdated settings.
     """
 
     topics: Mapping[str, str]
@@ -66,11 +67,11 @@ class InFlight:
 
 def in_flight(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> InFlight:
     """Return the runs in flight; ends runs that died with their process."""
-    # By what a run makes, not by who asked for it: runs launched in the UI carry none of our tags.
-    found = context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT))
-    ours = list(_of_this_location(context, end_dead(context.instance, found)))
-    stuck = _cancel_stuck(context.instance, ours)
-    runs = [run for run in ours if run.run_id not in stuck]
+    # By the selected assets, not by tags: runs launched in the UI have none of these tags.
+    every = context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT))
+    own = list(_of_this_location(context, end_dead(context.instance, every)))
+    stuck = _cancel_stuck(context.instance, own)
+    runs = [run for run in own if run.run_id not in stuck]
     making = {key: run.run_id for run in runs for key in run.asset_selection or ()}
     topics: dict[str, str] = {}
     for spec in specs:
@@ -79,8 +80,8 @@ def in_flight(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) 
         tagged = [run.run_id for run in runs if run.tags.get(member_tag(name)) == name]
         if ids := [*tagged, *keys]:
             topics[name] = ids[0]
-    # Pools of one name are one pool, whichever code location's runs want it.
-    pools = {pool for run in found if run.run_id not in stuck for pool in _pools(run)}
+    # Code locations share pools of the same name.
+    pools = {pool for run in every if run.run_id not in stuck for pool in _pools(run)}
     cluster = specs[0].cluster or "" if specs else ""
     shared = [run for run in reversed(runs) if run.tags.get(SHARED_TAG) == cluster]
     current = {work_name(spec): settings_fingerprint(spec) for spec in specs}
@@ -104,9 +105,9 @@ def _pools(run: dg.DagsterRun) -> frozenset[str]:
 
 
 def _cancel_stuck(instance: dg.DagsterInstance, runs: Sequence[dg.DagsterRun]) -> set[str]:
-    """Cancel shared runs that wait for the pool of one of their topics, which would keep the others waiting.
+    """Cancel shared runs that wait for the pool of one of their topics.
 
-    A run for that topic was launched after the sensor had looked. The topics are due again at once.
+    A user launched a run of that topic after the tick. The other topics are due again at once.
     """
     queued = dg.DagsterRunStatus.QUEUED
     taken = {pool for run in runs if run.status != queued for pool in _pools(run)}
@@ -121,10 +122,7 @@ def _cancel_stuck(instance: dg.DagsterInstance, runs: Sequence[dg.DagsterRun]) -
 
 
 def failed_lately(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> set[str]:
-    """Return the topics whose last runs may have failed so lately that they are left alone: one query for all runs.
-
-    Of a run with several topics, another query tells which of them failed.
-    """
+    """Return the topics with a recently failed run, by one query for all runs, and one for each failed shared run."""
     since = datetime.fromtimestamp(time.time() - _LONGEST_PAUSE - _CLOCKS_DIFFER, UTC)
     failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since)
     runs = list(_of_this_location(context, context.instance.get_runs(failed)))
@@ -138,17 +136,17 @@ def failed_lately(context: dg.SensorEvaluationContext, specs: Sequence[TopicTabl
 
 
 def topic_failed(instance: dg.DagsterInstance, run: dg.DagsterRun, spec: TopicTable) -> bool:
-    """Return whether a run failed by the step of a topic, or before any step.
+    """Return whether a run failed in the step of a topic, or before any step.
 
-    The step during which a run's process died counts as failed; those that it didn't come to don't.
+    The step during which the process died counts as failed; the steps after it don't.
     """
     if run.status != dg.DagsterRunStatus.FAILURE:
         return False
     if sum(key.startswith(MEMBER_TAG) for key in run.tags) == 1:
         return True
-    steps = {each.step_key: each.status for each in instance.get_run_step_stats(run.run_id)}
-    its = steps.get(op_name(spec))
-    return not steps or (its is not None and its.value in _FAILED)
+    steps = {step.step_key: step.status for step in instance.get_run_step_stats(run.run_id)}
+    status = steps.get(op_name(spec))
+    return not steps or (status is not None and status.value in _FAILED)
 
 
 def pause_after(runs: int, longest: float = _LONGEST_PAUSE) -> float:
@@ -162,7 +160,7 @@ def pause_after(runs: int, longest: float = _LONGEST_PAUSE) -> float:
 
 @dataclass(frozen=True)
 class Failures:
-    """Failures of a topic in a row.
+    """Consecutive failures of a topic.
 
     Args:
         until: When the topic may be tried again, in seconds since the epoch.
@@ -173,10 +171,7 @@ class Failures:
 
 
 def failures(context: dg.SensorEvaluationContext, spec: TopicTable) -> Failures:
-    """Return how often the last runs of a topic failed: the pause after each is twice as long.
-
-    Failures by other settings don't count: what was wrong may be mended.
-    """
+    """Return the consecutive failures of a topic with its current settings."""
     name, settings = work_name(spec), settings_fingerprint(spec)
     records = context.instance.get_run_records(dg.RunsFilter(tags={member_tag(name): name}), limit=_COUNTED_FAILURES)
     here = {run.run_id for run in _of_this_location(context, [each.dagster_run for each in records])}
@@ -196,35 +191,34 @@ def failures(context: dg.SensorEvaluationContext, spec: TopicTable) -> Failures:
 
 
 def settings_in(run: dg.DagsterRun) -> dict[str, str]:
-    """Return what names the settings that a run works by, by `work_name`."""
-    found: dict[str, str] = json.loads(run.tags.get(SETTINGS_TAG, "{}"))
-    return found
+    """Return the fingerprint of each topic's settings in a run, by `work_name`."""
+    fingerprints: dict[str, str] = json.loads(run.tags.get(SETTINGS_TAG, "{}"))
+    return fingerprints
 
 
 def settings_fingerprint(spec: TopicTable) -> str:
-    """Return what names the settings of a topic's table; of topics that share a table it is the same."""
-    told = _AS_JSON.dump_json(spec, exclude={"topic"}) + version("kafka_lake").encode()
-    return sha256(told).hexdigest()[:16]
+    """Return a fingerprint of a table's settings; topics that share a table have the same."""
+    settings = _AS_JSON.dump_json(spec, exclude={"topic"}) + version("kafka_lake").encode()
+    return sha256(settings).hexdigest()[:16]
 
 
 def attempts(context: dg.SensorEvaluationContext, fingerprints: Sequence[str]) -> Counter[str]:
-    """Return how many runs have been asked for the same work, by fingerprint: one query for all."""
+    """Return the number of runs requested for the same work, by fingerprint: one query for all."""
     if not fingerprints:
         return Counter()
-    asked = dg.RunsFilter(tags={WORK_TAG: list(fingerprints)})
-    return Counter(run.tags[WORK_TAG] for run in context.instance.get_runs(asked))
+    of_work = dg.RunsFilter(tags={WORK_TAG: list(fingerprints)})
+    return Counter(run.tags[WORK_TAG] for run in context.instance.get_runs(of_work))
 
 
 def _of_this_location(context: dg.SensorEvaluationContext, runs: Iterable[dg.DagsterRun]) -> Iterator[dg.DagsterRun]:
-    """Give the runs without those of another code location; a run that names none may be of this one."""
+    """Give the runs of this code location, and runs without a code location."""
     here = context.code_location_origin
     for run in runs:
-        its = run.remote_job_origin
-        if here is None or its is None or its.location_name == here.location_name:
+        origin = run.remote_job_origin
+        if here is None or origin is None or origin.location_name == here.location_name:
             yield run
 
 
-# A run that is in flight by now may fail as the last one did.
 _ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 
 
@@ -237,7 +231,7 @@ def dagster_at_hand() -> dg.DagsterInstance:
 
 @dataclass(frozen=True)
 class FailedRun:
-    """A topic's last run that is over, which failed.
+    """The last finished run of a topic, which failed.
 
     Args:
         failed_at: ISO 8601 in UTC; empty if Dagster doesn't say.
@@ -248,21 +242,21 @@ class FailedRun:
     error: str
 
     def line(self, topic: str) -> str:
-        """Return it as people read it."""
+        """Return the message for users."""
         moment = self.failed_at or "an unknown time"
         return f"The last run of topic {topic}, {self.run_id[:8]}, failed at {moment}: {self.error}"
 
 
 def failed_runs(specs: Iterable[TopicTable]) -> dict[str, FailedRun]:
-    """Return the last runs of topics, of those whose last run failed; none if Dagster can't be asked."""
+    """Return the last finished runs that failed, by `work_name`; none if Dagster's storage isn't available."""
     by_name = {work_name(spec): spec for spec in specs}
     try:
         with dagster_at_hand() as instance:
-            found = {name: _failed(instance, name, spec) for name, spec in by_name.items()}
+            runs = {name: _failed(instance, name, spec) for name, spec in by_name.items()}
     except Exception:
-        # Whatever Dagster's storage may be, and whatever it may lack: positions and lags are told all the same.
+        # Callers show positions and lags all the same.
         return {}
-    return {name: run for name, run in found.items() if run is not None}
+    return {name: run for name, run in runs.items() if run is not None}
 
 
 def _failed(instance: dg.DagsterInstance, name: str, spec: TopicTable) -> FailedRun | None:
@@ -292,13 +286,11 @@ _IN_PROGRESS = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.Da
 
 
 def yields_slot(instance: dg.DagsterInstance, run_id: str, clock: Callable[[], float] = time.time) -> bool:
-    """Return whether another run can't begin before one ends, and it is for this one to end.
+    """Return whether a run has to end for another one.
 
-    If Dagster's database can't tell at the moment, nobody waits: it is asked again soon.
-
-    It is, at once, if the sensor has asked the run to end, or a queued run fills one of the same tables. If all places
-    are taken it is for the run that was launched first; five seconds later for the second as well, and so on: one is
-    enough, but may not be able to go yet.
+    It has to at once if the sensor has tagged it, or a queued run fills one of its tables. If Dagster's queue is full,
+    the run that was launched first ends; five seconds later the second one as well, and so on, since a run may be in a
+    long commit. While Dagster's storage isn't available, no run has to end.
     """
     try:
         return _yields_slot(instance, run_id, clock)
@@ -321,11 +313,11 @@ def _yields_slot(instance: dg.DagsterInstance, run_id: str, clock: Callable[[], 
     if any(not tables.isdisjoint(record.dagster_run.asset_selection or ()) for record in queued):
         return True
     queue = instance.get_concurrency_config().run_queue_config
-    going = instance.get_run_records(dg.RunsFilter(statuses=_IN_PROGRESS), ascending=True)
-    # Without a limit, or below it, what is queued begins in a moment, or waits for something else.
-    if queue is None or not 0 <= queue.max_concurrent_runs <= len(going):
+    running = instance.get_run_records(dg.RunsFilter(statuses=_IN_PROGRESS), ascending=True)
+    # Below the limit, a queued run starts in a moment, or waits for something else.
+    if queue is None or not 0 <= queue.max_concurrent_runs <= len(running):
         return False
-    before = len(list(takewhile(lambda record: record.dagster_run.run_id != run_id, going)))
+    before = len(list(takewhile(lambda record: record.dagster_run.run_id != run_id, running)))
     # The database's clock may be ahead of ours.
     waited = max(0.0, clock() - queued[0].create_timestamp.timestamp())
     return waited >= _NEXT_SECONDS * before

@@ -1,4 +1,4 @@
-"""One sensor for all derived tables: where an upstream table has new data, it requests a run."""
+"""One sensor for all derived tables: it requests a run where an upstream table has new data."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -24,10 +24,12 @@ SENSOR = "derived_tables"
 
 @dataclass(frozen=True)
 class LastRequest:
-    """When runs of a table were asked for, without one having published anything since.
+    """Consecutive requests for a table since its last publication.
 
     Args:
-        at: When the last one was asked for, in seconds since 1970.
+        head: The snapshot of the table at the last request.
+        at: When the last run was requested, in seconds since 1970.
+        times: The number of requests.
     """
 
     head: int | None
@@ -39,7 +41,7 @@ _AS_JSON = TypeAdapter(dict[str, LastRequest])
 
 
 def last_requests(cursor: str | None) -> dict[str, LastRequest]:
-    """Return what the tick before has left, by table; nothing if it is something else. Nothing is lost with it."""
+    """Parse a cursor; a cursor of another version is empty, which loses nothing."""
     try:
         return _AS_JSON.validate_json(cursor or "{}")
     except ValidationError:
@@ -74,15 +76,15 @@ def evaluate(
     catalog: LakeCatalog,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorResult:
-    """Return the runs that are asked for. A table that can't be looked at is told of and skipped."""
+    """Return the requested runs. A table that can't be examined is reported and skipped."""
     in_flight = end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT)))
     making = {key for run in in_flight for key in run.asset_selection or ()}
     now, before = clock(), last_requests(context.cursor)
-    requests, notes, asked = [], [], dict[str, LastRequest]()
+    requests, notes, after = [], [], dict[str, LastRequest]()
     for spec in specs:
         last = before.get(spec.name)
         if last is not None:
-            asked[spec.name] = last
+            after[spec.name] = last
         if spec.at_most_every is None:
             continue
         if key_of(spec.identifier) in making:
@@ -95,34 +97,34 @@ def evaluate(
             continue
         if todo is None:
             notes.append(f"{spec.name}: up to date")
-            asked.pop(spec.name, None)
+            after.pop(spec.name, None)
             continue
         times = last.times if last is not None and last.head == todo.head else 0
         if last is not None and times and (seconds := min(last.at, now) + pause_after(times) - now) > 0:
             notes.append(f"{spec.name}: its last run published nothing, the next one starts in {seconds:.0f} s")
             continue
-        if (seconds := _rest(spec, todo, now)) > 0:
+        if (seconds := _seconds_to_wait(spec, todo, now)) > 0:
             notes.append(f"{spec.name}: at most once in {spec.every}, the next run starts in {seconds:.0f} s")
             continue
-        asked[spec.name] = LastRequest(todo.head, now, times + 1)
+        after[spec.name] = LastRequest(todo.head, now, times + 1)
         requests.append(_request(spec, now))
         notes.append(f"{spec.name}: a run is requested")
     if requests:
-        # Dagster shows no reason of a tick that requests runs, but its log.
+        # Dagster shows the log of a tick that requests runs, not its skip reason.
         context.log.info("; ".join(notes))
     return dg.SensorResult(
         run_requests=requests,
         skip_reason=None if requests else "; ".join(notes) or "No derived tables.",
-        cursor=_AS_JSON.dump_json(asked).decode(),
+        cursor=_AS_JSON.dump_json(after).decode(),
     )
 
 
-def _rest(spec: DerivedTable, todo: DerivePlan, now: float) -> float:
-    """Return for how many seconds more a table is left alone, since it has been brought up to date so lately."""
+def _seconds_to_wait(spec: DerivedTable, todo: DerivePlan, now: float) -> float:
+    """Return the seconds until ``every:`` allows the next run."""
     if not spec.at_most_every or todo.table is None:
         return 0.0
-    commits = (each for each in ancestors(todo.table, todo.head) if DERIVED in summary_of(each))
-    newest = next(commits, None)
+    commits = ancestors(todo.table, todo.head)
+    newest = next((commit for commit in commits if DERIVED in summary_of(commit)), None)
     return newest.timestamp_ms / 1000 + spec.at_most_every - now if newest else 0.0
 
 

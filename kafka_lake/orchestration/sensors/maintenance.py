@@ -27,19 +27,19 @@ _TABLES_OF_A_RUN = 10
 
 @dataclass(frozen=True)
 class Cursor:
-    """What a tick leaves to the next one. Nothing is lost with it.
+    """State between ticks. Losing it loses nothing.
 
     Args:
-        after: The table that was looked at last: the next tick goes on behind it.
-        asked: When a run was asked for last, by table, in seconds since 1970.
+        after: The table that was examined last; the next tick continues behind it.
+        requested: When a run was requested last, by table, in seconds since 1970.
     """
 
     after: str = ""
-    asked: dict[str, float] = field(default_factory=dict)
+    requested: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
     def of(text: str | None) -> "Cursor":
-        """Return what a text tells; nothing, if it is of another version."""
+        """Parse a cursor; a cursor of another version is empty."""
         try:
             return _AS_JSON.validate_json(text or "{}")
         except ValidationError:
@@ -80,64 +80,62 @@ def evaluate(
     catalog: LakeCatalog,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorResult:
-    """Return the run that is asked for, if one is.
-
-    A table that can't be looked at is logged and skipped.
-    """
+    """Return the requested run, if a table needs maintenance. A table that can't be examined is logged and skipped."""
     in_flight = list(end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT))))
     runs = [run for run in in_flight if MAINTENANCE_TAG in run.tags]
-    # One that is queued may wait long for a continuous run of its table: the others don't wait for it.
-    going = [run for run in runs if run.status is not dg.DagsterRunStatus.QUEUED]
-    if len(going) >= at_once(context.instance):
-        names = "; ".join(run.tags[MAINTENANCE_TAG] for run in going)
+    # A queued run may wait long for a continuous run of its table; other tables don't wait for it.
+    running = [run for run in runs if run.status is not dg.DagsterRunStatus.QUEUED]
+    if len(running) >= at_once(context.instance):
+        names = "; ".join(run.tags[MAINTENANCE_TAG] for run in running)
         return dg.SensorResult(skip_reason=f"{names}: its maintenance is in flight", cursor=context.cursor)
-    ours = {name for run in runs for name in run.tags[MAINTENANCE_TAG].split(",")}
+    in_runs = {name for run in runs for name in run.tags[MAINTENANCE_TAG].split(",")}
     now, cursor = clock(), Cursor.of(context.cursor)
     known = {_name(spec) for spec in specs}
-    # Clocks are set back, too.
-    asked = {name: min(at, now) for name, at in cursor.asked.items() if name in known}
-    needy: list[_Needy] = []
+    # A clock may have been set back.
+    requested = {name: min(at, now) for name, at in cursor.requested.items() if name in known}
+    candidates: list[_Candidate] = []
     warnings: list[dg.AssetCheckEvaluation] = []
-    # All in turn: a tick hasn't the time for all of very many.
+    # A tick hasn't the time for very many tables: they take turns.
     last = cursor.after
-    for spec in sorted(specs, key=lambda each: (_name(each) <= cursor.after, _name(each))):
+    for spec in sorted(specs, key=lambda spec: (_name(spec) <= cursor.after, _name(spec))):
         if clock() - now > _TICK_SECONDS:
             break
         last = _name(spec)
         if spec.maintenance.enabled is False:
             continue
         try:
-            found = due(spec, Tables(catalog, _no_spark))
+            tables = due(spec, Tables(catalog, _no_spark))
         except Exception as error:
             context.log.error(f"Table {last} is skipped: {error}")
             continue
-        found = [each for each in found if not each.left_alone]
-        if any(each.needs.overdue for each in found):
-            warnings.append(health_check(spec, found))
-        paused = last in ours or (last in asked and now - asked[last] < _PAUSE_SECONDS)
-        if not paused and (tables := [each for each in found if each.needs.reasons]):
-            needy.append(_Needy(spec, tables, asked.get(last, 0.0)))
-    chosen = _together(needy)
+        tables = [table for table in tables if not table.left_alone]
+        if any(table.needs.overdue for table in tables):
+            warnings.append(health_check(spec, tables))
+        paused = last in in_runs or (last in requested and now - requested[last] < _PAUSE_SECONDS)
+        if not paused and (tables := [table for table in tables if table.needs.reasons]):
+            candidates.append(_Candidate(spec, tables, requested.get(last, 0.0)))
+    chosen = _in_one_run(candidates)
     request = _request(chosen, now) if chosen else None
-    for each in chosen:
-        context.log.info(each.reasons)
-        asked[_name(each.spec)] = now
+    for candidate in chosen:
+        context.log.info(candidate.reasons)
+        requested[_name(candidate.spec)] = now
     return dg.SensorResult(
         run_requests=[request] if request else [],
         skip_reason=None if request else "No table that was looked at needs maintenance now.",
-        cursor=json.dumps(asdict(Cursor(last, asked))),
+        cursor=json.dumps(asdict(Cursor(last, requested))),
         asset_events=warnings,
     )
 
 
 def at_once(instance: dg.DagsterInstance) -> int:
-    """Return how many runs of maintenance a deployment may have at once; 1 unless ``dagster.yaml`` says another number.
+    """Return the limit of concurrent maintenance runs: that of the tag in ``dagster.yaml``, else 1.
 
-    That is Dagster's own limit of runs with the tag, which its queue keeps. Without a queue, it is kept here alone.
+    Dagster's queue enforces it. Without a queue, only the sensor does.
     """
     queue = instance.get_concurrency_config().run_queue_config
-    told = [each.get("limit") for each in (queue.tag_concurrency_limits or () if queue else ()) if _is_of_all(each)]
-    return min((each for each in told if isinstance(each, int)), default=1)
+    limits = queue.tag_concurrency_limits or () if queue else ()
+    values = [limit.get("limit") for limit in limits if _is_of_all(limit)]
+    return min((value for value in values if isinstance(value, int)), default=1)
 
 
 def _is_of_all(limit: Mapping[str, Any]) -> bool:
@@ -145,36 +143,36 @@ def _is_of_all(limit: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Needy:
-    """A topic whose tables need something, and when a run was asked for it last; 0 for never."""
+class _Candidate:
+    """A topic whose tables need maintenance, and when a run was requested last; 0 for never."""
 
     spec: TopicTable
     tables: list[Due]
-    asked: float
+    requested: float
 
     @property
     def turn(self) -> tuple[float, int]:
-        """Return what sorts those first that have waited longest, and of them the neediest."""
-        return self.asked, -max(each.needs.health.commits for each in self.tables)
+        """Return the sort key: longest wait first, then most commits."""
+        return self.requested, -max(table.needs.health.commits for table in self.tables)
 
     @property
     def reasons(self) -> str:
-        return "; ".join(f"{each.name}: {', '.join(each.needs.reasons)}" for each in self.tables)
+        return "; ".join(f"{table.name}: {', '.join(table.needs.reasons)}" for table in self.tables)
 
 
-def _together(needy: list[_Needy]) -> list[_Needy]:
-    """Return what one run does: several tables, unless the first is keyed and may have to wait for its topic's run."""
-    needy = sorted(needy, key=lambda each: each.turn)
-    if not needy or needy[0].spec.is_keyed:
-        return needy[:1]
-    return [each for each in needy if not each.spec.is_keyed][:_TABLES_OF_A_RUN]
+def _in_one_run(candidates: list[_Candidate]) -> list[_Candidate]:
+    """Return the candidates of one run. An upsert table is alone: it may have to wait for its topic's run."""
+    ordered = sorted(candidates, key=lambda candidate: candidate.turn)
+    if not ordered or ordered[0].spec.is_keyed:
+        return ordered[:1]
+    return [candidate for candidate in ordered if not candidate.spec.is_keyed][:_TABLES_OF_A_RUN]
 
 
-def _request(chosen: list[_Needy], now: float) -> dg.RunRequest:
-    names = [_name(each.spec) for each in chosen]
+def _request(chosen: list[_Candidate], now: float) -> dg.RunRequest:
+    names = [_name(candidate.spec) for candidate in chosen]
     return dg.RunRequest(
         run_key=f"{names[0]}:{now:.0f}",
-        asset_check_keys=[health_check_key(each.spec) for each in chosen],
+        asset_check_keys=[health_check_key(candidate.spec) for candidate in chosen],
         tags={MAINTENANCE_TAG: ",".join(names)},
     )
 

@@ -27,10 +27,10 @@ from kafka_lake.runtime.commit import CHECKS
 from kafka_lake.spec.topic_table import TopicTable
 
 FAILED = "its last run failed"
-"""Why a topic has a run of its own: whatever made that fail must not end the runs of other topics."""
+"""Why a topic has a run of its own: its next failure must not end the run of other topics."""
 
 FAR_BEHIND = 1_000_000
-"""A topic with more pending offsets has a run of its own: its first turn would keep the others waiting."""
+"""A topic with more pending offsets has a run of its own: other topics would wait for its first step."""
 
 _MOST_OFFSETS = 5_000_000
 _TOPICS_PER_RUN = 4
@@ -41,7 +41,8 @@ class Sharing:
     """Which topics share runs.
 
     Args:
-        places: How many such runs there may be at once.
+        places: The limit of concurrent shared runs.
+        continuous: Tables whose runs continue for hours.
     """
 
     places: int
@@ -62,7 +63,7 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Due:
-    """A topic, or a table of several, that has something to read.
+    """A topic, or a table of several topics, with pending records.
 
     Args:
         alone: Why it has a run of its own; empty if it may share one.
@@ -81,20 +82,24 @@ class Due:
 def groups(due: Iterable[Due], in_flight: int, places: int) -> list[list[str]]:
     """Return the topics of each run to request, sorted by name.
 
-    A few topics share one run, more are dealt to all places but one. The last place is for topics that become due
-    while the other runs go on.
+    A few topics share one run; many are spread over all places but one. The last place is for topics that become due
+    later.
     """
-    ordered = sorted(due, key=lambda each: (each.offsets, each.name))
+    ordered = sorted(due, key=lambda topic: (topic.offsets, topic.name))
     free = places - in_flight
     if free <= 0 or not ordered:
         return []
     made = min(max(1, free - 1), -(-len(ordered) // _TOPICS_PER_RUN))
     shares: list[list[Due]] = [[] for _ in range(made)]
-    for each in ordered:
-        share = min(shares, key=lambda its: (sum(other.offsets for other in its), len(its)))
-        if sum(other.offsets for other in share) + each.offsets <= _MOST_OFFSETS:
-            share.append(each)
-    return [sorted(each.name for each in share) for share in shares]
+    for topic in ordered:
+        share = min(shares, key=lambda topics: (_offsets(topics), len(topics)))
+        if _offsets(share) + topic.offsets <= _MOST_OFFSETS:
+            share.append(topic)
+    return [sorted(topic.name for topic in share) for share in shares]
+
+
+def _offsets(topics: Iterable[Due]) -> int:
+    return sum(topic.offsets for topic in topics)
 
 
 _RANGE_START = "dagster/asset_partition_range_start"
@@ -103,14 +108,14 @@ _RANGE_END = "dagster/asset_partition_range_end"
 
 @dataclass(frozen=True)
 class Work:
-    """What one topic asks for at one tick.
+    """The pending work of a topic at a tick.
 
     Args:
         new_partitions: Keys that Dagster doesn't know yet, in numeric order.
-        losses: What Kafka no longer has of what the table lacks; the run says what comes of it.
-        opens: Whether the table has no position and begins at the latest offset: a run must say which that is before
+        losses: Pending records that Kafka no longer has; the run handles them.
+        opens: Whether the table has no position and starts at the latest offset: a run must record that offset before
             the first record comes.
-        fingerprint: Names the work: position and target. The same work asked for again gets another attempt number.
+        fingerprint: Identifies position and target. The same work requested again gets another attempt number.
     """
 
     spec: TopicTable
@@ -129,7 +134,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Pace:
-    """How often topics are polled, by the sensor and by the runs that it asks for. Times are in seconds.
+    """How often the sensor and its runs poll topics. Times are in seconds.
 
     Args:
         catch_up: For how long a run continues while records come; 0 for runs that end where the topic ended at first.
@@ -139,12 +144,12 @@ class Pace:
     catch_up: float = 0.0
 
     def run_config(self) -> dict[str, float]:
-        """Return it as the config of a step has it."""
+        """Return the run config of a step."""
         return {"catch_up_for": self.catch_up, "poll_every": self.interval}
 
 
 def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known: Iterable[str]) -> Work:
-    """Return what a topic asks for. Pure."""
+    """Return the pending work of a topic. Pure."""
     state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
     due = backlog(position, now, now.low, accept_losses=True)
     behind = {r.partition: len(r) for r in due.ranges}
@@ -162,18 +167,18 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
 
 
 def fingerprint(works: Sequence[Work]) -> str:
-    """Return what names the work of topics that have some."""
-    told = [f"{work_name(each.spec)}:{each.fingerprint}" for each in works]
-    return sha256("\n".join(told).encode()).hexdigest()[:16]
+    """Return a fingerprint of the work of several topics."""
+    lines = [f"{work_name(work.spec)}:{work.fingerprint}" for work in works]
+    return sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of which a run is requested.
+    """A table in a run request.
 
     Args:
-        works: Of all its topics that the brokers know, those without new records too.
-        known: Partition keys that Dagster has, in its order.
+        works: The work of each topic that the brokers know, empty or not.
+        known: The partition keys in Dagster, in its order.
     """
 
     works: Sequence[Work]
@@ -191,16 +196,16 @@ class Table:
 
     @property
     def keys(self) -> list[str]:
-        """Return the keys of its partitions as Dagster orders a range: the known ones come first, the new ones after.
+        """Return the keys of its partitions in the order of a range in Dagster: known keys, then new ones.
 
-        Dagster keeps those of a topic of the same name that another code location reads from its own cluster, too.
+        Dagster also has the keys of a topic of the same name that another code location reads from its own cluster.
         """
         own = {partition_key(work.spec, partition) for work in self.works for partition in work.partitions}
         keys = (*self.known, *(new for work in self.works for new in work.new_partitions))
         return [key for key in keys if key in own]
 
 
-def request(tables: Sequence[Table], pace: Pace, asked: str, attempt: int, shared: bool) -> dg.RunRequest:
+def request(tables: Sequence[Table], pace: Pace, work: str, attempt: int, shared: bool) -> dg.RunRequest:
     """Return the run of a table, or of several: each has a step of its own."""
     specs = [each.spec for each in tables]
     config = pace.run_config() | ({"topics": len(specs)} if len(specs) > 1 else {})
@@ -211,7 +216,7 @@ def request(tables: Sequence[Table], pace: Pace, asked: str, attempt: int, share
         name = f"{len(tables)} topics"
         own = {TOPIC_TAG: ", ".join(f"{each.name} [{_shown(each.keys)}]" for each in tables)}
     return dg.RunRequest(
-        run_key=f"{name}:{asked}#{attempt}",
+        run_key=f"{name}:{work}#{attempt}",
         asset_selection=[table_key(each) for spec in specs for each in spec.tables],
         asset_check_keys=[check for spec in specs for check in run_checks(spec)],
         run_config={"ops": {op_name(spec): {"config": config} for spec in specs}},
@@ -219,7 +224,7 @@ def request(tables: Sequence[Table], pace: Pace, asked: str, attempt: int, share
             **own,
             **{member_tag(each.name): each.name for each in tables},
             **({SHARED_TAG: specs[0].cluster or ""} if shared else {}),
-            WORK_TAG: asked,
+            WORK_TAG: work,
             SETTINGS_TAG: json.dumps({each.name: settings_fingerprint(each.spec) for each in tables}),
         },
     )
@@ -230,7 +235,7 @@ def _shown(keys: Sequence[str]) -> str:
 
 
 def run_checks(spec: TopicTable) -> list[dg.AssetCheckKey]:
-    """Return the checks of a run that the sensor asks for: others are steps of their own, and wait for their pools."""
+    """Return the checks of a requested run. Other checks are steps of their own and wait for their pools."""
     names = {each.identifier: [*CHECKS, *(rule.check for rule in each.named_rules)] for each in spec.tables}
     if spec.max_age is not None:
         names[spec.identifier].append(FRESHNESS)

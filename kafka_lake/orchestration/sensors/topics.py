@@ -76,16 +76,16 @@ def build_sensor(
                 return dg.SkipReason(new or "No topics: none of the cluster matches topics: of a document.")
             catalog = resources.catalog.open()
             sharing = Sharing(places, _continuous(context.repository_def))
-            found = poll_topics(context, specs, cluster=brokers, catalog=catalog, pace=pace, sharing=sharing)
-        if new and isinstance(found, dg.SensorResult):
+            result = poll_topics(context, specs, cluster=brokers, catalog=catalog, pace=pace, sharing=sharing)
+        if new and isinstance(result, dg.SensorResult):
             context.log.warning(new)
         try:
-            events, told = freshness_changes(specs, brokers, catalog, context.cursor)
+            events, cursor = freshness_changes(specs, brokers, catalog, context.cursor)
         except Exception as error:
-            # Runs are asked for all the same, and the next tick looks again.
-            context.log.warning(f"How fresh the tables are can't be told now: {error}")
-            events, told = [], context.cursor
-        return _with(found, events, told, new=new)
+            # Runs are requested all the same; the next tick evaluates freshness again.
+            context.log.warning(f"The freshness of the tables can't be evaluated now: {error}")
+            events, cursor = [], context.cursor
+        return _with(result, events, cursor, new=new)
 
     return kafka_offsets
 
@@ -97,26 +97,26 @@ def _continuous(repository: dg.RepositoryDefinition | None) -> frozenset[dg.Asse
 
 
 def _with(
-    found: dg.SensorResult | dg.SkipReason, events: Sequence[dg.AssetCheckEvaluation], cursor: str | None, new: str
+    result: dg.SensorResult | dg.SkipReason, events: Sequence[dg.AssetCheckEvaluation], cursor: str | None, new: str
 ) -> dg.SensorResult | dg.SkipReason:
-    """Return what a tick asks for, with what it tells beside that."""
-    if isinstance(found, dg.SkipReason):
-        reason = f"{new} {found.skip_message}".strip()
+    """Return the result of a tick with check results, a cursor and a note about new topics."""
+    if isinstance(result, dg.SkipReason):
+        reason = f"{new} {result.skip_message}".strip()
         if not events:
             return dg.SkipReason(reason)
         return dg.SensorResult(skip_reason=reason, asset_events=events, cursor=cursor)
     return dg.SensorResult(
-        run_requests=found.run_requests,
-        dynamic_partitions_requests=found.dynamic_partitions_requests,
-        asset_events=[*found.asset_events, *events],
+        run_requests=result.run_requests,
+        dynamic_partitions_requests=result.dynamic_partitions_requests,
+        asset_events=[*result.asset_events, *events],
         cursor=cursor,
     )
 
 
 def _description(pace: Pace) -> str:
-    """Return what the sensor does, and what stopping it leaves running, as Dagster's page of it shows."""
+    """Return the description on the sensor's page: what it does, and what goes on after it is stopped."""
     catch_up = (
-        f"A catch-up run continues for up to {pace.catch_up / 60:g} min, its tag {CATCH_UP_TAG} says until when. "
+        f"A catch-up run continues for up to {pace.catch_up / 60:g} min; its tag {CATCH_UP_TAG} shows until when. "
     )
     return (
         "Compares the ends of the topics with the positions of the tables, and requests runs for the topics with new "
@@ -138,9 +138,9 @@ def poll_topics(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dg.SensorResult | dg.SkipReason:
-    """Evaluate, and while there is nothing to do poll again, as often as asked for, until the daemon's next loop.
+    """Evaluate; while there is nothing to do, poll the brokers at the pace until the daemon's next loop.
 
-    Arguments and errors are those of `evaluate`. Between evaluations only the brokers are asked.
+    Arguments and errors are those of `evaluate`.
     """
     last_poll = clock() + _DAEMON_LOOP_SECONDS - pace.interval
     answers = cluster.watermarks(spec.topic for spec in specs)
@@ -148,24 +148,24 @@ def poll_topics(
     while isinstance(result, dg.SkipReason) and clock() < last_poll:
         sleep(pace.interval)
         before, answers = answers, cluster.watermarks(spec.topic for spec in specs)
-        if _told(answers) != _told(before):
+        if _watermarks(answers) != _watermarks(before):
             result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace, sharing=sharing)
     return result
 
 
-def _told(answers: Mapping[str, Watermarks | KafkaLakeError]) -> dict[str, Watermarks]:
+def _watermarks(answers: Mapping[str, Watermarks | KafkaLakeError]) -> dict[str, Watermarks]:
     return {topic: answer for topic, answer in answers.items() if isinstance(answer, Watermarks)}
 
 
 @dataclass
 class _Tick:
-    """What a tick has found so far, by `work_name`."""
+    """The results of a tick so far, by `work_name`."""
 
     tables: dict[str, Table] = field(default_factory=dict)
     due: dict[str, list[Work]] = field(default_factory=dict)
     alone: dict[str, str] = field(default_factory=dict)
     additions: list[dg.AddDynamicPartitionsRequest] = field(default_factory=list)
-    told: list[tuple[Work, Watermarks]] = field(default_factory=list)
+    reports: list[tuple[Work, Watermarks]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -186,17 +186,17 @@ def evaluate(
     pace: Pace,
     sharing: Sharing,
 ) -> dg.SensorResult | dg.SkipReason:
-    """Return what one poll asks for: new partitions and runs; and what Dagster shows of the topics.
+    """Return the new partitions, the requested runs, and a materialization of each topic with news.
 
-    A topic that can't be polled is logged and skipped; the others are served.
+    A topic that can't be polled is logged and skipped.
     """
     flight, tick = in_flight(context, specs), _Tick()
     for run_id in flight.outdated:
         # The next run works by the settings as they are now.
         context.instance.add_run_tags(run_id, {YIELD_TAG: "true"})
     failed = failed_lately(context, specs)
-    there = [each.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks) for each in spec.tables]
-    positions = all_positions(catalog, there)
+    polled = [spec for spec in specs if isinstance(answers[spec.topic], Watermarks)]
+    positions = all_positions(catalog, [table.identifier for spec in polled for table in spec.tables])
     for spec in specs:
         try:
             now = answers[spec.topic]
@@ -211,8 +211,8 @@ def evaluate(
         work = work_of(spec, position, now, known)
         tick.tables[name] = Table([*(tick.tables[name].works if name in tick.tables else ()), work], known)
         if work.new_partitions:
-            # Of a topic without records, its page shouldn't say that it is never materialized.
-            tick.told.append((work, now))
+            # The page of an empty topic would say that it is never materialized.
+            tick.reports.append((work, now))
             tick.additions.append(partitions_of(name).build_add_request(list(work.new_partitions)))
         if name in flight.topics:
             tick.note(work, f"a run is in flight: {flight.topics[name][:8]}")
@@ -226,16 +226,16 @@ def evaluate(
             tick.due.setdefault(name, []).append(work)
             tick.alone[name] = sharing.why_alone(spec, before.count, flight.pools)
             if not work.new_partitions:
-                tick.told.append((work, now))
+                tick.reports.append((work, now))
     if tick.failures and len(tick.failures) == len(specs):
-        # What is wrong with brokers or catalog is the same for all.
+        # A failure of the brokers or the catalog concerns all topics.
         raise KafkaLakeError("No topic could be polled: " + "; ".join(dict.fromkeys(tick.reasons)))
     requests = _requests(context, tick, pace, places=sharing.places, flight=flight)
     if not requests and not tick.additions:
         return dg.SkipReason("; ".join([*tick.notes, *tick.failures]))
-    # Dagster shows no reason of a tick that requests runs, but its log.
+    # Dagster shows the log of a tick that requests runs, not its skip reason.
     context.log.info("; ".join([*tick.notes, *tick.failures]))
-    topics = _topics(context.instance, tick.told)
+    topics = _topics(context.instance, tick.reports)
     return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=tick.additions, asset_events=topics)
 
 
@@ -244,31 +244,31 @@ def _requests(
 ) -> list[dg.RunRequest]:
     """Return the runs of the topics that are due; ask a run to end if topics wait for its place."""
     due = [Due(name, sum(each.offsets for each in works), tick.alone[name]) for name, works in tick.due.items()]
-    # Starts are what a run costs most: topics that become due during one share the next.
-    may_share = [] if flight.starting else [each for each in due if each.shares]
+    # The start of a run is its main cost: topics that become due during one share the next.
+    may_share = [] if flight.starting else [topic for topic in due if topic.shares]
     shared = groups(may_share, len(flight.shared), places)
-    alone = [each for each in due if not each.shares]
-    asked = [(names, True) for names in shared] + [([each.name], False) for each in alone]
-    prints = [fingerprint([work for name in names for work in tick.due[name]]) for names, _ in asked]
+    alone = [topic for topic in due if not topic.shares]
+    runs = [(names, True) for names in shared] + [([topic.name], False) for topic in alone]
+    prints = [fingerprint([work for name in names for work in tick.due[name]]) for names, _ in runs]
     before = attempts(context, prints)
-    requested = {name for names, _ in asked for name in names}
+    requested = {name for names, _ in runs for name in names}
     for name, works in tick.due.items():
         for work in works:
             tick.note(work, "a run is requested" if name in requested else "waits for a place among the shared runs")
     if len(may_share) > sum(map(len, shared)) and flight.shared and not flight.yielding:
-        # The one that was requested first has gone on for the longest time.
+        # The oldest one.
         context.instance.add_run_tags(flight.shared[0], {YIELD_TAG: "true"})
-    # What has a run of its own for a while shares one again when that ends.
-    once = {each.name for each in alone if each.offsets > FAR_BEHIND or each.alone == FAILED}
+    # These topics share runs again after this one, which ends soon.
+    once = {topic.name for topic in alone if topic.offsets > FAR_BEHIND or topic.alone == FAILED}
     return [
         request(
             [tick.tables[name] for name in names],
             replace(pace, catch_up=0.0) if once.issuperset(names) else pace,
-            found,
-            before[found],
+            work,
+            before[work],
             shared=is_shared,
         )
-        for (names, is_shared), found in zip(asked, prints, strict=True)
+        for (names, is_shared), work in zip(runs, prints, strict=True)
     ]
 
 
@@ -276,23 +276,25 @@ def _behind(work: Work) -> str:
     return f"{work.offsets:,} behind, " if work.offsets else ""
 
 
-def _topics(instance: dg.DagsterInstance, told: Sequence[tuple[Work, Watermarks]]) -> list[dg.AssetMaterialization]:
-    before, now = last_reports(instance, [work.spec for work, _ in told]), time.time()
-    found = []
-    for work, ends in told:
+def _topics(instance: dg.DagsterInstance, reports: Sequence[tuple[Work, Watermarks]]) -> list[dg.AssetMaterialization]:
+    before, now = last_reports(instance, [work.spec for work, _ in reports]), time.time()
+    topics = []
+    for work, ends in reports:
         last = before.get(topic_key(work.spec))
         rate = last.rate(sum(ends.end.values()), now) if last else None
-        found.append(topic_materialization(work.spec, ends, work.behind, rate))
-    return found
+        topics.append(topic_materialization(work.spec, ends, work.behind, rate))
+    return topics
 
 
 def _reached(spec: TopicTable, positions: Mapping[tuple[str, str], Positions | Exception]) -> Position | None:
-    """Return how far all tables of a topic are; None if one of them hasn't begun."""
-    found = []
-    for each in spec.tables:
-        its = positions[each.identifier]
-        if isinstance(its, Exception):
-            raise its
-        found.append(position_in(its, spec.topic, spec.topics))
-    begun = [each for each in found if each is not None]
-    return least(begun) if len(begun) == len(found) else None
+    """Return the least position of a topic's tables; None if one of them has none."""
+    reached = []
+    for table in spec.tables:
+        of_table = positions[table.identifier]
+        if isinstance(of_table, Exception):
+            raise of_table
+        position = position_in(of_table, spec.topic, spec.topics)
+        if position is None:
+            return None
+        reached.append(position)
+    return least(reached)
