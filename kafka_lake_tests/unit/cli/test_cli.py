@@ -512,7 +512,7 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
 
     monkeypatch.setattr(kafka_lake.cli.project, "_asset_metadata", list)
     monkeypatch.setattr(kafka_lake.cli.project, "select_topic_tables", topic_tables)
-    monkeypatch.setattr(kafka_lake.cli.project, "_derived_tables", lambda _assets: [made])
+    monkeypatch.setattr(kafka_lake.cli.project, "derived_in", lambda _assets: [made])
     monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
     monkeypatch.setattr(kafka_lake.maintenance.maintain, "due", due)
     seen: list[str] = []

@@ -36,7 +36,7 @@ def test_a_pattern_says_which_topics_fill_a_table() -> None:
 @pytest.mark.parametrize(
     ("written", "settings"),
     [
-        ("{}", Continuous(2, 3600, 300, 100, 30)),
+        ("{}", Continuous(1, 3600, 300, 100, 30)),
         ("{trigger: 500ms}", Continuous(0.5, 3600, 300, 100, 30)),
         ("{trigger: 1m, for: 1.5h, idle: 10m}", Continuous(60, 5400, 600, 100, 60)),
     ],

@@ -98,7 +98,7 @@ def test_a_run_goes_on_looking_as_the_sensor_would(instance, catalog, answers):
 def test_its_description_tells_what_stopping_it_leaves_running():
     text = sensor.build_sensor(10, True, 300.0).description or ""
     assert "running ones continue" in text
-    assert f"up to 5 min, its tag {CATCH_UP_TAG} says until when" in text
+    assert f"up to 5 min; its tag {CATCH_UP_TAG} shows until when" in text
     assert CONTINUOUS_TAG in text
     assert CATCH_UP_TAG not in (sensor.build_sensor(10, True).description or "")
 
