@@ -1,4 +1,4 @@
-"""The demo's database: captured by Debezium while it changes, and at the end compared with its tables, row by row."""
+"""The demo's database: Debezium captures its changes, and its rows are compared with the tables at the end."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ TABLES = {
 }
 _PARTITIONS = 3
 _PER_SECOND = 10.0
-# The rows that were there, then changes.
+# The first rows, then changes.
 _LOADS = 2
 _SHOWN = 4
 _COLUMNS = ("phone", "name", "street", "points")
@@ -45,14 +45,14 @@ _COLUMNS = ("phone", "name", "street", "points")
 
 @dataclass(frozen=True)
 class Captured:
-    """A shop whose database is captured, and in which work goes on."""
+    """A shop whose database is captured while it changes."""
 
     shop: Shop
     _stop: Event
     _work: Future[None]
 
     def await_tables(self, watch: Watch) -> None:
-        """Wait until both tables have rows and changes, end the changes, and wait for the rest."""
+        """Wait until both tables have rows and changes, end the changes, and wait for the last one."""
         positions: dict[str, set[tuple[int, ...]]] = defaultdict(set)
         watch.until(lambda _: self._ended_early() or _have_moved(positions), "changes of the database")
         self._stop.set()
@@ -61,13 +61,13 @@ class Captured:
         watch.until(lambda _: self.shop.is_captured(end) and _no_lag(), "the last change of the database")
 
     def print_comparison(self, console: Console) -> None:
-        """Compare database and tables, and print what came of it, and the versions of a customer."""
+        """Compare the tables with the database, and print the result and the versions of a customer."""
         catalog = CatalogResource().open()
         found = compare_all(self.shop, catalog)
         console.print(_changes(self.shop))
         console.print(_compared(found))
         console.print(_longest_history(catalog, TABLES["customers"].identifier))
-        if wrong := [_told(name, each) for name, each in found.items() if each.differences]:
+        if wrong := [_problem(name, each) for name, each in found.items() if each.differences]:
             raise KafkaLakeError("\n".join(wrong), "Please report this.")
         console.print("[bold green]Every row is the same in PostgreSQL and in Iceberg.[/]")
 
@@ -101,7 +101,7 @@ def captured(stack: Stack, bootstrap: str, console: Console) -> Iterator[Capture
 
 
 def compare_all(shop: Shop, catalog: LakeCatalog) -> dict[str, Comparison]:
-    """Compare each table with the database's, of a history its current versions."""
+    """Compare each table with the database; of a history, the current versions."""
     found = {}
     for name, spec in TABLES.items():
         rows = _rows(catalog, spec.identifier)
@@ -111,9 +111,9 @@ def compare_all(shop: Shop, catalog: LakeCatalog) -> dict[str, Comparison]:
 
 
 def _have_moved(positions: dict[str, set[tuple[int, ...]]]) -> bool:
-    """Add each table's position to those seen before, and return whether every table has had enough of them.
+    """Remember each table's position, and return whether every table has had several.
 
-    Dagster's runs can't tell: one goes on, commit after commit, as long as the database changes.
+    A run lasts as long as the database changes, so its end can't be awaited.
     """
     for each in _statuses():
         if position := tuple(of.position for of in each.partitions if of.position):
@@ -154,7 +154,7 @@ def _compared(found: Mapping[str, Comparison]) -> Table:
 
 
 def _longest_history(catalog: LakeCatalog, identifier: tuple[str, str]) -> Table:
-    """Return the versions of the row that has the most, those without an interval left out."""
+    """Return the versions of the row with the most versions; empty intervals are left out."""
     versions: dict[str, list[dict[str, Any]]] = {}
     for row in _rows(catalog, identifier):
         if not row["_is_deleted"] and row["valid_from"] != row["valid_to"]:
@@ -174,6 +174,6 @@ def _time(moment: datetime) -> str:
     return moment.astimezone(UTC).time().isoformat("milliseconds")
 
 
-def _told(name: str, found: Comparison) -> str:
+def _problem(name: str, found: Comparison) -> str:
     of = {"missing": found.missing, "unexpected": found.unexpected, "different": tuple(found.different.items())}
     return f"{name}: " + "; ".join(f"{len(keys)} {what}, such as {keys[0]}" for what, keys in of.items() if keys)

@@ -1,4 +1,4 @@
-"""Compares the rows of a database with those of a table: no row more, none less, and each value the same."""
+"""Compares rows with expected rows, by their keys."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,14 +12,14 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a database and a table have of the same rows.
+    """The result of a comparison.
 
     Args:
-        wanted: How many rows the database has.
-        found: How many the table has.
-        missing: Keys that the table lacks.
-        unexpected: Keys that the database doesn't have, or that the table has more than once.
-        different: Keys whose rows differ, and the columns that do.
+        wanted: Number of expected rows.
+        found: Number of rows.
+        missing: Keys without a row.
+        unexpected: Keys that are not expected, or have several rows.
+        different: Keys whose rows differ, and the columns that differ.
     """
 
     wanted: int
@@ -30,12 +30,12 @@ class Comparison:
 
     @property
     def differences(self) -> int:
-        """How many keys aren't the same in both."""
+        """The number of keys with a difference."""
         return len({*self.missing, *self.unexpected, *self.different})
 
 
 def compare(key: Sequence[str], wanted: Iterable[Row], found: Iterable[Row]) -> Comparison:
-    """Compare rows by their keys, in the columns that the database has.
+    """Compare rows by their keys, in the columns of the expected rows.
 
     >>> compare(["id"], [{"id": 1, "n": 2}], [{"id": 1, "n": 3}, {"id": 4, "n": 5}]).different
     {(1,): ('n',)}
@@ -59,7 +59,7 @@ def compare(key: Sequence[str], wanted: Iterable[Row], found: Iterable[Row]) -> 
 
 
 def plain(value: Any) -> Any:
-    """Return a value in a form that is the same on both sides: times in UTC."""
+    """Return a value for the comparison: timestamps in UTC."""
     return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
 
 

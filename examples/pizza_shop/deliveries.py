@@ -1,6 +1,6 @@
-"""The pizza shop's deliveries, in Avro by a schema registry: their schema in two versions, a generator, producers.
+"""The pizza shop's deliveries in Avro: two versions of their schema, a generator and producers.
 
-Version 2 has one field more. That is all a producer has to do: the table gets the column automatically.
+Version 2 has one more field. The table gets its column automatically.
 """
 
 import json
@@ -110,10 +110,10 @@ def subject_of(topic: str) -> str:
 
 
 def registered_version(registry_url: str, topic: str) -> Version:
-    """Return which version producers of the topic are at: 2 as soon as the registry has it."""
+    """Return the newest version of the schema in the registry."""
     latest = SchemaRegistry({"url": registry_url}).latest(subject_of(topic))
-    known = [field["name"] for field in json.loads(latest.text)["fields"]] if latest else []
-    return 2 if NEW_FIELD in known else 1
+    fields = [field["name"] for field in json.loads(latest.text)["fields"]] if latest else []
+    return 2 if NEW_FIELD in fields else 1
 
 
 class DeliveryProducer(TopicProducer):
@@ -139,7 +139,7 @@ class DeliveryProducer(TopicProducer):
         self.use(version)
 
     def use(self, version: Version) -> None:
-        """Register a version of the schema, and go on with it."""
+        """Register a version of the schema, and write it from now on."""
         try:
             self._registry.register_schema(self.subject, Schema(schema(version), "AVRO"))
         except (SchemaRegistryError, *http_errors("HTTPError")) as error:
@@ -150,19 +150,19 @@ class DeliveryProducer(TopicProducer):
         self.version = version
 
     def send_delivery(self, delivery: Delivery) -> None:
-        """Queue one delivery, with the fields that the version in use has; raises what ``send`` raises."""
+        """Queue one delivery, with the fields of the current version."""
         self.send(str(delivery.order_id), self._serializer(datum(delivery), self._context))
 
 
 def datum(delivery: Delivery) -> dict[str, Any]:
-    """Return a delivery as Avro's encoder takes it, which leaves out what its schema doesn't have."""
+    """Return a delivery for Avro's encoder, which ignores fields that its schema lacks."""
     fields = asdict(delivery)
     return {**fields, "courier": {"name": fields["courier"], "vehicle": fields["vehicle"]}}
 
 
 def next_order_id(bootstrap: str, topic: str) -> int:
-    """Return an id greater than every delivered order's in the topic; raises what ``next_id`` raises."""
-    return next_id(bootstrap, topic, lambda message: int(message.key()))
+    """Return an id greater than every delivered order's in the topic."""
+    return next_id(bootstrap, topic, lambda record: int(record.key or b"0"))
 
 
 def trickle(
@@ -174,7 +174,7 @@ def trickle(
     tell_user: Callable[[str], None],
     seed: int | None = None,
 ) -> None:
-    """Produce live deliveries until ``stop`` is set; those after a while by version 2."""
+    """Produce deliveries until ``stop`` is set; after some seconds with version 2."""
     rng = random.Random(seed)
     upgrade_at = time.monotonic() + upgrade_after
     for order_id in count(first_id):

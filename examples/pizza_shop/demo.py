@@ -1,4 +1,4 @@
-"""The demo: records into Kafka, and the sensor's own runs bring them into the lake. Shows what came of it."""
+"""The demo: produce records to Kafka, wait until the sensor's runs have them in tables, and show the tables."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -42,13 +42,12 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Extras:
-    """What the demo shows beside orders in JSON.
+    """Optional parts of the demo.
 
     Args:
-        avro: A tenth as many deliveries, in Avro by a schema registry: half of them by version 1 of their schema and,
-            once those are in the lake, the others by version 2.
+        avro: Deliveries in Avro, whose schema gets a second version.
         cdc: A database that Debezium captures while it changes; compared with its tables at the end.
-        many: A topic with routes, topics that match a pattern, and tables made from tables; compared at the end.
+        many: A topic with routes, topics of a pattern, and derived tables; compared at the end.
     """
 
     avro: bool = False
@@ -58,11 +57,11 @@ class Extras:
 
 def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> None:
     """Run the demo from an empty machine to filled tables, and stop everything again."""
-    found = targets()
+    locations = targets()
     check_project()
     check_alone()
     avro = extras.avro
-    # Twice as many runs: a Spark that is warm pays.
+    # With more runs, a warm Spark is faster.
     connect = (avro or extras.cdc or extras.many) and needs_connect(ports)
     check_free(ports.broker, *([ports.registry] if avro else []), ports.ui, *([ports.connect] if connect else []))
     with interruptible(), Stack(ports, console.print, shared=True) as stack, ExitStack() as beside:
@@ -80,7 +79,7 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
             if connect:
                 stack.start_connect(CatalogResource().open())
             runs = DagsterRuns(
-                stack.start_dagster(code_locations(found), dagster_folder(found), other_locations(found))
+                stack.start_dagster(code_locations(locations), dagster_folder(locations), other_locations(locations))
             )
             with console.status("Waiting for the sensor") as status:
                 timeout = 2 * TIMEOUT_S if source or beyond else TIMEOUT_S
@@ -167,7 +166,7 @@ def _loads(seen: list[Run], spec: TopicTable, began: float) -> list[Run]:
 
 def _all_done(seen: list[Run], began: float, avro: bool) -> bool:
     loads = _loads(seen, ORDERS, began)
-    # Of a database that changes all the time, there is always another; many tables are waited for apart.
+    # `Captured` and `Many` wait for their own tables.
     seen = [run for run in seen if not any(asset.startswith(_OTHERS) for asset in run.assets)]
     if not (loads and _stores_follow(seen, began) and all(run.status == "SUCCESS" for run in seen)):
         return False
@@ -175,7 +174,7 @@ def _all_done(seen: list[Run], began: float, avro: bool) -> bool:
 
 
 def _stores_follow(seen: list[Run], began: float) -> bool:
-    """Return whether the table below the orders has all that they have; its run may have begun before theirs ended."""
+    """Return whether the derived table has all orders; its run may have begun before the last orders came."""
     catalog = CatalogResource().open()
     stores, source = catalog.table(TOP_STORES), catalog.table(ORDERS.identifier)
     if stores is None or source is None or not made(seen, TOP_STORES, began):
@@ -185,5 +184,5 @@ def _stores_follow(seen: list[Run], began: float) -> bool:
 
 
 def _reports(runs: DagsterRuns, loads: list[Run], spec: TopicTable) -> dict[str, RunReport]:
-    """Return what runs tell of a table: other topics may have shared them."""
+    """Return the reports of runs, restricted to a table: several topics may share a run."""
     return {run.run_id: runs.report(run.run_id).of("/".join(spec.identifier)) for run in loads}

@@ -1,4 +1,4 @@
-"""The demo's many tables: filled, awaited, and compared with the topics that they come from, record by record."""
+"""The demo's topic with many tables: produce records, wait for the tables, and compare them with the topics."""
 
 import json
 import random
@@ -38,7 +38,7 @@ _NO_AMOUNT = 0.02
 
 @dataclass(frozen=True)
 class Sent:
-    """A record of the web shop's."""
+    """The key and the value of a record."""
 
     key: str
     value: bytes
@@ -71,14 +71,14 @@ def _event(rng: random.Random, number: int, at: str) -> dict[str, Any]:
 
 
 def generate_measurements(count: int, kitchen: str, first_id: int) -> Iterator[Sent]:
-    """Yield what a kitchen measures: its ovens have sensors of different makes."""
+    """Yield a kitchen's measurements; not all of its sensors send the same fields."""
     rng = random.Random(f"{kitchen}/{first_id}")
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(first_id, first_id + count):
-        told: dict[str, Any] = {"id": number, "at": (begin + timedelta(minutes=number)).isoformat()}
-        told["oven"] = rng.randrange(4)
-        told |= {"celsius": rng.randrange(200, 330)} if rng.random() < 0.7 else {"celsius": 300.5, "door": "open"}
-        yield Sent(f"{told['oven']}", json.dumps(told).encode())
+        record: dict[str, Any] = {"id": number, "at": (begin + timedelta(minutes=number)).isoformat()}
+        record["oven"] = rng.randrange(4)
+        record |= {"celsius": rng.randrange(200, 330)} if rng.random() < 0.7 else {"celsius": 300.5, "door": "open"}
+        yield Sent(f"{record['oven']}", json.dumps(record).encode())
 
 
 NAMESPACES = ("events", "kitchens")
@@ -89,12 +89,11 @@ _MEASUREMENTS = 500
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What tables shall have, or have.
+class Expected:
+    """The expected rows and dead letters.
 
     Args:
-        rows: By table: the columns of its key, and its rows.
-        dead_letters: How many records became none.
+        rows: The key columns and the rows of each table.
     """
 
     rows: Mapping[tuple[str, str], tuple[tuple[str, ...], list[dict[str, Any]]]]
@@ -103,40 +102,36 @@ class Kept:
 
 @dataclass(frozen=True)
 class Many:
-    """Topics that were filled.
+    """The filled topics, and the expected content of their tables."""
 
-    Args:
-        shall: What their tables shall have.
-    """
-
-    shall: Kept
+    expected: Expected
 
     def await_tables(self, watch: Watch) -> None:
-        """Wait until each table has what it shall have."""
-        watch.until(lambda _: not _differing(self.shall, _found(self.shall)), "tables made from tables")
+        """Wait until each table is as expected."""
+        watch.until(lambda _: not _differing(self.expected, _found(self.expected)), "tables made from tables")
 
     def print_comparison(self, console: Console) -> None:
-        """Compare topics and tables, and print what came of it."""
-        found = _found(self.shall)
-        console.print(_shown(self.shall, found))
-        if wrong := _differing(self.shall, found):
+        """Compare the tables with the topics, and print the result."""
+        found = _found(self.expected)
+        console.print(_shown(self.expected, found))
+        if wrong := _differing(self.expected, found):
             raise KafkaLakeError("\n".join(wrong), "Please report this.")
-        console.print("[bold green]Every table has what its topics say, and nothing else.[/]")
+        console.print("[bold green]Every table has exactly the rows that its topics give.[/]")
 
 
 def many(bootstrap: str, count: int, seed: int, console: Console) -> Many:
-    """Fill the topics, and have this deployment have their tables."""
+    """Fill the topics, and add their tables to this deployment."""
     topics.ensure_topic(bootstrap, TOPIC, PARTITIONS)
-    first = topics.next_id(bootstrap, TOPIC, lambda message: int(message.key()))
+    first = topics.next_id(bootstrap, TOPIC, lambda record: int(record.key or b"0"))
     _send(bootstrap, TOPIC, generate_events(count, seed, first, datetime.now(UTC)))
     console.print(f"Produced {count:,} events to {TOPIC}, some late, some that can't be read")
     for kitchen in KITCHENS:
         topics.ensure_topic(bootstrap, kitchen, 1)
-        begins = topics.next_id(bootstrap, kitchen, lambda message: int(json.loads(message.value())["id"]))
+        begins = topics.next_id(bootstrap, kitchen, lambda record: int(json.loads(record.value or b"")["id"]))
         _send(bootstrap, kitchen, generate_measurements(_MEASUREMENTS, kitchen, begins))
     (home() / MARK).touch()
     matching_topics(console.print, refresh=True)
-    return Many(expected())
+    return Many(expected_content())
 
 
 def _send(bootstrap: str, topic: str, records: Iterable[Sent]) -> None:
@@ -146,16 +141,16 @@ def _send(bootstrap: str, topic: str, records: Iterable[Sent]) -> None:
     producer.flush()
 
 
-def expected() -> Kept:
-    """Return what the tables shall have, by what a plain consumer finds in the topics."""
-    orders, visits, others, unreadable = list[Any](), list[Any](), list[Any](), 0
+def expected_content() -> Expected:
+    """Return the expected content of the tables, computed from the records of the topics."""
+    orders, visits, other_events, unreadable = list[Any](), list[Any](), list[Any](), 0
     for event in _values(TOPIC):
         if event is None:
             unreadable += 1
         elif event["type"] in ("view", "click"):
             visits.append(event)
         elif event["type"] != "order":
-            others.append(event)
+            other_events.append(event)
         elif (order := _order(event)) is None:
             unreadable += 1
         else:
@@ -165,7 +160,7 @@ def expected() -> Kept:
     rows: dict[tuple[str, str], Any] = {
         ("events", "orders"): (by_id, orders),
         ("events", "visits"): (by_id, visits),
-        ("events", "other_events"): (by_id, others),
+        ("events", "other_events"): (by_id, other_events),
         ("events", "large_orders"): (by_id, large),
         ("events", "revenue_per_hour"): (("hour", "store_id"), _revenue(orders)),
         ("events", "large_orders_per_store"): (("store_id",), _by_store(large)),
@@ -173,7 +168,7 @@ def expected() -> Kept:
     for kitchen in KITCHENS:
         found = [_measured(each) for each in _values(kitchen) if each is not None]
         rows["kitchens", kitchen.partition("-")[2]] = (("id",), found)
-    return Kept(rows, unreadable)
+    return Expected(rows, unreadable)
 
 
 def _values(topic: str) -> Iterator[dict[str, Any] | None]:
@@ -193,8 +188,8 @@ def _order(event: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"event_id": event["event_id"], "store_id": event["store_id"], "total": total, "at": at}
 
 
-def _measured(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {**told, "celsius": float(told["celsius"]), "door": told.get("door")}
+def _measured(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {**record, "celsius": float(record["celsius"]), "door": record.get("door")}
 
 
 def _revenue(orders: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -216,15 +211,17 @@ def _by_store(orders: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Found:
-    """What tables have: each compared with what it shall have, and their dead letters."""
+    """The comparison of each table with the expected rows, and the number of dead letters."""
 
     tables: Mapping[str, Comparison]
     dead_letters: int
 
 
-def _found(shall: Kept) -> _Found:
+def _found(expected: Expected) -> _Found:
     catalog = CatalogResource().open()
-    tables = {".".join(name): compare(key, wanted, _rows(catalog, name)) for name, (key, wanted) in shall.rows.items()}
+    tables = {
+        ".".join(name): compare(key, wanted, _rows(catalog, name)) for name, (key, wanted) in expected.rows.items()
+    }
     return _Found(tables, sum(len(_rows(catalog, ("events", f"{each}__dead_letters"))) for each in _DEAD_LETTERS))
 
 
@@ -234,23 +231,23 @@ def _rows(catalog: LakeCatalog, identifier: tuple[str, str]) -> list[dict[str, A
     return rows
 
 
-def _differing(shall: Kept, found: _Found) -> list[str]:
-    told = [
+def _differing(expected: Expected, found: _Found) -> list[str]:
+    problems = [
         f"{name}: {len(each.missing)} rows missing, {len(each.unexpected)} unexpected, {len(each.different)} different."
         for name, each in found.tables.items()
         if each.differences
     ]
-    if found.dead_letters != shall.dead_letters:
-        told.append(f"{TOPIC}: {found.dead_letters} dead letters, {shall.dead_letters} records can't be read.")
-    return told
+    if found.dead_letters != expected.dead_letters:
+        problems.append(f"{TOPIC}: {found.dead_letters} dead letters, expected {expected.dead_letters}.")
+    return problems
 
 
-def _shown(shall: Kept, found: _Found) -> Table:
+def _shown(expected: Expected, found: _Found) -> Table:
     shown = Table("table", title="Topics and tables, compared row by row")
-    for heading in ("rows by the topics", "rows in Iceberg", "rows that differ"):
+    for heading in ("expected rows", "rows in Iceberg", "rows that differ"):
         shown.add_column(heading, justify="right")
     for name, each in found.tables.items():
         shown.add_row(name, f"{each.wanted:,}", f"{each.found:,}", f"{each.differences:,}")
-    differ = abs(found.dead_letters - shall.dead_letters)
-    shown.add_row("dead letters of events", f"{shall.dead_letters:,}", f"{found.dead_letters:,}", f"{differ:,}")
+    differ = abs(found.dead_letters - expected.dead_letters)
+    shown.add_row("dead letters of events", f"{expected.dead_letters:,}", f"{found.dead_letters:,}", f"{differ:,}")
     return shown

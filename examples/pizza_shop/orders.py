@@ -21,7 +21,7 @@ MEATS = ("pepperoni", "ham", "salami", "chicken", "bacon", "sausage")
 VEGGIES = ("mushrooms", "olives", "onions", "peppers", "spinach", "tomatoes", "pineapple", "jalapenos")
 
 _STORE_IDS = random.Random("stores").sample(range(1, STORES + 1), STORES)
-# Zipf's law: a few stores sell most, as shops do.
+# Zipf's law: a few stores sell most.
 _STORE_WEIGHTS = tuple(accumulate(1 / rank**0.6 for rank in range(1, STORES + 1)))
 
 
@@ -63,12 +63,12 @@ def generate_orders(count: int, seed: int, first_id: int, end: datetime) -> Iter
 
 
 def next_order_id(bootstrap: str, topic: str) -> int:
-    """Return an id greater than every order's in the topic; raises what ``next_id`` raises."""
-    return next_id(bootstrap, topic, lambda message: _id_of(message.value()))
+    """Return an id greater than every order's in the topic."""
+    return next_id(bootstrap, topic, lambda record: id_of(record.value))
 
 
-def _id_of(value: bytes | None) -> int:
-    """Return an order's id; -1 of what is no order: people try what becomes of such records."""
+def id_of(value: bytes | None) -> int:
+    """Return an order's id, or -1 for another record: users try how such records are handled."""
     try:
         return int(json.loads(value or b"")["order_id"])
     except (ValueError, TypeError, KeyError):
@@ -79,7 +79,7 @@ class OrderProducer(TopicProducer):
     """A producer of orders as JSON, keyed by store."""
 
     def send_order(self, order: Order) -> None:
-        """Queue one order for delivery; raises what ``send`` raises."""
+        """Queue one order for delivery."""
         self.send(str(order.store_id), json.dumps(asdict(order), separators=(",", ":")))
 
 

@@ -1,4 +1,4 @@
-"""The pizza shop's database: two tables, and what happens in them all day."""
+"""The pizza shop's database: two tables, and transactions that change them."""
 
 import random
 from collections import Counter
@@ -15,7 +15,7 @@ from kafka_lake.devstack.sources import CONFIRMED, SLOT, Owner
 
 OWNER = Owner("pizza", "pizza", "shop")
 KEYS = {"customers": ("phone",), "orders": ("order_id",)}
-"""The tables, and the columns of their keys."""
+"""The key columns of the tables."""
 
 _TABLES = """
 CREATE TABLE customers (
@@ -41,13 +41,10 @@ _PIZZAS = ("Margherita", "Marinara", "Funghi", "Diavola", "Quattro formaggi", "P
 
 
 class Shop:
-    """The shop's database, and those who work with it.
-
-    Args:
-        seed: Of what happens; the times are the clock's.
+    """The shop's database.
 
     Attributes:
-        happened: How many transactions of each kind there were.
+        happened: The number of transactions of each kind.
     """
 
     def __init__(self, url: str, seed: int | None = None) -> None:
@@ -81,7 +78,7 @@ class Shop:
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def work(self, rate: float, stop: Event) -> None:
-        """Do business until told to stop."""
+        """Run transactions until ``stop`` is set."""
         kinds: dict[str, tuple[int, Callable[[Any], None]]] = {
             "orders placed": (8, self._order),
             "orders delivered": (6, self._deliver),
@@ -92,7 +89,7 @@ class Shop:
             "customers left": (1, self._leave),
         }
         with closing(psycopg2.connect(self._url)) as connection:
-            # Each kind once before chance decides, so that even a short day has all of them.
+            # First each kind once, then at random: even a short run has all of them.
             due = list(kinds)
             while not stop.wait(1 / rate):
                 weights = [weight for weight, _ in kinds.values()]
@@ -102,14 +99,14 @@ class Shop:
                 self.happened[name] += 1
 
     def close_of_business(self) -> str:
-        """Make a last change, and return a position in the log of changes that only this change is behind."""
+        """Make a last change, and return the log's position before it."""
         ((before,),) = self.execute("SELECT pg_current_wal_insert_lsn()")
         with closing(psycopg2.connect(self._url)) as connection, connection, connection.cursor() as cursor:
             self._order(cursor)
         return str(before)
 
     def is_captured(self, position: str) -> bool:
-        """Return whether Debezium has confirmed a change behind a position: all before it is in Kafka then."""
+        """Return whether Debezium has confirmed a change after a position: all changes before it are in Kafka."""
         return self.execute(CONFIRMED, position, SLOT) == [(True,)]
 
     def _order(self, cursor: Any) -> None:

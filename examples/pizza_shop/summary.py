@@ -1,4 +1,4 @@
-"""What the demo did, as tables on the terminal."""
+"""The results of the demo, as tables on the terminal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from kafka_lake.spec.topic_table import TopicTable
 
 @dataclass(frozen=True)
 class Column:
-    """A column, and the snapshot and the run that it came with; no run if it is as old as the table."""
+    """A column, and the snapshot and the run that added it; no run for a column of the first commit."""
 
     name: str
     type: str
@@ -32,15 +32,15 @@ class Column:
 
 
 def columns_of(table: IcebergTable) -> list[Column]:
-    """Return a table's columns, and nested ones that came later, oldest first."""
-    found = []
+    """Return a table's columns, and nested fields that were added later, oldest first."""
+    columns = []
     for version in schema_history(table):
         snapshot = table.metadata.snapshot_by_id(version.snapshot_id) if version.snapshot_id is not None else None
         if snapshot is not None:
             run_id = summary_of(snapshot).get(RUN_ID, "")
             added = (change for change in version.changes if change.kind == "added")
-            found += [Column(c.column, readable(c.after), snapshot.snapshot_id, run_id) for c in added]
-    return found
+            columns += [Column(c.column, readable(c.after), snapshot.snapshot_id, run_id) for c in added]
+    return columns
 
 
 _BEST = 10
@@ -49,7 +49,7 @@ _BEST = 10
 def print_orders(
     spec: TopicTable, top_stores: tuple[str, str], loads: Mapping[str, RunReport], seconds: float, console: Console
 ) -> None:
-    """Print what was loaded and checked of the orders, and what their tables hold now."""
+    """Print the loaded orders, their checks, and the content of their tables."""
     catalog = CatalogResource().open()
     status = collect([spec], KafkaResource().cluster(), catalog)[0]
     events = [event for load in loads.values() for event in _partitions(load, spec)]
@@ -65,12 +65,12 @@ def print_orders(
 
 
 def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: Console) -> None:
-    """Print what was loaded of the deliveries, and how their table came to its columns."""
+    """Print the loaded deliveries, and the columns of their table."""
     catalog = CatalogResource().open()
     status = collect([spec], KafkaResource().cluster(), catalog)[0]
     table = catalog.table(spec.identifier)
     columns = columns_of(table) if table else []
-    runs = Table("run", title=f"What the runs took from {spec.topic}")
+    runs = Table("run", title=f"Runs that loaded {spec.topic}")
     runs.add_column("rows", justify="right")
     for heading in ("checks", "new columns"):
         runs.add_column(heading)
@@ -79,7 +79,7 @@ def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: 
         new = ", ".join(each.name for each in columns if each.run_id == run_id)
         runs.add_row(run_id[:8], f"{rows:,}", _verdict(load.checks), new)
     console.print(runs)
-    shown = Table("column", "type", "came with", title=f"The columns of {status.table}")
+    shown = Table("column", "type", "added by", title=f"The columns of {status.table}")
     for each in columns:
         if each.name != spec.metadata_column:
             came_with = f"snapshot {each.snapshot_id}, run {each.run_id[:8]}" if each.run_id else "the table"
@@ -94,23 +94,23 @@ def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: 
 def print_how_to_go_on(ports: Ports, avro: TopicTable | None, console: Console) -> None:
     """Print what to do next."""
     lines = [
-        ("make dev", f"everything stays up, with live records; the UI is http://{ports.ui.address}"),
-        ("kafka-lake status", "how far each table is, per Kafka partition"),
-        (f"make demo{' AVRO=1' if avro else ''}", "once more: only what is new is ingested"),
+        ("make dev", f"keeps everything running, with live records; Dagster's UI is http://{ports.ui.address}"),
+        ("kafka-lake status", "shows rows and lag of each table"),
+        (f"make demo{' AVRO=1' if avro else ''}", "adds more orders: only new records are ingested"),
     ]
     if avro:
-        lines.insert(2, (f"kafka-lake schema {avro.topic} --history", "how a table came to its columns"))
+        lines.insert(2, (f"kafka-lake schema {avro.topic} --history", "shows when each column was added"))
     width = max(len(command) for command, _ in lines)
     console.print("\nNext:")
-    for command, what in lines:
-        console.print(f"  {command:{width}}  {what}", soft_wrap=True)
+    for command, text in lines:
+        console.print(f"  {command:{width}}  {text}", soft_wrap=True)
     if avro:
         url = SCHEMA_REGISTRY_URL.value()
         page = f"http://{ports.ui.address}/assets/{'/'.join(avro.identifier)}"
         console.print(
-            f"\nkafka-lake leaves {avro.topic} out unless it knows of a registry:\n"
+            f"\nTopic {avro.topic} needs a schema registry; name it for kafka-lake:\n"
             f"  export {SCHEMA_REGISTRY_URL.name}={url}\n"
-            f"\nWith make dev, its table is at {page}. The check schema_evolution there tells what a run changed.",
+            f"\nWith make dev, its table is at {page}. Its check schema_evolution shows the changes of a run.",
             soft_wrap=True,
         )
     console.print()
@@ -122,7 +122,7 @@ def _partitions(load: RunReport, spec: TopicTable) -> list[Materialization]:
 
 
 def _loaded(topic: str, events: Sequence[Materialization]) -> Table:
-    shown = Table("partition", title=f"What the sensor's run took from {topic}")
+    shown = Table("partition", title=f"Loaded from {topic}")
     for heading in ("from offset", "to offset", "rows", "lag after"):
         shown.add_column(heading, justify="right")
     for each in sorted(events, key=lambda event: int(event.partition)):

@@ -1,7 +1,4 @@
-"""The live records of `make dev`: broker and registry, and what fills the topics of the pizza shop.
-
-And which projects they are for.
-"""
+"""The live records of `make dev`."""
 
 from collections.abc import Callable
 from threading import Event
@@ -21,23 +18,23 @@ _ORDERS_PER_DELIVERY = 5
 
 
 def check_project() -> None:
-    """Check that the project at hand has a table for the demo's records; one that can't be loaded passes."""
+    """Check that the current project has the demo's tables. A project that can't be loaded passes."""
     try:
         specs = topic_tables()
     except KafkaLakeError:
-        # Dagster's pages say what is wrong with it.
+        # Dagster's pages show the error.
         return
     if orders.TOPIC not in {spec.topic for spec in specs}:
         raise ConfigurationError(
             f"The demo produces records to the topics {orders.TOPIC} and {deliveries.TOPIC}, and this project has no "
             "table of them.",
-            "Run it in a clone of kafka_lake's repository: `make dev` or `make demo`. Here, `kafka-lake up` does "
+            "Run it in a clone of kafka_lake's repository: `make dev` or `make demo`. Here, `kafka-lake up` starts "
             "without it.",
         )
 
 
 def start_demo(stack: Stack, rate: float, tell_user: Callable[[str], None]) -> list[Task]:
-    """Start broker and registry, make the topics, and return what fills them until told to stop."""
+    """Start broker and registry, create the topics, and return the tasks that fill them."""
     bootstrap = stack.start_broker()
     topics.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
     trickles: list[Task] = [lambda stop: orders.trickle(bootstrap, orders.TOPIC, rate, stop)]
@@ -59,13 +56,13 @@ def _deliver(bootstrap: str, registry_url: str, rate: float, stop: Event, tell_u
     version = deliveries.registered_version(registry_url, deliveries.TOPIC)
     producer = deliveries.DeliveryProducer(bootstrap, deliveries.TOPIC, registry_url, version)
     if producer.version == 1:
-        tell_user(f"Deliveries are written by version 1 of their schema; version 2 comes in {VERSION_2_AFTER_S:.0f} s")
+        tell_user(f"Deliveries have version 1 of their schema; version 2 comes in {VERSION_2_AFTER_S:.0f} s")
     first_id = deliveries.next_order_id(bootstrap, deliveries.TOPIC)
     deliveries.trickle(producer, first_id, rate=rate, upgrade_after=VERSION_2_AFTER_S, stop=stop, tell_user=tell_user)
 
 
 def _await_new_column(ports: Ports, stop: Event, tell_user: Callable[[str], None]) -> None:
-    """Say once by which run the deliveries' table got its new column; unless it is as old as the table."""
+    """Report once which run added the new column to the deliveries' table."""
     while not stop.wait(2):
         table = CatalogResource().open().table(deliveries.TABLE)
         columns = columns_of(table) if table else []

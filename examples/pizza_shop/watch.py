@@ -1,4 +1,4 @@
-"""Waits until Dagster's runs have done what the demo asks of them, or tells why they haven't."""
+"""Waits for Dagster's runs, and raises the error of a run that fails."""
 
 import time
 from collections.abc import Callable
@@ -15,10 +15,10 @@ class Watch:
     """The runs of one stack.
 
     Args:
-        began: Runs that ended before count not; seconds since the epoch.
+        began: Earlier runs are ignored; seconds since the epoch.
         check: Raises if a server has ended.
-        tell_user: Called with what is being waited for.
-        timeout: Seconds that one wait may take.
+        tell_user: Called with the current state.
+        timeout: Of one wait, in seconds.
     """
 
     runs: DagsterRuns
@@ -28,7 +28,7 @@ class Watch:
     timeout: float = TIMEOUT_S
 
     def until(self, done: Callable[[list[Run]], bool], what: str) -> list[Run]:
-        """Wait until the runs are as they should be, and return them, newest first."""
+        """Wait for a condition on the runs, and return them, newest first."""
         deadline = time.monotonic() + self.timeout
         while True:
             self.check()
@@ -50,11 +50,13 @@ class Watch:
 
 
 def _what(run: Run) -> str:
-    """Return what a run makes, or the job that makes nothing: maintenance, for example."""
+    """Return a run's assets, or its job if it has none, as maintenance."""
     return ", ".join(run.assets) or run.job
 
 
 def made(runs: list[Run], asset: tuple[str, str], after: float, by_sensor: bool = False) -> list[Run]:
-    """Return the runs that have made an asset after a moment, the first to end first."""
-    found = [run for run in runs if run.status == "SUCCESS" and "/".join(asset) in run.assets and run.ended > after]
-    return sorted((run for run in found if run.sensor or not by_sensor), key=lambda run: run.ended)
+    """Return the successful runs of an asset that ended after a moment, in order of their end."""
+    successful = [
+        run for run in runs if run.status == "SUCCESS" and "/".join(asset) in run.assets and run.ended > after
+    ]
+    return sorted((run for run in successful if run.sensor or not by_sensor), key=lambda run: run.ended)
