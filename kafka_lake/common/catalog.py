@@ -1,4 +1,4 @@
-"""A catalog's environment variables, and what Spark has to know of a catalog. Pure."""
+"""A catalog's environment variables, and its settings for Spark. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class SparkCatalog:
-    """A catalog as Spark knows it.
+    """A catalog's settings for Spark.
 
     Args:
-        name: Its name, in Spark too.
-        conf: Spark settings that make it known there; secrets may be among them.
-        needed_classes: Java classes that Spark needs for it beside Iceberg's, each with the artifact that has it.
-        ca_bundle: File with the certificates of the catalog's server, as PEM; empty for public ones.
+        conf: Spark settings, with secrets.
+        needed_classes: Java classes beside Iceberg's, each with its artifact.
+        ca_bundle: PEM file with the certificates of the catalog's server; empty for public ones.
     """
 
     name: str
@@ -22,7 +21,7 @@ class SparkCatalog:
 
 
 def catalog_variable(catalog: str, name: str = "") -> str:
-    """Return the variable of a catalog's property, by PyIceberg's convention; without a name, the prefix of all.
+    """Return PyIceberg's variable of a catalog's property; without a name, the prefix of all variables.
 
     >>> catalog_variable("my-lake", "s3.access-key-id"), catalog_variable("lake")
     ('PYICEBERG_CATALOG__MY_LAKE__S3__ACCESS_KEY_ID', 'PYICEBERG_CATALOG__LAKE__')

@@ -1,4 +1,4 @@
-"""The folders of a deployment and of a user's downloads; files that are there as a whole or not at all."""
+"""Folders of a deployment and of downloads, and atomic writes of files."""
 
 import os
 from importlib.resources import files
@@ -16,16 +16,16 @@ def home() -> Path:
 
 
 def ensure_home() -> Path:
-    """Make the folder of this deployment's local state if it isn't there, for its owner alone, and return it."""
+    """Create the folder of this deployment's local state for its owner alone, and return it."""
     folder = home()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # One that is there keeps the rights that its owner has chosen.
+    # An existing folder keeps its rights.
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
 def starting_folder() -> Path:
-    """Return where a project's own files are looked for, upwards: the workspace's folder if one is named, or this."""
+    """Return the folder from which a project is searched upwards: that of a named workspace, or the current one."""
     workspace = environment.WORKSPACE.value()
     return Path(workspace).resolve().parent if workspace else Path.cwd()
 
@@ -38,20 +38,20 @@ def cache() -> Path:
 
 
 def dagster_home() -> Path:
-    """Make the folder of Dagster's storage and return it, for ``DAGSTER_HOME``.
+    """Create the folder for ``DAGSTER_HOME`` and return it.
 
-    It gets the project's ``dagster.yaml``, or the one of this package. If that doesn't limit the runs at once, the copy
-    limits them by this machine's cores: Dagster's start timeout ends runs that start while others keep the cores busy.
+    It gets the project's ``dagster.yaml``, or the one of this package. Without a limit of concurrent runs, the copy
+    gets one by this machine's cores: otherwise runs could exceed Dagster's start timeout.
     """
     folder = ensure_home() / "dagster"
     folder.mkdir(exist_ok=True)
-    source = _own_dagster_yaml() or files("kafka_lake.common").joinpath("dagster.yaml")
+    source = _project_dagster_yaml() or files("kafka_lake.common").joinpath("dagster.yaml")
     (folder / "dagster.yaml").write_text(_bounded(source.read_text(), runs_at_once(os.cpu_count() or 1)))
     return folder
 
 
 def runs_at_once(cores: int) -> int:
-    """Return how many runs a machine starts within Dagster's start timeout, each with a Spark of its own.
+    """Return how many runs, each with its own Spark, a machine can start within Dagster's timeout.
 
     >>> runs_at_once(1), runs_at_once(2), runs_at_once(8)
     (4, 4, 16)
@@ -60,7 +60,7 @@ def runs_at_once(cores: int) -> int:
 
 
 def _bounded(text: str, runs: int) -> str:
-    """Return a ``dagster.yaml`` with a limit of runs; one that has a limit, or can't be read, stays as it is."""
+    """Add a limit of runs to a ``dagster.yaml``, unless it has one or is invalid."""
     # Most commands need no YAML.
     import yaml
 
@@ -72,24 +72,24 @@ def _bounded(text: str, runs: int) -> str:
             return text
         limits[_LIMIT] = runs
     except (yaml.YAMLError, AttributeError, TypeError):
-        # Dagster says what is wrong with it.
+        # Dagster reports the error.
         return text
     return yaml.safe_dump(settings, sort_keys=False)
 
 
-def _own_dagster_yaml() -> Path | None:
-    """Return the project's ``dagster.yaml``: the nearest one, no further up than the project's folder."""
+def _project_dagster_yaml() -> Path | None:
+    """Return the project's ``dagster.yaml``: the nearest one, up to the project's folder."""
     here = starting_folder()
-    for each in (here, *here.parents):
-        if (each / "dagster.yaml").is_file():
-            return each / "dagster.yaml"
-        if any((each / name).is_file() for name in ("pyproject.toml", "dg.toml", "workspace.yaml")):
+    for folder in (here, *here.parents):
+        if (folder / "dagster.yaml").is_file():
+            return folder / "dagster.yaml"
+        if any((folder / name).is_file() for name in ("pyproject.toml", "dg.toml", "workspace.yaml")):
             return None
     return None
 
 
 def write_atomic(path: Path, text: str, *, owner_only: bool = False) -> None:
-    """Write a file in one step: a reader gets what was there before, or all of the new text."""
+    """Replace a file atomically: readers get the old content or the new one."""
     partial = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666)

@@ -1,4 +1,4 @@
-"""Log lines as text for people or as JSON for programs: one object a line, with the facts of the line as fields."""
+"""The format of runs' log lines: text for people, or a JSON object per line for programs."""
 
 import json
 import logging
@@ -17,12 +17,12 @@ RUNS = "kafka_lake.run"
 
 
 def with_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `extra` of a log call whose line shall have fields of its own in JSON."""
+    """Return the `extra` of a log call, with fields for JSON."""
     return {_FIELDS: dict(fields)}
 
 
 class JsonFormatter(logging.Formatter):
-    """Gives a line of JSON: `time`, `level`, `logger`, `message`, the fields of the line, and `trace` of an error."""
+    """Formats a line as JSON: `time`, `level`, `logger`, `message`, its fields, and `trace` of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -39,14 +39,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def formatter(name: str) -> logging.Formatter:
-    """Return what formats lines as a setting says."""
+    """Return the formatter of a setting's value."""
     if name not in FORMATS:
         raise ConfigurationError(f"{LOG.name}={name} is neither text nor json.", "Write one of them, or unset it.")
     return JsonFormatter() if name == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
 
 
 def log_to(stream: TextIO, name: str) -> None:
-    """Write what runs log to a stream from now on; nothing else changes. Once is enough: further calls do nothing."""
+    """Write the log of runs to a stream from now on. Further calls do nothing."""
     logger = logging.getLogger(RUNS)
     if any(each.get_name() == RUNS for each in logger.handlers):
         return
@@ -55,11 +55,11 @@ def log_to(stream: TextIO, name: str) -> None:
     handler.setFormatter(formatter(name))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    # Dagster and a command's own log get these lines in another way.
+    # Dagster and a command's log have handlers of their own for these lines.
     logger.propagate = False
 
 
 def log_as_the_environment_says() -> None:
-    """Write what runs log to standard error, if `KAFKA_LAKE_LOG` says in which format."""
+    """Write the log of runs to standard error, if `KAFKA_LAKE_LOG` has a format."""
     if name := LOG.value():
         log_to(sys.stderr, name)

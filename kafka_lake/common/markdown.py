@@ -1,7 +1,7 @@
-"""Markdown for pages: tables of the documentation, and text of others that means nothing to a browser.
+"""Markdown for the documentation and for Dagster's pages.
 
-Dagster's pages render metadata and descriptions as GitHub's Markdown. What a record, a field or a schema says there
-must be no link, no image and no HTML: `code` and `plain` make it text.
+Dagster renders metadata and descriptions as GitHub's Markdown. Text from records and schemas must not become links,
+images or HTML there: `code` and `plain` escape it.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from kafka_lake.common.text import printable
 
-# It has no width, and ends what GitHub's Markdown would take for an address: it makes links of those by themselves.
+# Without width. It interrupts addresses, which GitHub's Markdown would make links.
 _JOINER = "\u2060"
 _ADDRESS = re.compile(r"(?<=http:)(?=//)|(?<=https:)(?=//)|(?<=www)(?=\.)|(?<=@)", re.IGNORECASE)
 _SIGNS = re.compile(r"[\\`*\[\]<~]|&(?=[#\w])|(?<![^\W_])_+|_+(?![^\W_])")
@@ -17,19 +17,19 @@ _AT_THE_BEGINNING = re.compile(r"^(\d*)(?=[-+#=>.):])")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], code: int = 0) -> str:
-    """Return a table, without a line end behind it."""
+    """Return a table without a final line end; the first ``code`` columns are code."""
     lines = [head, ["---"] * len(head)]
     lines += [[f"`{cell}`" if cell and n < code else cell for n, cell in enumerate(row)] for row in rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def code(text: str) -> str:
-    """Return text as code in one line, in which nothing has a meaning, also in a cell of a `table`; empty if it is.
+    """Return text as inline code, also for a cell of a `table`; empty for empty text.
 
     >>> code("a"), code("a `b`"), code(" ")
     ('`a`', '`` a `b` ``', '')
     """
-    # A backslash before a pipe would be read as another escape than the table's.
+    # Otherwise the backslash would end the table's escape of the pipe.
     shown = printable(text).replace("\\|", f"\\{_JOINER}|")
     if not shown:
         return ""
@@ -39,7 +39,7 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    r"""Return text in one line that is shown as it stands.
+    r"""Return text in one line, escaped.
 
     >>> plain("column order_id: [a] became *"), plain("- x"), plain("1. x")
     ('column order_id: \\[a\\] became \\*', '\\- x', '1\\. x')
@@ -49,6 +49,6 @@ def plain(text: str) -> str:
 
 
 def block(text: str, language: str) -> str:
-    """Return text of several lines as code in a language; whatever is in it, the code ends where the text does."""
+    """Return text as a code block; fences in the text don't end it."""
     fence = "`" * max(3, *(len(each) + 1 for each in re.findall("`+", text)), 3)
     return f"{fence}{language}\n{text}\n{fence}"

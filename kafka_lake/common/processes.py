@@ -1,4 +1,4 @@
-"""Server processes that log to a file and can't outlive the process that started them; names of processes."""
+"""Server processes that log to a file and end with their parent; names of processes."""
 
 import fcntl
 import os
@@ -18,25 +18,24 @@ import psutil
 
 from kafka_lake.errors import ServerStartError
 
-# The watcher holds the reading end of a pipe whose writing end only the starting process has. When that
-# process is gone, whatever the reason, the pipe ends and the watcher kills the process group of both.
-# (PR_SET_PDEATHSIG would kill the server once the starting *thread* ends, and is there on Linux only.)
+# The watcher reads from a pipe whose other end only the parent has. When the parent ends, the pipe is closed, and the
+# watcher kills its process group, with the server. (PR_SET_PDEATHSIG kills at the end of the parent's *thread*, and
+# exists on Linux only.)
 _WATCHED = 'exec 3<&0; { read -r _ <&3; kill -KILL -$$; } & exec "$@" </dev/null 3<&-'
 _PREDECESSOR_SECONDS = 5
 _SERVERS_PORTS, _PORTS_TRIED = range(20_000, 32_000), 100
 
 HOST = "127.0.0.1"
-"""The only address that our servers listen on."""
+"""The address of all embedded servers."""
 
 
 class ServerProcess:
-    """A child process in a process group of its own, killed by the system when its parent is gone.
+    """A child process in its own process group, which is killed when the parent ends.
 
     Args:
-        log: File that standard output and error are appended to; its folder is made. The server holds a lock
-            on it as long as it lives, so there is one server at a time to a log, whoever started it.
-        env: Environment variables to add to this process's own; None takes one away.
-        locks_log: False for a server whose children may outlive it and hold the log.
+        log: File for standard output and error. The server locks it, so that there is one server at a time.
+        env: Added to the parent's environment; None removes a variable.
+        locks_log: False for a server whose children may survive it.
     """
 
     def __init__(
@@ -57,15 +56,15 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; ``None`` when it isn't started or has been stopped."""
+        """The server's process id; None if it isn't started or was stopped."""
         return None if self._process is None else self._process.pid
 
     def alive(self) -> bool:
-        """Tell whether the process runs."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def how_it_ended(self) -> str:
-        """Return the signal or the exit code that the process ended with; empty while it runs or if it was stopped."""
+        """Return the signal or the exit code of an unexpected end; else an empty text."""
         code = None if self._process is None else self._process.poll()
         if code is None:
             return ""
@@ -96,7 +95,7 @@ class ServerProcess:
             raise
 
     def _lock(self, output: BinaryIO) -> None:
-        """Lock the log by the descriptor that the server inherits; wait for a predecessor that is dying."""
+        """Lock the log by the descriptor that the server inherits, after a dying predecessor."""
         deadline = time.monotonic() + _PREDECESSOR_SECONDS
         while True:
             try:
@@ -104,7 +103,7 @@ class ServerProcess:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ServerStartError(
-                        f"another one runs in {self.log.parent} already: stop it, or use another folder."
+                        f"another one already runs in {self.log.parent}: stop it, or use another folder."
                     ) from None
                 time.sleep(0.1)
 
@@ -118,7 +117,7 @@ class ServerProcess:
             time.sleep(0.1)
 
     def stop(self, timeout: float = 30) -> None:
-        """Ask the process to end (SIGTERM) and wait; kill it if it doesn't within ``timeout`` seconds."""
+        """End the process by SIGTERM; kill it after ``timeout`` seconds."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -127,13 +126,13 @@ class ServerProcess:
         self.kill()
 
     def kill_alone(self) -> None:
-        """Kill the process (SIGKILL) and wait until it is gone; its children go on until `kill`."""
+        """Kill the process, and leave its children until `kill`."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def kill(self) -> None:
-        """Kill the process and its children at once (SIGKILL) and wait until it is gone."""
+        """Kill the process and its children."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -144,7 +143,7 @@ class ServerProcess:
         self._process = None
 
     def log_tail(self, lines: int = 15) -> list[str]:
-        """Return the last lines logged since the last start, without the frames of stack traces."""
+        """Return the last lines since the start, without frames of stack traces."""
         if not self.log.exists():
             return []
         with self.log.open("rb") as output:
@@ -158,21 +157,19 @@ class ServerProcess:
 
 
 class Server:
-    """A server of this machine that survives `stop` and `kill` with its data; a context manager.
-
-    A subclass says what to start (`_process`), and when it is ready (`_ready`).
+    """A server on this machine, whose data survive `stop` and `kill`; a context manager.
 
     Args:
-        folder: Of its data and log; made on first use. One server at a time has it.
-        port: Port of 127.0.0.1; 0 picks a free one, which is kept over restarts of this object.
-        start_timeout: Seconds it may take until it is ready, downloads not counted.
+        folder: Of its data and log. One server at a time can use it.
+        port: Port of 127.0.0.1; 0 picks a free one, which stays over restarts.
+        start_timeout: Seconds until it must be ready, without downloads.
     """
 
     name: ClassVar[str] = ""
-    """What users call it, at the beginning of a sentence."""
+    """Its name for users, at the beginning of a sentence."""
     log_name: ClassVar[str] = "server"
     port_variable: ClassVar[str] = ""
-    """The environment variable that sets its port, if one does."""
+    """The environment variable of its port."""
 
     _server: ServerProcess | None = None
 
@@ -188,11 +185,11 @@ class Server:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; ``None`` when it isn't started."""
+        """The server's process id; None if it isn't started."""
         return None if self._server is None else self._server.pid
 
     def start(self) -> Self:
-        """Start the server and wait until it is ready; one that runs is left alone."""
+        """Start the server, unless it runs, and wait until it is ready."""
         if self.alive():
             return self
         for port in self._ports():
@@ -208,37 +205,37 @@ class Server:
         return self
 
     def _ports(self) -> list[int]:
-        """Return all ports that it will listen on."""
+        """Return all ports of the server."""
         return [self.port]
 
     def _process(self) -> ServerProcess:
-        """Return its process, not started."""
+        """Return its process, without starting it."""
         raise NotImplementedError
 
     def _ready(self) -> bool:
-        """Tell whether it can be used; asked several times a second."""
+        """Return whether it can be used; called several times a second."""
         return port_open(self.port)
 
     def alive(self) -> bool:
-        """Tell whether the server's process runs."""
+        """Return whether the server's process runs."""
         return self._server is not None and self._server.alive()
 
     def how_it_ended(self) -> str:
-        """Return the signal or the exit code that the server ended with; empty while it runs or if it was stopped."""
+        """Return the signal or the exit code of an unexpected end; else an empty text."""
         return "" if self._server is None else self._server.how_it_ended()
 
     def restart(self) -> None:
-        """Start the server again after its process has ended; what that one has left running ends first."""
+        """Start the server again after its end, and kill remaining children before."""
         self.kill()
         self.start()
 
     def stop(self) -> None:
-        """Shut the server down cleanly (SIGTERM), or kill it if it isn't done within half a minute."""
+        """Shut the server down by SIGTERM; kill it after half a minute."""
         if self._server is not None:
             self._server.stop()
 
     def kill(self) -> None:
-        """End the server as a power cut would (SIGKILL)."""
+        """Kill the server, as a power cut would."""
         if self._server is not None:
             self._server.kill()
 
@@ -252,10 +249,7 @@ class Server:
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nothing listens on right now.
-
-    It is below those that systems give to outgoing connections, which could take it before a server does.
-    """
+    """Return a free TCP port of 127.0.0.1, below those of outgoing connections, which could take it first."""
     for _ in range(_PORTS_TRIED):
         port = secrets.choice(_SERVERS_PORTS)
         with socket.socket() as probe, suppress(OSError):
@@ -265,24 +259,23 @@ def free_port() -> int:
 
 
 def port_open(port: int) -> bool:
-    """Tell whether something accepts connections on that port of 127.0.0.1."""
+    """Return whether a server accepts connections on a port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((HOST, port)) == 0
 
 
 def name_of(process: int | None) -> str | None:
-    """Return a living process's name: host, its boot, namespace, number and start; None if it is gone.
+    """Return a unique name of a running process: host, boot id, PID namespace, number and start; None if it has ended.
 
-    Containers may have the same host name, and each numbers its processes from 1: the namespace tells them apart. Hosts
-    may have the same name, and namespaces of the same number: the boot tells them apart.
+    Namespaces distinguish containers with the same host name, boot ids distinguish hosts with the same name.
     """
     start = _start_of(process) if process is not None else None
     return None if start is None else f"{_here()}:{process}:{start}"
 
 
 def is_gone(name: str) -> bool | None:
-    """Return whether a process is gone, by its name; None if it can't be told from here.
+    """Return whether the process of a name has ended; None if it is on another host or in another namespace.
 
     >>> is_gone("another host:0ab52b1c:4026531836:17:123456")
     """
@@ -307,6 +300,6 @@ def _start_of(process: int) -> str | None:
         after_command = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # Ticks since the machine's start: unlike a time of day, it is the same whatever becomes of the clock.
+    # Ticks since the machine's start, which don't depend on the clock.
     state, start = after_command[0], after_command[19]
     return None if state == "Z" else start

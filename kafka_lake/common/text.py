@@ -1,4 +1,4 @@
-"""Text for people: durations, numbers with what they count, and the text of records made safe to show."""
+"""Text for people: durations, counts, ranges of offsets, and untrusted text made safe for terminals."""
 
 import re
 from decimal import Decimal
@@ -36,7 +36,7 @@ def rough(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return text that a terminal shows in one line and never obeys.
+    r"""Return text in one line without control characters.
 
     >>> printable("a\n b\x1b[2J")
     'a b�[2J'
@@ -45,7 +45,7 @@ def printable(text: str) -> str:
 
 
 def counted(count: int, what: str, plural: str = "s") -> str:
-    """Return a number and what it counts.
+    """Return a number with its noun.
 
     >>> counted(1, "row"), counted(1200, "row"), counted(2, "branch", "es")
     ('1 row', '1,200 rows', '2 branches')

@@ -1,4 +1,4 @@
-"""Dagster's runs and definitions, by the GraphQL endpoint of its web server."""
+"""Client of Dagster's GraphQL endpoint: runs, their events, and the reload of definitions."""
 
 import json
 from dataclasses import dataclass, replace
@@ -65,10 +65,10 @@ class Run:
     """A run of Dagster.
 
     Args:
-        status: Dagster's name of it, as in ``SUCCESS``.
-        sensor: Name of the sensor that asked for it; empty if none did.
-        assets: Keys of the assets it makes, parts joined by ``/``.
-        ended: Seconds since the epoch; 0 while it isn't over.
+        status: Dagster's name, as ``SUCCESS``.
+        sensor: Name of the sensor that requested it; empty for another run.
+        assets: Keys of its assets, with parts joined by ``/``.
+        ended: Seconds since the epoch; 0 while it runs.
     """
 
     run_id: str
@@ -113,7 +113,7 @@ class RunReport:
     failure: str
 
     def of(self, asset: str) -> Self:
-        """Return what is about one asset, by its key with parts joined by ``/``; the failure is the run's."""
+        """Return the events of one asset, by its key with parts joined by ``/``."""
         return replace(
             self,
             materializations=tuple(each for each in self.materializations if each.asset == asset),
@@ -122,14 +122,14 @@ class RunReport:
 
 
 class DagsterRuns:
-    """Questions about runs to a running webserver."""
+    """Queries of a running web server."""
 
     def __init__(self, url: str) -> None:
         self._url = f"{url}/graphql"
 
     def since(self, moment: float) -> list[Run]:
         """Return the runs that changed after ``moment`` (seconds since the epoch), newest first."""
-        answer = self._ask(_RUNS, {"since": moment})["runsOrError"]
+        answer = self._query(_RUNS, {"since": moment})["runsOrError"]
         if "results" not in answer:
             raise KafkaLakeError(f"Dagster at {self._url} can't list its runs: {answer.get('message')}.")
         return [_run(each) for each in answer["results"]]
@@ -149,19 +149,19 @@ class DagsterRuns:
         events: list[dict[str, Any]] = []
         after: str | None = None
         while True:
-            page = self._ask(_EVENTS, {"runId": run_id, "after": after})["runOrError"]["eventConnection"]
+            page = self._query(_EVENTS, {"runId": run_id, "after": after})["runOrError"]["eventConnection"]
             events += page["events"]
             if not page["hasMore"]:
                 return events
             after = page["cursor"]
 
-    def _ask(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
-        return _asked(self._url, query, variables, 30)
+    def _query(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        return _post(self._url, query, variables, 30)
 
 
 def reload_definitions(url: str) -> list[str]:
-    """Have Dagster load its code locations again, as the button Reload definitions does."""
-    answer = _asked(f"{url}/graphql", _RELOAD, {}, 120)["reloadWorkspace"]
+    """Reload the code locations, as the button Reload definitions does."""
+    answer = _post(f"{url}/graphql", _RELOAD, {}, 120)["reloadWorkspace"]
     if "locationEntries" not in answer:
         raise KafkaLakeError(f"Dagster at {url} can't load its definitions again: {answer.get('message')}.")
     for entry in answer["locationEntries"]:
@@ -170,7 +170,7 @@ def reload_definitions(url: str) -> list[str]:
     return [entry["name"] for entry in answer["locationEntries"]]
 
 
-def _asked(url: str, query: str, variables: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _post(url: str, query: str, variables: dict[str, Any], seconds: float) -> dict[str, Any]:
     body = json.dumps({"query": query, "variables": variables}).encode()
     try:
         with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=seconds) as response:

@@ -1,6 +1,6 @@
-"""The processes that make a Dagster: code servers, daemon and web server, each by a command of its own.
+"""Dagster's processes: code servers, daemon and web server.
 
-`dagster dev` starts the same ones, but ends all of them when the daemon or the web server has ended.
+`dagster dev` starts the same ones, but ends all of them when one has ended.
 """
 
 import os
@@ -25,7 +25,7 @@ _UI_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class CodeLocation:
-    """A code location that gets a code server.
+    """A code location with its own code server.
 
     Args:
         name: Dagster's name of it, part of the names of its sensors and runs.
@@ -41,10 +41,10 @@ class Program(Server):
 
     Args:
         log: The file that it logs to; each start appends.
-        ready: Whether it can be used.
-        timeout: Seconds that it may take until it is ready.
+        ready: Returns whether it can be used.
+        timeout: Seconds until it must be ready.
         cwd: Folder to run in; this process's by default.
-        keeps_children: Whether its children go on when it is killed and started again; they end when it is stopped.
+        keeps_children: Whether its children survive a restart.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Program(Server):
             super().restart()
         elif self._server is not None:
             self._server.kill_alone()
-            # Its process group lives as long as this object does.
+            # Its children are killed with its process group at the end.
             self._former.append(self._server)
             self._server = None
             self.start()
@@ -99,22 +99,22 @@ class Program(Server):
 
 
 class CodeServer(Program):
-    """A server that has the definitions loaded by a child, which Dagster doesn't start again when it is killed."""
+    """A code server. Its child loads the definitions, and Dagster doesn't restart the child."""
 
     _loader: psutil.Process | None = None
 
     def alive(self) -> bool:
-        """Tell whether both processes run."""
+        """Return whether both processes run."""
         if not super().alive():
             return False
         if self._loader is None or not _loads(self._loader, self.pid):
-            # After a reload it is another one.
+            # A reload starts a new child.
             self._loader = next((each for each in _children(self.pid) if _loads(each, self.pid)), None)
         return self._loader is not None
 
 
 def code_server(location: CodeLocation, socket_file: Path, log: Path, env: Mapping[str, str], cwd: Path) -> CodeServer:
-    """Return the server of a code location's definitions, not started. Runs go on when it is killed."""
+    """Return the code server of a code location. Its runs survive its restart."""
     command = [sys.executable, "-m", "dagster", "code-server", "start", *location.options]
     command += ["--socket", str(socket_file), "--location-name", location.name, "--inject-env-vars-from-instance"]
     command += ["--log-level", "warning"]
@@ -122,7 +122,7 @@ def code_server(location: CodeLocation, socket_file: Path, log: Path, env: Mappi
 
 
 def daemon(workspace: Path, log: Path, env: Mapping[str, str], cwd: Path) -> Program:
-    """Return Dagster's daemon, not started. Runs go on when it is killed: its successor finds them again."""
+    """Return Dagster's daemon. Runs survive its restart."""
     command = [sys.executable, "-m", "dagster._daemon", "run", "-w", str(workspace)]
     return Program(command, log, lambda: True, 0.0, env=env, cwd=cwd, keeps_children=True)
 
@@ -130,16 +130,16 @@ def daemon(workspace: Path, log: Path, env: Mapping[str, str], cwd: Path) -> Pro
 def web_server(
     workspace: Path, log: Path, env: Mapping[str, str], cwd: Path, address: str, ready: Callable[[], bool]
 ) -> Program:
-    """Return Dagster's web server, not started."""
+    """Return Dagster's web server."""
     host, _, port = address.partition(":")
     command = [sys.executable, "-m", "dagster_webserver", "-w", str(workspace), "-h", host, "-p", port]
     return Program([*command, "--live-data-poll-rate", "2000"], log, ready, _UI_SECONDS, env=env, cwd=cwd)
 
 
 def workspace_document(servers: Mapping[str, Path], others: Sequence[Mapping[str, Any]]) -> str:
-    """Return a workspace file for daemon and web server."""
-    ours = [{"grpc_server": {"socket": str(file), "location_name": name}} for name, file in servers.items()]
-    return yaml.safe_dump({"load_from": [*ours, *others]})
+    """Return the workspace file of daemon and web server."""
+    local = [{"grpc_server": {"socket": str(file), "location_name": name}} for name, file in servers.items()]
+    return yaml.safe_dump({"load_from": [*local, *others]})
 
 
 def _listens(socket_file: Path) -> bool:
@@ -162,15 +162,12 @@ def _loads(process: psutil.Process, parent: int | None) -> bool:
     try:
         return process.is_running() and process.ppid() == parent and "grpc" in process.cmdline()
     except psutil.Error:
-        # Also of a process that has ended and isn't reaped yet.
+        # Also raised for a zombie.
         return False
 
 
 def prepare_dagster_home() -> Path:
-    """Make the folder for ``DAGSTER_HOME``, and end runs that were cut off together with an earlier stack.
-
-    Such runs would count as in flight forever.
-    """
+    """Create the folder for ``DAGSTER_HOME``, and cancel unfinished runs of an earlier stack."""
     folder = dagster_home()
     if (folder / "storage").exists() or (folder / "history").exists():
         _end_orphaned_runs(folder)

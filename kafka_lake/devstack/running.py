@@ -1,4 +1,4 @@
-"""The ports, variables and file by which the servers of the local stack are found."""
+"""The addresses of the local stack's servers: ports, environment variables and the file of the running stack."""
 
 import fcntl
 import json
@@ -42,7 +42,7 @@ class Port:
 
     @classmethod
     def from_env(cls, purpose: str, variable: Variable) -> Self:
-        """Return the port that a variable names; raises `KafkaLakeError` if that isn't a number from 1 to 65535."""
+        """Return the port in a variable; raises `KafkaLakeError` if it isn't a number from 1 to 65535."""
         value = variable.value()
         if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 65535):
             raise KafkaLakeError(f"{variable.name}={value} is not a port: set it to a number from 1 to 65535")
@@ -54,9 +54,9 @@ class Port:
         return f"{HOST}:{self.number}"
 
     def is_free(self) -> bool:
-        """Return whether a server could listen here now."""
+        """Return whether the port can be bound now."""
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            # As servers do; otherwise connections of a stack that has just ended would count as taken.
+            # As servers do. Otherwise closing connections of an earlier stack would count.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, self.number))
@@ -77,7 +77,7 @@ class Ports:
 
     @classmethod
     def from_env(cls) -> Self:
-        """Return the ports that ``KAFKA_LAKE_BROKER_PORT`` and the like name, as `Port.from_env` does."""
+        """Return the ports in ``KAFKA_LAKE_BROKER_PORT`` and the other variables."""
         return cls(
             broker=Port.from_env("the embedded Kafka broker", BROKER_PORT),
             ui=Port.from_env("Dagster's UI", UI_PORT),
@@ -88,7 +88,7 @@ class Ports:
 
 
 def check_free(*ports: Port) -> None:
-    """Check that every port is free and that no two are the same."""
+    """Check that every port is free and used once."""
     problems = [
         f"port {port.number} for {port.purpose} is taken: end the program that uses it, or set {port.variable}"
         for port in ports
@@ -105,23 +105,23 @@ def check_free(*ports: Port) -> None:
 
 
 def use_broker(address: str, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make a broker without security the cluster, whatever was configured."""
+    """Configure a broker without security as the cluster, instead of any other."""
     _remove(environment, KAFKA.name)
     environment[BOOTSTRAP_SERVERS.name] = address
 
 
 def use_registry(url: str, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make a schema registry without security the one to ask, whatever was configured; an empty address is none."""
+    """Configure a schema registry without security, instead of any other; an empty address means none."""
     _remove(environment, REGISTRY.name)
     environment[SCHEMA_REGISTRY_URL.name] = url
 
 
 def use_catalog(name: str, properties: Mapping[str, str], environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make a catalog the one to use, whatever was configured of one by that name.
+    """Configure a catalog, instead of any other with its name.
 
-    >>> found = {}
-    >>> use_catalog("lake", {"s3.access-key-id": "a"}, found)
-    >>> found
+    >>> environment = {}
+    >>> use_catalog("lake", {"s3.access-key-id": "a"}, environment)
+    >>> environment
     {'PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID': 'a'}
     """
     _remove(environment, catalog_variable(name))
@@ -129,24 +129,24 @@ def use_catalog(name: str, properties: Mapping[str, str], environment: MutableMa
 
 
 def use_servers(bootstrap_servers: str, registry_url: str, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make brokers and registry the ones to use, unless they are empty; what is set for their security stays."""
+    """Configure the addresses of brokers and registry, unless they are empty. Settings of their security stay."""
     for variable, value in ((BOOTSTRAP_SERVERS, bootstrap_servers), (SCHEMA_REGISTRY_URL, registry_url)):
         if value:
             environment[variable.name] = value
 
 
 def names_catalog(name: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the variables say anything of a catalog by that name."""
+    """Return whether a variable configures this catalog."""
     return any(variable.startswith(catalog_variable(name)) for variable in environment)
 
 
 def names_broker(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the variables say which cluster to use."""
+    """Return whether a variable names the brokers."""
     return BOOTSTRAP_SERVERS.name in environment or f"{KAFKA.name}BOOTSTRAP_SERVERS" in environment
 
 
 def names_registry(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the variables say which schema registry to use; an empty address says none."""
+    """Return whether a variable names the schema registry, or none by an empty address."""
     return SCHEMA_REGISTRY_URL.name in environment or f"{REGISTRY.name}URL" in environment
 
 
@@ -157,11 +157,11 @@ def _remove(environment: MutableMapping[str, str], prefix: str) -> None:
 
 @dataclass(frozen=True)
 class Running:
-    """The servers of a local stack that are up; an address is empty where the stack has not started that server.
+    """The running servers of a local stack; the address of a server that wasn't started is empty.
 
     Args:
-        pids: Process ids by what they run.
-        catalog: Properties of the embedded object store's catalog, its secret among them.
+        pids: Process ids by server.
+        catalog: Properties of the embedded object store's catalog, with its secret.
     """
 
     bootstrap_servers: str = ""
@@ -172,7 +172,7 @@ class Running:
     catalog: Mapping[str, str] = field(default_factory=dict)
 
     def use(self, environment: MutableMapping[str, str] = os.environ) -> None:
-        """Set the variables that name these servers; a variable that is set already stays as it is."""
+        """Set the variables of these servers, unless they are set already."""
         if self.bootstrap_servers and not names_broker(environment):
             use_broker(self.bootstrap_servers, environment)
         if self.registry_url and not names_registry(environment):
@@ -184,12 +184,12 @@ class Running:
 
 
 def running() -> Running | None:
-    """Return what runs in this deployment's folder; None if no stack does, or the one that did was killed."""
+    """Return the stack that runs in this deployment's folder, if there is one."""
     path, lock = _paths()
     with suppress(FileNotFoundError, json.JSONDecodeError, TypeError):
-        found = Running(**json.loads(path.read_text()))
+        stack = Running(**json.loads(path.read_text()))
         with lock.open("rb") as file:
-            return None if _locked(file, fcntl.LOCK_SH) else found
+            return None if _locked(file, fcntl.LOCK_SH) else stack
     return None
 
 
@@ -204,9 +204,7 @@ def check_alone() -> None:
 
 
 class RunningFile:
-    """The file that tells other processes what runs: readable by its owner alone, and true while its lock is held.
-
-    The system gives the lock back when this process ends, also when it is killed.
+    """The file of the running stack, for other processes. It is valid while this process holds its lock.
 
     Raises:
         KafkaLakeError: If another process holds the lock.
@@ -216,7 +214,7 @@ class RunningFile:
         self._path, lock = _paths()
         ensure_home()
         self._lock = os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-        # A reader holds it for a moment.
+        # Readers hold the lock for a moment.
         deadline = time.monotonic() + _LOCK_SECONDS
         while not _locked(self._lock, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
@@ -226,11 +224,11 @@ class RunningFile:
             time.sleep(0.05)
 
     def write(self, now: Running) -> None:
-        """Replace what the file says."""
+        """Replace the content of the file."""
         write_atomic(self._path, json.dumps(asdict(now), indent=2), owner_only=True)
 
     def remove(self) -> None:
-        """Remove the file and give the lock back; once is enough."""
+        """Remove the file and release the lock."""
         if not self._lock.closed:
             self._path.unlink(missing_ok=True)
             self._lock.close()
@@ -241,7 +239,7 @@ def _paths() -> tuple[Path, Path]:
 
 
 def _locked(file: BinaryIO, kind: int) -> bool:
-    """Return whether the lock could be taken; it is held until the file is closed."""
+    """Try to take the lock, which is held until the file is closed."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -28,14 +28,14 @@ TABLE_BUCKET = "warehouse"
 """The bucket of the S3 store's own REST catalog."""
 
 _SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-# H2 would keep what was registered in memory for half a second before it writes it.
+# By default H2 writes changes half a second later.
 _REGISTRY_DATABASE = "jdbc:h2:file:./registry;WRITE_DELAY=0"
 _STORE_PORTS = ("s3", "catalog", "master", "filer", "volume", "admin")
 _STORE_SECONDS = 2
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
-# What differs from Kafka's defaults because there is one node: no replicas to wait for, internal topics of
-# one partition, and sessions so short that a broker killed a moment ago is let back in within seconds.
+# For one node: no replicas, internal topics with one partition, and sessions so short that a killed broker can rejoin
+# within seconds.
 _PROPERTIES = f"""\
 process.roles=broker,controller
 node.id=1
@@ -133,7 +133,7 @@ class EmbeddedBroker(Server):
 class EmbeddedRegistry(Server):
     """A schema registry: Apicurio by its Confluent-compatible API; the first start of all downloads 142 MB.
 
-    Unlike Confluent's, its compatibility level is NONE as long as none is set.
+    Unlike Confluent's, its default compatibility level is NONE.
     """
 
     name = "The schema registry"
@@ -203,7 +203,7 @@ class EmbeddedObjectStore(Server):
         return f"http://{HOST}:{self._all_ports['catalog']}"
 
     def s3_properties(self) -> dict[str, str]:
-        """Return the catalog properties that say where files on ``s3://`` are."""
+        """Return the catalog properties of the S3 store."""
         access_key, secret_key = self._keys
         return {
             "s3.endpoint": self.endpoint,
@@ -213,7 +213,7 @@ class EmbeddedObjectStore(Server):
         }
 
     def catalog_properties(self) -> dict[str, str]:
-        """Return the properties of its REST catalog, whose clients get a token for their credentials (OAuth2)."""
+        """Return the properties of its REST catalog, whose clients authenticate by OAuth2."""
         return {
             "type": "rest",
             "uri": self.catalog_uri,
@@ -264,7 +264,7 @@ class EmbeddedObjectStore(Server):
         return [f"-{name}={value}" for name, value in options.items()]
 
     def _ready(self) -> bool:
-        """Return whether both buckets are there: they are made after the ports are open."""
+        """Return whether both buckets exist, which are created after the ports are open."""
         access_key, secret_key = self._keys
         grant = {"grant_type": "client_credentials", "client_id": access_key, "client_secret": secret_key}
         try:

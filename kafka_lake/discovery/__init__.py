@@ -1,1 +1,1 @@
-"""What an unknown topic holds: its format, its columns, and the YAML that makes a table of it."""
+"""Guesses the format and the columns of topics, and writes YAML documents for them."""

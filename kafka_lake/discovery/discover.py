@@ -1,4 +1,4 @@
-"""What a cluster's topics hold and what their records seem to be, and the YAML that makes tables of them."""
+"""Describes topics by their newest records, and writes YAML documents for them."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,21 +25,17 @@ _NO_GUESS = Guess(None, "")
 
 @dataclass(frozen=True)
 class Discovered:
-    """A topic, and what its records seem to be.
+    """A topic, and the guesses about its records.
 
     Args:
-        tables: ``namespace.table`` of those that it has here already.
-        partitions: How many Kafka partitions it has.
-        offsets: Offsets from the log's start to its end, over all partitions. There may be fewer records: compaction,
-            aborted transactions and transaction markers leave gaps.
-        cleanup_policy: Kafka's ``cleanup.policy``; None if the brokers don't tell it.
-        sampled: Records looked at, tombstones among them.
-        tombstones: How many of those had no value.
-        estimated_bytes: Mean size of those times ``offsets``: before compression, of one replica. None without any.
-        value: What values seem to be.
-        key: What keys seem to be.
-        error: Why the topic could not be looked at; empty if it could.
-        cluster: Name of its Kafka cluster; None if that has none.
+        tables: Its existing tables, as ``namespace.table``.
+        offsets: Offsets from the log's start to its end, over all partitions; some may have no record.
+        cleanup_policy: Kafka's ``cleanup.policy``; None if this client can't read it.
+        sampled: Number of sampled records, with tombstones.
+        tombstones: Number of sampled records without a value.
+        estimated_bytes: Mean size of a sampled record times ``offsets``, uncompressed; None without a sample.
+        error: Why the topic could not be read; empty if it could.
+        cluster: Name of its Kafka cluster; None for the only cluster.
     """
 
     topic: str
@@ -62,7 +58,7 @@ class Discovered:
 
 
 def topics_of(cluster: KafkaCluster, internal: bool) -> tuple[list[str], int]:
-    """Return the names of the cluster's topics, sorted, and how many are left out."""
+    """Return the sorted names of the cluster's topics, and the number of hidden ones."""
     names = cluster.topics(internal=True)
     shown = [name for name in names if internal or not name.startswith("_")]
     return shown, len(names) - len(shown)
@@ -75,17 +71,17 @@ def discover(
     count: int,
     on_topic: Callable[[str], None] = lambda _: None,
 ) -> list[Discovered]:
-    """Look at topics: what the brokers tell of them, and their newest records."""
+    """Describe topics by their brokers and their newest records."""
     tables: dict[str, tuple[str, ...]] = {}
     cluster = connections.cluster.name
-    for spec in (each for each in specs if each.cluster == cluster):
+    for spec in (spec for spec in specs if spec.cluster == cluster):
         tables[spec.topic] = (*tables.get(spec.topic, ()), ".".join(spec.identifier))
     answers = connections.cluster.watermarks(topics)
     policies = connections.cluster.cleanup_policies(
         t for t, answer in answers.items() if isinstance(answer, Watermarks)
     )
     schemas = Schemas(connections.registry)
-    found = []
+    discovered = []
     with Sampler(connections.cluster) as sampler:
         for topic, answer in answers.items():
             on_topic(topic)
@@ -93,19 +89,19 @@ def discover(
             try:
                 if isinstance(answer, KafkaLakeError):
                     raise answer
-                found.append(described(known, answer, sampler.newest(answer, count), schemas))
+                discovered.append(described(known, answer, sampler.newest(answer, count), schemas))
             except KafkaLakeError as error:
-                found.append(replace(known, error=str(error)))
-    return found
+                discovered.append(replace(known, error=str(error)))
+    return discovered
 
 
 def described(known: Discovered, now: Watermarks, sample: Sample, schemas: Schemas) -> Discovered:
-    """Return a topic with what a sample of it says."""
+    """Return a topic with the guesses from a sample."""
     offsets = sum(now.end[p] - now.low[p] for p in now.partitions)
     records = sample.records
     values = [record.value for record in records if record.value is not None]
     keys = [record.key for record in records if record.key is not None]
-    value = guess(values, "value", schemas) if values else Guess(None, _nothing(offsets, sample))
+    value = guess(values, "value", schemas) if values else Guess(None, _no_value(offsets, sample))
     key = guess(keys, "key", schemas) if keys else Guess(None, "no record sampled has a key" if records else "")
     return replace(
         known,
@@ -119,8 +115,8 @@ def described(known: Discovered, now: Watermarks, sample: Sample, schemas: Schem
     )
 
 
-def _nothing(offsets: int, sample: Sample) -> str:
-    """Return why there is no value to guess from."""
+def _no_value(offsets: int, sample: Sample) -> str:
+    """Return why the sample has no value."""
     if not offsets:
         return "the topic is empty"
     if not sample.complete:
@@ -131,11 +127,11 @@ def _nothing(offsets: int, sample: Sample) -> str:
 
 @dataclass(frozen=True)
 class Document:
-    """A `defs.yaml` to be.
+    """A planned `defs.yaml`.
 
     Args:
-        topic: The full name of the topic that it makes a table of.
-        text: What will be in it.
+        topic: The full name of its topic.
+        text: The content of the file.
     """
 
     topic: str
@@ -145,22 +141,22 @@ class Document:
 
 
 def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: Path) -> list[Document]:
-    """Return the documents that make tables of topics."""
+    """Return a document for each topic."""
     owners = {".".join(each): spec.full_topic for spec in specs for table in spec.tables for each in table.identifiers}
     planned = []
-    for each in found:
-        table = derived_table_name(each.topic)
+    for topic in found:
+        table = derived_table_name(topic.topic)
         name, path = f"{NAMESPACE}.{table}", folder / table / "defs.yaml"
-        if each.error:
-            raise ConfigurationError(f"Nothing was written: {each.error}")
-        if each.tables:
+        if topic.error:
+            raise ConfigurationError(f"Nothing was written: {topic.error}")
+        if topic.tables:
             raise ConfigurationError(
-                f"Nothing was written: topic {each.full_topic} has its table already, {', '.join(each.tables)}.",
+                f"Nothing was written: topic {topic.full_topic} already has the table {', '.join(topic.tables)}.",
                 "Name topics that have none.",
             )
         if name in owners:
             raise ConfigurationError(
-                f"Nothing was written: the table of topic {each.full_topic} would be {name}, which is that of topic "
+                f"Nothing was written: the table of topic {topic.full_topic} would be {name}, which is that of topic "
                 f"{owners[name]}.",
                 "Write one of them by hand, with another name of its table:.",
             )
@@ -168,24 +164,24 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
             raise ConfigurationError(
                 f"Nothing was written: {path} is there already.", "Add to it by hand, or name another folder by --into."
             )
-        owners[name] = each.full_topic
-        planned.append(Document(each.full_topic, name, path, document(each)))
+        owners[name] = topic.full_topic
+        planned.append(Document(topic.full_topic, name, path, document(topic)))
     return planned
 
 
 def write(planned: Iterable[Document]) -> None:
-    """Write documents; no file is ever overwritten."""
-    for each in planned:
+    """Write documents. Existing files are never overwritten."""
+    for document in planned:
         try:
-            each.path.parent.mkdir(parents=True, exist_ok=True)
-            with each.path.open("x", encoding="utf-8") as file:
-                file.write(each.text)
+            document.path.parent.mkdir(parents=True, exist_ok=True)
+            with document.path.open("x", encoding="utf-8") as file:
+                file.write(document.text)
         except OSError as error:
-            raise ConfigurationError(f"{each.path} can't be written: {error.strerror}.") from error
+            raise ConfigurationError(f"{document.path} can't be written: {error.strerror}.") from error
 
 
 def document(found: Discovered) -> str:
-    """Return the YAML of a topic: before it what was found, behind it as comments what else may be set."""
+    """Return the YAML of a topic, with comments about its records and about further settings."""
     attributes: dict[str, Any] = {"topic": found.topic}
     if found.cluster:
         attributes["cluster"] = found.cluster
@@ -204,7 +200,7 @@ def _explanation(found: Discovered) -> list[str]:
     value, key = found.value, found.key
     lines = [f"By `kafka-lake discover`: {value.evidence}."]
     if value.format is None:
-        lines.append("So the format is not known. Without format: it is json.")
+        lines.append("The format is unknown. Without the setting format: it is json.")
     lines += value.remarks
     if key.evidence:
         lines.append(f"Keys: {key.evidence}.")
@@ -214,18 +210,18 @@ def _explanation(found: Discovered) -> list[str]:
 
 
 def text_timestamps(value: Guess) -> list[str]:
-    """Return the columns of which the setting ``infer_timestamps`` makes columns of times."""
+    """Return the text columns that ``infer_timestamps`` makes timestamps."""
     return [column.name for column in value.columns if column.time] if value.format == "json" else []
 
 
 def _times(value: Guess) -> Iterator[str]:
     if times := text_timestamps(value):
-        why = f"Text that was a time in every record sampled becomes a column of times: {', '.join(times)}."
+        why = f"Text that is a timestamp in every sampled record becomes a timestamp: {', '.join(times)}."
         yield _comment([why], "  ") + _dumped({"format": {"type": "json", "infer_timestamps": True}}, "  ")
 
 
 def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Give what else may be set: in words, and as settings."""
+    """Yield further settings, each with its explanation."""
     value, key = found.value, found.key
     if value.envelope:
         why = f"For the current rows of the source's table instead of their changes, as {value.envelope} writes them:"
@@ -244,7 +240,7 @@ def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _declaration(columns: Sequence[Column]) -> str:
-    """Return columns as the settings ``columns`` and ``key: schema`` take them; empty if it can't have such names."""
+    """Return the DDL of columns; empty if DDL can't have their names."""
     declaration = ", ".join(replace(column, type=column.time or column.type).ddl for column in columns)
     try:
         return declaration if check_ddl(declaration) == [column.name for column in columns] else ""

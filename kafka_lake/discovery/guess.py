@@ -1,7 +1,4 @@
-"""What the bytes of a topic's records seem to be: their format, the evidence, the columns. Runs no engine.
-
-For people who decide what to configure; no run depends on it.
-"""
+"""Guesses the format and the columns of records from their bytes. It helps to write a configuration; no run uses it."""
 
 import json
 import re
@@ -24,10 +21,10 @@ from kafka_lake.spec.topic_table import Envelope
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a table would have.
+    """A column of the guessed table.
 
     Args:
-        type: Its type in Spark's DDL.
+        type: In Spark's DDL.
         time: ``date``, ``timestamp`` or ``timestamp_ntz`` for text that is one in every object; else empty.
     """
 
@@ -37,12 +34,12 @@ class Column:
 
     @property
     def ddl(self) -> str:
-        """Return the column as DDL has it."""
+        """Return the column's DDL."""
         return f"{ddl_name(self.name)} {self.type}"
 
 
 def json_value(content: bytes) -> Any:
-    """Return a JSON value as `parse` gives it; None for anything but one strict JSON value."""
+    """Return the JSON value; None if the content isn't one strict JSON value."""
     try:
         value = parse(content)
         refuse_twice(value)
@@ -54,7 +51,7 @@ def json_value(content: bytes) -> Any:
 def columns_of(objects: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
     """Return the columns of objects that `json_value` gave, in the order in which their fields first appear.
 
-    Fields that are always null or empty have none. Fields of mixed types keep their JSON as text.
+    Fields that are always null or empty have no column. Fields of mixed types become JSON text.
     """
     seen: Any = ["struct", {}]
     for value in objects:
@@ -66,12 +63,12 @@ def columns_of(objects: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
     )
 
 
-# One in so many may be a stray, which becomes a dead letter; with more of them another format is more likely.
+# So few records may be of another format, and become dead letters; with more, another format is more likely.
 _STRAY_IN = 10
 
 _HEADER = 5
-# Registries count from 1, Confluent's cloud from 100,001. What is far beyond begins something else, as do eight bytes,
-# the first of which are zero in a long of usual size.
+# Registries count from 1, Confluent's cloud from 100,001. Greater numbers are something else, and so are eight bytes: a
+# long, whose first bytes are zero.
 _LARGEST_LIKELY_ID = 10_000_000
 _LONG_BYTES = 8
 _FORMATS: Mapping[SchemaType, str] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json_schema"}
@@ -87,14 +84,14 @@ _Noun = tuple[str, str]
 
 @dataclass(frozen=True)
 class Guess:
-    """What values or keys seem to be.
+    """The guess about values or keys.
 
     Args:
-        format: The format to configure; None if there is nothing to guess from.
-        evidence: Why, in one clause: ``20 of 20 sampled values are JSON objects``.
-        columns: What a table would have of them; none for formats whose content isn't looked into.
-        remarks: What to know or do beside that, in sentences.
-        envelope: How they wrap changes of a source's rows, as the setting ``envelope`` calls it; empty if they don't.
+        format: The format to configure; None without records.
+        evidence: The reason in one clause: ``20 of 20 sampled values are JSON objects``.
+        columns: Of the table; empty for formats without fields.
+        remarks: Further sentences.
+        envelope: The setting ``envelope`` for change events; empty for other records.
     """
 
     format: str | None
@@ -106,13 +103,13 @@ class Guess:
 
 @dataclass
 class Schemas:
-    """What a registry says about schema ids; each is asked for once, and none any more after it gave no answer.
+    """Schemas of a registry by id. After an error the registry isn't called again.
 
     Args:
-        registry: Whom to ask; None if none is configured.
+        registry: None if none is configured.
 
     Attributes:
-        trouble: Why nobody can be asked and what to do, in sentences; empty if the registry can.
+        trouble: Why the registry isn't used and what to do; empty if it is.
     """
 
     registry: SchemaRegistry | None
@@ -123,7 +120,7 @@ class Schemas:
         self.trouble = "" if self.registry else "Configure KAFKA_LAKE_SCHEMA_REGISTRY_URL to know what they are."
 
     def of(self, schema_id: int) -> WriterSchema | None:
-        """Return the schema of an id; None if there is none, or nobody can be asked."""
+        """Return the schema of an id; None if it is unknown, or the registry can't be used."""
         if self.registry is not None and not self.trouble and schema_id not in self._known:
             try:
                 self._known[schema_id] = self.registry.by_id(schema_id)
@@ -135,7 +132,7 @@ class Schemas:
 
 
 def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
-    """Return what values or keys seem to be."""
+    """Return the guess about values or keys."""
     if not contents:
         return Guess(None, f"no {part} to guess from")
     ids = [schema_id(content) for content in contents]
@@ -143,10 +140,10 @@ def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
     if _few(ids.count(None), contents):
         known = {each: schema for each in newest if (schema := schemas.of(each))}
         if _few(sum(each not in known for each in ids), contents):
-            return _written(contents, ids, known, part)
+            return _registered(contents, ids, known, part)
         if _likely(contents, newest):
-            return _perhaps_written(contents, newest, part, schemas)
-    return _unwritten(contents, part)
+            return _unknown_ids(contents, newest, part, schemas)
+    return _without_ids(contents, part)
 
 
 def schema_id(content: bytes) -> int | None:
@@ -165,11 +162,11 @@ def _few(strays: int, contents: Sequence[bytes]) -> bool:
 
 
 def _likely(contents: Sequence[bytes], ids: Sequence[int]) -> bool:
-    """Return whether contents look like the wire format even where no registry says so."""
+    """Return whether contents look like the wire format, without a registry that knows their ids."""
     return max(ids) <= _LARGEST_LIKELY_ID and any(len(content) != _LONG_BYTES for content in contents)
 
 
-def _written(
+def _registered(
     contents: Sequence[bytes], ids: Sequence[int | None], known: Mapping[int, WriterSchema], part: Part
 ) -> Guess:
     """Return the guess for contents whose schemas the registry has."""
@@ -196,7 +193,7 @@ def _written(
     format_ = _FORMATS[kinds[0]] if len(kinds) == 1 else "confluent"
     wrap = format_ == "avro" and part == "value" and all(_is_debezium(schema) for schema in known.values())
     envelope: Envelope | Literal[""] = "debezium" if wrap else ""
-    return Guess(format_, _told(nouns, part), tuple(columns.values()), tuple(remarks), envelope=envelope)
+    return Guess(format_, _counts(nouns, part), tuple(columns.values()), tuple(remarks), envelope=envelope)
 
 
 def _last(ids: Sequence[int | None], schema_id: int) -> int:
@@ -210,12 +207,12 @@ def _message_prefix(content: bytes, schema: WriterSchema) -> bytes:
     return payload[: message_indexes(payload)[1]]
 
 
-def _perhaps_written(contents: Sequence[bytes], ids: Sequence[int], part: Part, schemas: Schemas) -> Guess:
-    """Return the guess for contents that look like a registry's, which is none or doesn't know them."""
+def _unknown_ids(contents: Sequence[bytes], ids: Sequence[int], part: Part, schemas: Schemas) -> Guess:
+    """Return the guess for contents in a wire format, if no registry knows their ids."""
     told = f"like a registry's wire format, {_named(ids)}"
-    evidence = _told({(f"looks {told}", f"look {told}"): len(contents)}, part)
+    evidence = _counts({(f"looks {told}", f"look {told}"): len(contents)}, part)
     if not schemas.trouble:
-        # Another registry's, or a coincidence: what can be said of any bytes holds, so that no run fails by them.
+        # They are of another registry, or it is a coincidence. Any bytes can be read as `bytes`.
         return Guess("bytes", evidence, remarks=("The registry doesn't have them.",))
     payloads = [json_value(content[_HEADER:]) for content in contents]
     if all(isinstance(each, dict) for each in payloads):
@@ -223,22 +220,22 @@ def _perhaps_written(contents: Sequence[bytes], ids: Sequence[int], part: Part, 
     return Guess("confluent", evidence, remarks=(schemas.trouble,))
 
 
-def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
-    """Return the guess for contents that stand for themselves."""
+def _without_ids(contents: Sequence[bytes], part: Part) -> Guess:
+    """Return the guess for contents without schema ids."""
     if _few(sum(not _is_glue(content) for content in contents), contents):
         told = f"{GLUE_FORMAT[:1].lower()}{GLUE_FORMAT[1:]}"
-        return Guess("bytes", _told({(f"is {told}", f"are {told}"): len(contents)}, part), remarks=(GLUE_NOT_READ,))
+        return Guess("bytes", _counts({(f"is {told}", f"are {told}"): len(contents)}, part), remarks=(GLUE_NOT_READ,))
     values = [json_value(content) for content in contents]
     nouns = Counter(_noun(content, value) for content, value in zip(contents, values, strict=True))
-    evidence = _told(dict(nouns.most_common()), part)
-    others = len(contents) - nouns[_OBJECTS]
-    # Nothing else looks like a JSON object by chance. What isn't one, truncated records for instance, is set apart.
-    if others < nouns[_OBJECTS]:
+    evidence = _counts(dict(nouns.most_common()), part)
+    strays = len(contents) - nouns[_OBJECTS]
+    # Nothing else looks like a JSON object by chance. The others, as truncated records, would be dead letters.
+    if strays < nouns[_OBJECTS]:
         objects = [value for value in values if isinstance(value, dict)]
         columns = columns_of(objects)
         envelopes = {_envelope(value) for value in objects} if part == "value" else set()
         envelope = envelopes.pop() if len(envelopes) == 1 else ""
-        return Guess("json", evidence, columns, _strays(others, part), envelope=envelope)
+        return Guess("json", evidence, columns, _strays(strays, part), envelope=envelope)
     if nouns[_ARRAYS] == len(contents) and part == "value":
         return Guess("string", evidence)
     if _few(nouns[_BINARY], contents):
@@ -249,7 +246,7 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
 
 
 def _envelope(value: Mapping[str, Any]) -> Envelope | Literal[""]:
-    """Return how an object wraps a change of a row; empty if it doesn't."""
+    """Return the envelope of an object that is a change event; else an empty text."""
     payload = value.get("payload")
     names = (payload if isinstance(payload, dict) and "schema" in value else value).keys()
     if {"op", "source"} <= names and {"before", "after"} & names:
@@ -281,17 +278,17 @@ def _noun(content: bytes, value: Any) -> _Noun:
 
 
 def _strays(count: int, part: Part) -> tuple[str, ...]:
-    """Return the remark on values that aren't of the format."""
+    """Return the remark about values of another format."""
     if not count or part == "key":
         return ()
     return ("One of them would be a dead letter." if count == 1 else f"{count} of them would be dead letters.",)
 
 
-def _told(nouns: Mapping[_Noun, int], part: Part) -> str:
-    """Return in one clause how many of what there are; the first of the nouns is that of most."""
-    (first, count), *others = nouns.items()
-    told = f"{count} of {sum(nouns.values())} sampled {part}s {first[count != 1]}"
-    return ", ".join([told, *(f"{count} {noun[count != 1]}" for noun, count in others)])
+def _counts(nouns: Mapping[_Noun, int], part: Part) -> str:
+    """Return the counts of nouns in one clause; the most frequent is the first."""
+    (first, count), *rest = nouns.items()
+    most = f"{count} of {sum(nouns.values())} sampled {part}s {first[count != 1]}"
+    return ", ".join([most, *(f"{count} {noun[count != 1]}" for noun, count in rest)])
 
 
 def _named(ids: Sequence[int]) -> str:

@@ -101,7 +101,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def test_killed_part_is_started_again_and_commits_go_on(up: Up, part: str) -> None:
     before = up.pids()
     has_news = up.kill(before[part])
-    named = f"{PARTS[part]} ended unexpectedly by SIGKILL; it is started again"
+    named = f"{PARTS[part]} ended unexpectedly by SIGKILL; restarting it"
     noticed = up.until(lambda: named in up.said(), "the line that names it")
     back = up.until(lambda: f"{PARTS[part]} runs again." in up.said(), "its successor")
     fresh = up.until(has_news, "records that came later")

@@ -66,9 +66,7 @@ def test_killed_server_is_started_again_and_named(tmp_path: Path) -> None:
         assert said == []
         others, before = other.pid, killed(first)
         until(is_back(supervision, said, "First"), "the server to be back", 5)
-        assert said[0] == (
-            f"First ended unexpectedly by SIGKILL; it is started again. Its log: {tmp_path / 'first.log'}"
-        )
+        assert said[0] == (f"First ended unexpectedly by SIGKILL; restarting it. Its log: {tmp_path / 'first.log'}")
         assert first.alive()
         assert first.pid != before
         assert other.pid == others
@@ -137,7 +135,7 @@ def test_code_server_is_dead_without_its_loader(tmp_path: Path) -> None:
         before = code.pid
         loader.kill()
         until(is_back(supervision, said, "Code"), "the code server to be back")
-        assert said[0].startswith("Code ended unexpectedly; it is started again")
+        assert said[0].startswith("Code ended unexpectedly; restarting it")
         assert code.pid != before
         assert not psutil.pid_exists(before or 0)
         until(code.alive, "the new child's own command line")

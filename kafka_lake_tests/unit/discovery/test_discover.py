@@ -366,7 +366,7 @@ def test_a_document_is_accepted_by_dagster_as_it_is_and_with_each_suggestion() -
     plain = loads(text)
     assert (plain.topic, plain.format.type, plain.table, plain.key) == ("shop.Orders", "json", None, None)
     assert plain.topic_table().infer_timestamps
-    assert "# Text that was a time in every record sampled becomes a column of times: at." in text
+    assert "# Text that is a timestamp in every sampled record becomes a timestamp: at." in text
     declared, keyed = [loads(each) for each in uncommented(text)]
     assert not declared.topic_table().infer_timestamps
     assert str(declared.topic_table().schema).startswith(
@@ -473,7 +473,7 @@ def test_nothing_is_written_if_one_document_can_t_be(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "defs.yaml").write_text("mine")
     refused = {
-        "topic pizzas has its table already, lake.all_pizzas": Discovered("pizzas", ("lake.all_pizzas",)),
+        "topic pizzas already has the table lake.all_pizzas": Discovered("pizzas", ("lake.all_pizzas",)),
         "the table of topic all-pizzas would be lake.all_pizzas, which is that of topic pizzas": Discovered(
             "all-pizzas"
         ),
