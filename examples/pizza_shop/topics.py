@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
-from kafka_lake.errors import KafkaLakeError
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from kafka_lake.errors import KafkaError, KafkaLakeError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Record, Sampler
 from kafka_lake.kafka.topics import RecordProducer, create_topic
@@ -21,7 +23,14 @@ def next_id(bootstrap: str, topic: str, id_of: Callable[[Record], int]) -> int:
     Ids rise within a partition, so the newest record of each partition is enough.
     """
     cluster = KafkaCluster({"bootstrap.servers": bootstrap}, TIMEOUT_S)
-    now = cluster.watermarks_of(topic)
+    # A broker that has just started may have no leaders yet.
+    retry = Retrying(
+        retry=retry_if_exception_type(KafkaError),
+        stop=stop_after_delay(TIMEOUT_S),
+        wait=wait_exponential_jitter(0.05, 1.0),
+        reraise=True,
+    )
+    now = retry(cluster.watermarks_of, topic)
     with Sampler(cluster, TIMEOUT_S) as sampler:
         newest = sampler.newest(now, len(now.partitions))
     if not newest.complete:
