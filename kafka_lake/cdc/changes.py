@@ -84,7 +84,7 @@ class Changes(Decoder):
         return [*((label, row) for label, row in rows if isinstance(row, T.StructType)), *self.keys.incoming()]
 
     def for_tasks(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
-        """Return what tasks are told. Deletes tell the key alone: what a row must have is asked of rows."""
+        """Return the data of the tasks' decoder. Columns are nullable for rows, since deletes have the key only."""
         of_key, columns = self.key_in(target), columns_of(target.columns, target)
         ignores = self.left_out is None or self.rows.fixed is not None
         return {
@@ -144,7 +144,7 @@ class Changes(Decoder):
         return known if learned is None else replace(known, rows=learned.decoder)
 
     def snapshot_properties(self) -> Mapping[str, str]:
-        """Return the marks of what decodes rows, and keys in Avro."""
+        """Return the snapshot properties of the decoders of rows, and of keys in Avro."""
         return {**self.rows.snapshot_properties(), **(self.keys.snapshot_properties() if self.keys is not None else {})}
 
     def schema_counts(self, seen: Observed) -> Mapping[str, int]:
@@ -152,7 +152,7 @@ class Changes(Decoder):
         return self.rows.schema_counts(seen)
 
     def not_stored(self) -> Mapping[str, str]:
-        """Return what is said of rows."""
+        """Return what the rows of the last pass had that no column has."""
         return self.rows.not_stored()
 
     def _envelope(self, target: Target) -> dict[str, Any]:

@@ -35,18 +35,18 @@ Part = Literal["value", "key"]
 
 @dataclass(frozen=True)
 class Registered(Decoder):
-    """Decodes values that begin with a schema id, as the serializers of Confluent's and like registries write them.
+    """Decodes values that begin with a schema id, as the serializers of schema registries write them.
 
     The wire format is a zero byte, the id as four bytes, for Protobuf the message's indexes, and the value.
 
     Args:
         format: ``avro``, ``protobuf``, ``json_schema``, or ``confluent`` for whatever the ids say.
-        fetch: Gives the schema of an id; raises `UnknownSchemaError` if there is none, and other errors if the
+        fetch: Returns the schema of an id; raises `UnknownSchemaError` if there is none, and other errors if the
             registry doesn't answer.
-        writers: Those known, by id and message prefix (empty but for Protobuf).
-        refused: Ids whose values can't be decoded, and why; with a message's prefix if it is that one alone.
-        protobuf: Ids of Protobuf schemas, of which a writer is known only for the messages that values have named.
-        part: Which part of the record these are.
+        writers: The known schemas, by id and message prefix (empty except for Protobuf).
+        refused: Schemas whose values can't be decoded → reason; with a prefix if only one message can't.
+        protobuf: Ids of Protobuf schemas; their writers are known for messages that values have named.
+        part: The part of the record that is decoded.
         json: What JSON values have shown beyond the fields of their schemas.
     """
 
@@ -60,8 +60,8 @@ class Registered(Decoder):
     json: Json = field(default_factory=Json)
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
-        """Return the schemas known, the oldest first, and what values have beside them."""
-        known = [(writer.label, writer.fields) for _, writer in sorted(self.writers.items(), key=lambda each: each[0])]
+        """Return the known schemas, the oldest first, and the fields that JSON values have beyond them."""
+        known = [(writer.label, writer.fields) for _, writer in sorted(self.writers.items(), key=lambda item: item[0])]
         return [*known, *self.json.incoming()]
 
     def for_tasks(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
@@ -79,7 +79,7 @@ class Registered(Decoder):
         return self._work(columns, decoders, schemas, refused=self.refused, max_record_bytes=max_record_bytes)
 
     def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
-        """Return a decoder that knows the schemas of the ids that were strange in a pass, and what is beside them."""
+        """Return a decoder that knows the schemas of new ids, and the fields of JSON values beyond their schemas."""
         wiser = self._knowing(seen, records)
         if set(wiser.writers) != set(self.writers) or wiser._explains_more(self):
             return Learned(wiser, again=True)
@@ -88,25 +88,25 @@ class Registered(Decoder):
         return None if wiser is self else Learned(wiser, again=False)
 
     def inspect(self, records: DataFrame) -> "Registered":
-        """Return a decoder that knows the schemas of all ids in the records, in a pass of its own."""
+        """Return a decoder that knows the schemas of all ids in the records, by a pass of its own."""
         return self._knowing(self.looked(records), records)
 
     def looked(self, records: DataFrame) -> Observed:
-        """Return which schemas wrote records, none of which is decoded."""
+        """Count the records of each schema without decoding them."""
         known = dict.fromkeys([*self.writers, *self.refused], "")
-        mine = records.withColumn("value", F.col(self.part))
+        values = records.withColumn("value", F.col(self.part))
         return observed_in_tasks(
-            mine, self._work((), (), {}, refused=known, max_record_bytes=None), self.rules.max_columns
+            values, self._work((), (), {}, refused=known, max_record_bytes=None), self.rules.max_columns
         )
 
     def _knowing(self, seen: Observed, records: DataFrame) -> "Registered":
-        """Return a decoder that knows the schemas of ids, and the messages of Protobuf's, that a pass has shown."""
+        """Return a decoder that knows the schemas and the Protobuf messages that a pass has counted."""
         strange = self._strange(seen)
         if not strange:
             return self
         wiser = self.known(sorted({id_ for id_, prefix in strange if not prefix}), [key for key in strange if key[1]])
         if wiser.protobuf != self.protobuf:
-            # Only now is it known that a message's indexes follow those ids.
+            # Until now it wasn't known that message indexes follow these ids.
             strange = wiser._strange(wiser.looked(records))
             wiser = wiser.known([], [key for key in strange if key[1]])
         return wiser
@@ -143,7 +143,7 @@ class Registered(Decoder):
         }
 
     def known(self, ids: Sequence[int], messages: Sequence[tuple[int, bytes]] = ()) -> "Registered":
-        """Return a decoder that knows these schemas too."""
+        """Return a decoder that also knows these schemas."""
         writers, refused, protobuf = dict(self.writers), dict(self.refused), set(self.protobuf)
         expected = SCHEMA_TYPES.get(self.format)
         for key in [*((id_, b"") for id_ in ids), *messages]:
@@ -155,7 +155,7 @@ class Registered(Decoder):
                     continue
                 if schema.kind == "PROTOBUF":
                     protobuf.add(id_)
-                # Of a schema with several messages, those count that values name.
+                # A schema may have several messages; values name theirs.
                 if schema.kind != "PROTOBUF" or prefix:
                     writers[key] = writer_of(schema, prefix)
             except UnknownSchemaError:
@@ -165,16 +165,16 @@ class Registered(Decoder):
         return replace(self, writers=writers, refused=refused, protobuf=frozenset(protobuf))
 
     def snapshot_properties(self) -> Mapping[str, str]:
-        """Return the ids, for the snapshot's summary."""
+        """Return the ids of the known schemas."""
         return {MARKS[self.part]: ",".join(map(name_of, self._keys()))} if self.writers else {}
 
     def remembering(self, mark: str) -> "Registered":
-        """Return a decoder that knows what `marks` told."""
+        """Return a decoder that knows the schemas of a snapshot property."""
         keys = [key_of(name) for name in mark.split(",") if name]
         return self.known([id_ for id_, prefix in keys if not prefix], [key for key in keys if key[1]])
 
     def schema_counts(self, seen: Observed) -> Mapping[str, int]:
-        """Return how many values each schema has written; those that wrote none are left out."""
+        """Return the number of values of each schema that has any."""
         counted = {key_of(name): count for name, count in seen.schemas.items()}
         return {self.writers[key].label: counted[key] for key in self._keys() if key in counted}
 
@@ -194,7 +194,7 @@ MARKS: Mapping[Part, str] = MappingProxyType({"value": SCHEMA_IDS, "key": KEY_SC
 
 @dataclass(frozen=True)
 class FromFile(Decoder):
-    """Decodes values that are all of one schema, which stands in a file.
+    """Decodes values of one schema, which is in a file.
 
     Args:
         json: What JSON values have shown beyond the fields of the schema.
@@ -204,7 +204,7 @@ class FromFile(Decoder):
     json: Json = field(default_factory=Json)
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
-        """Return the schema, and what records have beside it."""
+        """Return the schema, and the fields that JSON values have beyond it."""
         return [(self.writer.label, self.writer.fields), *self.json.incoming()]
 
     def for_tasks(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
