@@ -155,21 +155,6 @@ class StagingBranch:
         append_files(table, self.name, files, summary)
         self._appended = table
 
-    def replace_files(self, gone: Sequence[DataFile], new: Sequence[DataFile], summary: Mapping[str, str]) -> None:
-        """Drop data files from the branch, and add others, by one snapshot."""
-        _in_sequence(lambda: self._replace_files(gone, new, summary))
-
-    def _replace_files(self, gone: Sequence[DataFile], new: Sequence[DataFile], summary: Mapping[str, str]) -> None:
-        table = self._writable()
-        with table.transaction() as transaction:
-            update = transaction.update_snapshot(snapshot_properties=dict(summary), branch=self.name)
-            with update.overwrite() as overwrite:
-                for each in gone:
-                    overwrite.delete_data_file(each)
-                for each in new:
-                    overwrite.append_data_file(each)
-        self._appended = table
-
     def _writable(self) -> Table:
         """Return the current table: sequence numbers have advanced since the plan."""
         table = self._catalog.table(self.identifier)

@@ -26,7 +26,7 @@ from kafka_lake.errors import TableError
 from kafka_lake.ingest.adopt import filled_by
 from kafka_lake.ingest.plan.append import start_offsets
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.maintenance.old_rows import proven_positions
+from kafka_lake.maintenance.row_retention import proven_positions
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.record_keys import at_version, state_of
 from kafka_lake.spec.topic_table import TopicTable, full_topic

@@ -11,10 +11,9 @@ from pyiceberg.table import Table
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.text import counted
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.maintenance.expire_rows import expire_rows
-from kafka_lake.maintenance.old_rows import ExpiredRows, OldRows, count_old_rows, limit_ms, why_expire
 from kafka_lake.maintenance.policy import Needs, TableHealth, applies_to, limits_of, needs_of, table_health
 from kafka_lake.maintenance.procedures import Compacted, compact, expire
+from kafka_lake.maintenance.row_retention import OldRows, count_old_rows, cutoff_ms, expire_rows, expiry_reason
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -81,11 +80,11 @@ class Preview:
     """What maintenance would do to a table now.
 
     Args:
-        rows: The rows that would expire; None if the settings keep all rows.
+        rows: How many rows would expire; None if the settings keep all rows.
     """
 
     due: Due
-    rows: ExpiredRows | None = None
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Maintained:
     Args:
         compacted: None if nothing was compacted.
         expired: Number of snapshots.
-        rows: The rows that expired; None if the settings keep all rows.
+        rows: How many rows expired; None if the settings keep all rows.
     """
 
     identifier: Identifier
@@ -104,7 +103,7 @@ class Maintained:
     compacted: Compacted | None
     expired: int
     seconds: float
-    rows: ExpiredRows | None = None
+    rows: int | None = None
 
 
 def due(spec: HasTables, tables: HasEngine) -> list[Due]:
@@ -117,9 +116,9 @@ def preview(spec: HasTables, tables: HasEngine) -> list[Preview]:
     """Return what maintenance would do to each table. Data files are read where metadata isn't enough."""
     previews, now = [], int(time.time() * 1000)
     for identifier, table in _loaded(spec, tables):
-        found = _due(spec, identifier, table, now)
-        old = None if found.left_alone else old_rows(spec, identifier, now)
-        previews.append(Preview(found, count_old_rows(table, old) if old is not None else None))
+        needs = _due(spec, identifier, table, now)
+        old = None if needs.left_alone else old_rows(spec, identifier, now)
+        previews.append(Preview(needs, None if old is None else count_old_rows(table, old)))
     return previews
 
 
@@ -131,13 +130,13 @@ def _due(spec: HasTables, identifier: Identifier, table: Table, now: int) -> Due
     policy, column = spec.maintenance, _age_column(spec, identifier)
     needs, left_alone = needs_of(table, policy, now), not applies_to(policy, table)
     if column is not None and not left_alone:
-        needs = replace(needs, rows=why_expire(table, policy, now, column))
+        needs = replace(needs, rows=expiry_reason(table, policy, now, column))
     return Due(identifier, needs, left_alone)
 
 
 def old_rows(spec: HasTables, identifier: Identifier, now_ms: int) -> OldRows | None:
     """Return which rows of a table expire at a time, in milliseconds since 1970; None if none do."""
-    before, column = limit_ms(spec.maintenance, now_ms), _age_column(spec, identifier)
+    before, column = cutoff_ms(spec.maintenance, now_ms), _age_column(spec, identifier)
     if before is None or column is None:
         return None
     return OldRows(column, before, needs_position=identifier == spec.identifier)
@@ -168,13 +167,20 @@ def maintain(
     tell: Callable[[Maintained], object] = lambda _: None,
     run_id: str = "",
 ) -> list[Maintained]:
-    """Maintain the tables of a topic, or a derived table, one after the other."""
+    """Maintain the tables of a topic, or a derived table, one after the other.
+
+    A table or a step that fails doesn't prevent the next one; the first error is raised at the end.
+
+    Args:
+        everything: Whether tables are maintained that need nothing or that the policy excludes.
+        tell: Called after each table.
+    """
     done, failures = [], list[Exception]()
     run_id = run_id or f"maintenance-{uuid4().hex[:8]}"
     for table in due(spec, tables):
         if everything or (table.needs.reasons and not table.left_alone):
             try:
-                done.append(_Work(spec, tables, table, everything, run_id=run_id).done())
+                done.append(_maintain_table(spec, tables, table, everything, run_id=run_id))
             except Exception as error:
                 failures.append(error)
             else:
@@ -184,71 +190,54 @@ def maintain(
     return done
 
 
-@dataclass(frozen=True)
-class _Work:
-    spec: HasTables
-    tables: HasEngine
-    table: Due
-    everything: bool
-    run_id: str
+def _maintain_table(spec: HasTables, tables: HasEngine, table: Due, everything: bool, run_id: str) -> Maintained:
+    started, failures = time.monotonic(), list[Exception]()
+    identifier, needs, catalog = table.identifier, table.needs, tables.catalog
 
-    def done(self) -> Maintained:
-        began, failures = time.monotonic(), list[Exception]()
-        before = self.table.needs.health
-
-        def tried(step: Callable[[], T], otherwise: T) -> T:
-            # A step that fails doesn't prevent the others.
-            try:
-                return step()
-            except Exception as error:
-                failures.append(error)
-                return otherwise
-
-        # Expired rows needn't be compacted.
-        rows = tried(self._expire_rows, None)
-        compacted = tried(self._compact, None)
-        expired = tried(self._expire_snapshots, 0)
-        if failures:
-            raise failures[0]
-        now = self._loaded()
-        return Maintained(
-            self.table.identifier,
-            before=before,
-            after=table_health(now) if now is not None else before,
-            compacted=compacted,
-            expired=expired,
-            seconds=time.monotonic() - began,
-            rows=rows,
-        )
-
-    def _loaded(self) -> Table | None:
-        return self.tables.catalog.table(self.table.identifier)
-
-    def _expire_rows(self) -> ExpiredRows | None:
-        identifier = self.table.identifier
-        old = None if self.table.left_alone else old_rows(self.spec, identifier, int(time.time() * 1000))
-        if old is None or not (self.table.needs.rows or self.everything):
+    def rows() -> int | None:
+        old = None if table.left_alone else old_rows(spec, identifier, int(time.time() * 1000))
+        if old is None or not (needs.rows or everything):
             return None
-        return expire_rows(self.tables.spark, self.tables.catalog, identifier, old, run_id=self.run_id)
+        return expire_rows(tables.spark, catalog, identifier, old, run_id=run_id)
 
-    def _compact(self) -> Compacted | None:
-        if not (self.table.needs.compaction or self.everything):
-            return None
-        return compact(self.tables.spark(), self.tables.catalog, self.table.identifier)
+    def compacted() -> Compacted | None:
+        return compact(tables.spark(), catalog, identifier) if needs.compaction or everything else None
 
-    def _expire_snapshots(self) -> int:
-        table = self._loaded()
-        limits = limits_of(table, self.spec.maintenance, int(time.time() * 1000)) if table is not None else None
-        if limits is None or not (self.table.needs.expiry or self.everything):
+    def snapshots() -> int:
+        now = catalog.table(identifier)
+        limits = limits_of(now, spec.maintenance, int(time.time() * 1000)) if now is not None else None
+        if limits is None or not (needs.expiry or everything):
             return 0
-        return expire(self.tables.spark(), self.tables.catalog, self.table.identifier, limits)
+        return expire(tables.spark(), catalog, identifier, limits)
+
+    def result_of(step: Callable[[], T], if_failed: T) -> T:
+        try:
+            return step()
+        except Exception as error:
+            failures.append(error)
+            return if_failed
+
+    # Rows first: expired rows needn't be compacted.
+    results = result_of(rows, None), result_of(compacted, None), result_of(snapshots, 0)
+    if failures:
+        raise failures[0]
+    after = catalog.table(identifier)
+    return Maintained(
+        identifier,
+        before=needs.health,
+        after=needs.health if after is None else table_health(after),
+        compacted=results[1],
+        expired=results[2],
+        seconds=time.monotonic() - started,
+        rows=results[0],
+    )
 
 
-def sentence(done: Maintained) -> str:
-    """Return what was done to a table as one sentence for users."""
+def summary_line(done: Maintained) -> str:
+    """Return what was done to a table as one line for users."""
     parts = []
     if done.rows is not None:
-        parts.append(f"{counted(done.rows.rows, 'row')} expired")
+        parts.append(f"{counted(done.rows, 'row')} expired")
     if done.compacted is not None:
         parts.append(
             f"{done.before.data_files:,} data and {done.before.delete_files:,} delete files became "

@@ -11,7 +11,7 @@ from kafka_lake.common.markdown import code, plain
 from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest import run
-from kafka_lake.maintenance.maintain import Due, Maintained, Tables, due, maintain, sentence
+from kafka_lake.maintenance.maintain import Due, Maintained, Tables, due, maintain, summary_line
 from kafka_lake.orchestration.checks import dead_letter_evaluation
 from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.keys import (
@@ -106,7 +106,7 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
                     spec,
                     tables,
                     config.everything,
-                    tell=lambda each: context.log.info(f"{sentence(each)}."),
+                    tell=lambda each: context.log.info(f"{summary_line(each)}."),
                     run_id=context.run.run_id,
                 )
                 if not done:
@@ -143,7 +143,7 @@ def _metadata(spec: TopicTable, tables: Sequence[Due], done: Sequence[Maintained
         for each in done:
             # Dagster plots numbers over time.
             if each.identifier == spec.identifier and each.rows is not None:
-                metadata["rows_expired"] = each.rows.rows
+                metadata["rows_expired"] = each.rows
         metadata["seconds"] = round(sum(each.seconds for each in done), 1)
     return metadata
 
@@ -155,7 +155,7 @@ def _figures(done: Maintained) -> dict[str, str]:
         "data files": f"{done.before.data_files:,} → {done.after.data_files:,}",
         "delete files": f"{done.before.delete_files:,} → {done.after.delete_files:,}",
         "snapshots": f"{done.before.snapshots:,} → {done.after.snapshots:,}",
-        "rows expired": "" if done.rows is None else f"{done.rows.rows:,}",
+        "rows expired": "" if done.rows is None else f"{done.rows:,}",
         "seconds": f"{done.seconds:.1f}",
     }
 

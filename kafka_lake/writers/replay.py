@@ -11,8 +11,8 @@ from kafka_lake.catalog.positions import KEEPS, author_summary, positions_summar
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.engine.frames import OFFSET
 from kafka_lake.maintenance.maintain import old_rows
-from kafka_lake.maintenance.old_rows import row_limit
 from kafka_lake.maintenance.policy import applies_to
+from kafka_lake.maintenance.row_retention import condition_of
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import at_version, metadata_column_of
@@ -67,9 +67,9 @@ def leave_out_expired(context: Context, plan: Plan, staged: StagedTable) -> Stag
     table = branch.staged or context.connections.catalog.table(branch.identifier)
     if old is None or table is None or not applies_to(spec.maintenance, table):
         return staged
-    limit = row_limit(table, old.by, old.before_ms)
+    expired = condition_of(table, old).sql
     column = spec.metadata_column if branch.identifier == spec.identifier else None
-    condition = f"{of_ranges(plan, plan.ranges, column)} AND {limit.sql}"
+    condition = f"{of_ranges(plan, plan.ranges, column)} AND {expired}"
     spark = context.connections.spark()
     found = spark.sql(f"SELECT count(*) AS found FROM {branch.write_name} WHERE {condition}").collect()[0]["found"]
     if not found:

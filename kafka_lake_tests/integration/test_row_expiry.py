@@ -13,13 +13,12 @@ from kafka_lake.catalog.history import snapshot_log
 from kafka_lake.catalog.positions import head_of
 from kafka_lake.catalog.totals import totals_of
 from kafka_lake.derived.upstream import changes_since, read_of
-from kafka_lake.errors import PublishRefusedError, TableError
+from kafka_lake.errors import AuditFailedError, PublishRefusedError, TableError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, replay
-from kafka_lake.maintenance import expire_rows as expiry
 from kafka_lake.maintenance.maintain import due, maintain, preview
-from kafka_lake.maintenance.old_rows import expired_of
+from kafka_lake.maintenance.row_retention import last_expiry
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
@@ -77,11 +76,7 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
     assert [each.needs.rows for each in due(spec, connections())] == ["rows older than 90d"] * 2
 
     (rows, letters) = (each.rows for each in preview(spec, replace(connections(), spark=no_spark)))
-    assert rows is not None
-    assert letters is not None
-    # Each commit is a file, by whose statistics it is dropped unread; one has rows of both kinds.
-    assert (rows.rows, rows.dropped, rows.partly) == (6, 1, 1)
-    assert (letters.rows, letters.dropped, letters.partly) == (1, 1, 0)
+    assert (rows, letters) == (6, 1)
 
     done = {each.identifier: each for each in maintain(spec, connections())}
     assert done[spec.identifier].rows == rows
@@ -178,8 +173,7 @@ def test_columns_layouts_and_formats(
     see = view(spec)
     rows = connections().spark().sql(f"SELECT id FROM {see.sql_name()} ORDER BY id").collect()
     assert [row["id"] for row in rows] == kept
-    assert done.rows is not None
-    assert done.rows.rows == 6 + bool(column) - len(kept)
+    assert done.rows == 6 + bool(column) - len(kept)
     assert see.position() == {0: 6 + bool(column)}
     see.assert_no_branches()
 
@@ -191,8 +185,7 @@ def test_all_rows_have_gone_and_the_position_too(
     spec = topic.spec(maintenance=KEEP)
     topic.send({"id": 1}, timestamp_ms=days_ago(100))
     ingest(spec, connections(), "run-1")
-    # Nothing is read for it, so Spark isn't either.
-    maintain(spec, replace(connections(), spark=no_spark))
+    maintain(spec, connections())
     see = view(spec)
     assert see.ids() == []
     see.table.append(see.table.schema().as_arrow().empty_table())
@@ -220,7 +213,7 @@ def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
     assert see.ids() == [1, 2]
     assert see.position() == {0: 3}
 
-    # A file with rows of both kinds is written again once, however many commits come before that is published.
+    # If a commit comes first, the rows are deleted at the new head.
     topic.send({"id": 3}, timestamp_ms=days_ago(100))
     topic.send({"id": 33})
     ingest(spec, connections(), "run-3")
@@ -248,10 +241,27 @@ def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
         raise PublishRefusedError("main moved")
 
     monkeypatch.setattr(StagingBranch, "publish", refused)
-    monkeypatch.setattr(expiry, "ATTEMPTS", 2)
     with pytest.raises(PublishRefusedError):
         maintain(replace(spec, maintenance=keeping("88d")), connections())
     assert see.ids() == [1, 2, 4, 5, 33]
+    see.assert_no_branches()
+
+
+def test_expiry_that_would_delete_other_rows_is_not_published(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(maintenance=KEEP)
+    for number, days in enumerate((100, 1)):
+        topic.send({"id": number}, timestamp_ms=days_ago(days))
+    ingest(spec, connections(), "run-1")
+    delete = StagingBranch.delete
+    monkeypatch.setattr(StagingBranch, "delete", lambda self, _condition: delete(self, "true"))
+    with pytest.raises(AuditFailedError, match=r"1 of its 2 rows expire, but 0 would be left"):
+        maintain(spec, connections())
+    see = view(spec)
+    assert see.ids() == [0, 1]
+    assert last_expiry(see.table) is None
     see.assert_no_branches()
 
 
@@ -302,7 +312,7 @@ def test_row_expiry_refuses_unknown_ages_and_expires_rest(
     see = view(spec)
     assert len(see.table.inspect.files()) == 1
     gone = replace(spec, maintenance=keeping(by="created"))
-    with pytest.raises(TableError, match=r"by: created is no column.*_kafka.timestamp"):
+    with pytest.raises(TableError, match=r"by: created is not a column.*_kafka.timestamp"):
         maintain(gone, connections())
     # Rows have to prove the position: none may go.
     lost = replace(spec, maintenance=KEEP)
@@ -313,5 +323,5 @@ def test_row_expiry_refuses_unknown_ages_and_expires_rest(
     with pytest.raises(TableError, match="no snapshot has its position"):
         maintain(lost, connections())
     assert head_of(see.table) == head
-    assert expired_of(see.table) is None
+    assert last_expiry(see.table) is None
     assert see.ids() == [0, 1]

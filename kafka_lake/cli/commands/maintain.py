@@ -15,7 +15,7 @@ from kafka_lake.cli.output import Output, add_columns, working
 from kafka_lake.common.text import counted, printable
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.maintenance import maintain as maintenance
-from kafka_lake.maintenance.maintain import Due, HasTables, Maintained, Preview, sentence
+from kafka_lake.maintenance.maintain import Due, HasTables, Maintained, Preview, summary_line
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -79,7 +79,7 @@ def _examine(spec: HasTables, connections: Connections, dry_run: bool, output: O
     output.lines(*_retained_files(tables), *_expiring_rows(previews))
     documents = [{**asdict(table), "reasons": table.needs.reasons} for table in tables]
     for document, preview in zip(documents, previews, strict=False):
-        document["would_expire"] = preview.rows and asdict(preview.rows)
+        document["would_expire"] = preview.rows
     return documents
 
 
@@ -91,7 +91,7 @@ def _maintain(spec: HasTables, connections: Connections, everything: bool, outpu
         with working(f"Maintaining {name}"):
             maintenance.maintain(spec, connections, everything, done.append)
     finally:
-        output.lines(*map(sentence, done))
+        output.lines(*map(summary_line, done))
     if not done:
         foreign = any(table.left_alone and table.needs.reasons for table in due)
         output.lines(f"{name}: {'skipped, another program created it; see --all' if foreign else 'nothing is needed'}.")
@@ -129,7 +129,4 @@ def _retained_files(tables: Sequence[Due]) -> Iterator[str]:
 def _expiring_rows(previews: Sequence[Preview]) -> Iterator[str]:
     for preview in previews:
         if preview.rows is not None:
-            whole = counted(preview.rows.dropped, "whole file")
-            files = f"{whole}, and {preview.rows.partly:,} that would be written again without them"
-            rows = counted(preview.rows.rows, "row")
-            yield f"{preview.due.name}: {rows} would expire: {files if preview.rows.rows else 'none is old'}"
+            yield f"{preview.due.name}: {counted(preview.rows, 'row')} would expire"

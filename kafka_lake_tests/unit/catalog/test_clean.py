@@ -14,16 +14,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.statistics import StatisticsFile
 
-from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.layout import LAYOUT
-from kafka_lake.catalog.positions import POSITION, RUN_ID, positions_in, summary_of
 from kafka_lake.catalog.tables import drop_if_unused, ensure_table, schema_of
-from kafka_lake.common.offsets import Position, TopicIdentity, positions_to_json
-from kafka_lake.errors import AuditFailedError, TableError
+from kafka_lake.errors import TableError
 from kafka_lake.maintenance import clean as clean_module
 from kafka_lake.maintenance.clean import clean
-from kafka_lake.maintenance.maintain import Tables, maintain, preview
-from kafka_lake.maintenance.old_rows import ExpiredRows, expired_of, proven_positions
+from kafka_lake.maintenance.maintain import Tables, preview
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
@@ -122,59 +118,18 @@ def test_where_the_storage_names_files_in_another_way_none_is_taken_for_an_orpha
         cleaned(catalog)
 
 
-def test_old_rows_in_files_of_their_own_go_without_spark(catalog):
-    """By statistics alone, in one commit with the position; whether they would go is told before."""
-    times = pa.array([datetime(2020, 1, 1), datetime(2020, 1, 2)], pa.timestamp("us"))
-    old = ROWS.append_column("at", times)
+def test_old_rows_are_counted_without_spark_in_managed_tables_alone(catalog):
+    times = pa.array([datetime(2020, 1, 1), datetime.now(UTC).replace(tzinfo=None)], pa.timestamp("us"))
+    rows = ROWS.append_column("at", times)
     spec = replace(SPEC, maintenance=Maintenance(row_retention={"older_than": "90d", "by": "at"}, compact_every=None))
-    table = ensure_table(catalog, SPEC.identifier, schema_of(old.schema))
-    table.append(old)
-    table.append(ROWS.append_column("at", pa.array([datetime.now(UTC).replace(tzinfo=None)] * 2, pa.timestamp("us"))))
-    with pytest.raises(TableError, match="no snapshot has its position"):
-        maintain(spec, Tables(catalog, no_spark))
-    table.refresh()
-    positions = {topic: Position(TopicIdentity("c", f"id of {topic}", topic), {0: 4}) for topic in ("drinks", "pizzas")}
-    table.append(old.slice(0, 0), snapshot_properties={POSITION: positions_to_json(positions.values())})
-    assert preview(spec, Tables(catalog, no_spark))[0].rows == ExpiredRows(2, 1, 0)
-    (done,) = maintain(spec, Tables(catalog, no_spark), run_id="run-7")
-    assert done.rows == ExpiredRows(2, 1, 0)
-    table.refresh()
-    assert table.scan().to_arrow().num_rows == 2
-    head = table.current_snapshot()
-    assert positions_in(summary_of(head)) == positions
-    assert summary_of(head)[RUN_ID] == "run-7"
-    assert expired_of(table).positions == proven_positions(table) == positions
-    assert set(table.metadata.refs) == {"main"}
-    assert preview(spec, Tables(catalog, no_spark))[0].rows == ExpiredRows(0, 0, 0)
-    # Rolled back to before it, the position that was written down proves nothing.
-    first = table.metadata.snapshots[1].snapshot_id
-    table.manage_snapshots().rollback_to_snapshot(first).commit()
-    assert proven_positions(table.refresh()) == {}
-    # Nobody expires rows of a table that others have created, unless told so.
+    table = ensure_table(catalog, SPEC.identifier, schema_of(rows.schema))
+    table.append(rows)
+    assert preview(spec, Tables(catalog, no_spark))[0].rows == 1
     with table.transaction() as change:
         change.remove_properties(LAYOUT)
     assert preview(spec, Tables(catalog, no_spark))[0].rows is None
-    told_so = replace(spec, maintenance=spec.maintenance.model_copy(update={"enabled": True}))
-    assert preview(told_so, Tables(catalog, no_spark))[0].rows == ExpiredRows(2, 1, 0)
-
-
-def test_an_expiry_that_would_take_other_rows_too_is_not_published(catalog, monkeypatch):
-    times = pa.array([datetime(2020, 1, 1), datetime(2020, 1, 2)], pa.timestamp("us"))
-    spec = replace(SPEC, maintenance=Maintenance(row_retention={"older_than": "90d", "by": "at"}, compact_every=None))
-    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.append_column("at", times).schema))
-    position = Position(TopicIdentity("c", "id", "pizzas"), {0: 4})
-    table.append(ROWS.append_column("at", times))
-    new = pa.array([datetime.now(UTC).replace(tzinfo=None)] * 2, pa.timestamp("us"))
-    table.append(ROWS.append_column("at", new), snapshot_properties={POSITION: position.to_json()})
-    every = [each.file for each in table.scan().plan_files()]
-    replace_files = StagingBranch.replace_files
-    monkeypatch.setattr(
-        StagingBranch, "replace_files", lambda self, gone, new, summary: replace_files(self, every, new, summary)
-    )
-    with pytest.raises(AuditFailedError, match=r"2 of its 4 rows expire, but 0 would be left"):
-        maintain(spec, Tables(catalog, no_spark))
-    assert table.refresh().scan().to_arrow().num_rows == 4
-    assert expired_of(table) is None
+    enabled = replace(spec, maintenance=spec.maintenance.model_copy(update={"enabled": True}))
+    assert preview(enabled, Tables(catalog, no_spark))[0].rows == 1
 
 
 def test_of_two_tables_made_at_once_the_one_that_stays_is_used(catalog, monkeypatch):

@@ -1,4 +1,4 @@
-"""Which rows are old, by a file's statistics; when rows are looked for; what a table remembers."""
+"""Row retention: which rows are old, when they are deleted, and what a table records of it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyiceberg.conversions import to_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     DateType,
@@ -26,93 +25,43 @@ from pyiceberg.types import (
 from kafka_lake.common.offsets import Position, Positions, TopicIdentity
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.maintenance.maintain import old_rows
-from kafka_lake.maintenance.old_rows import (
+from kafka_lake.maintenance.row_retention import (
     EXPIRED,
     Expired,
-    RowLimit,
-    expired_of,
-    limit_ms,
+    OldRows,
+    OldRowsCondition,
+    condition_of,
+    cutoff_ms,
+    expiry_reason,
+    last_expiry,
     proven_positions,
-    row_limit,
-    why_expire,
 )
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.catalog.test_maintenance_policy import OURS, table_of
 
 DAY = 86_400_000
-KINDS: list[PrimitiveType] = [TimestamptzType(), TimestampType(), DateType()]
 
 
-def limit_of(kind: PrimitiveType, before_ms: int) -> RowLimit:
-    return RowLimit(("_kafka", "timestamp"), 7, kind, before_ms)
-
-
-def file_of(kind: PrimitiveType, values: list[int | None], struct_is_null: int = 0, **left_out: Any) -> Any:
-    """Return a data file with the statistics of these values, and of as many rows whose struct is null."""
-    told = [each for each in values if each is not None]
-    bounds = {7: to_bytes(kind, min(told))} if told else {}
-    return SimpleNamespace(
-        **{
-            "record_count": len(values) + struct_is_null,
-            "lower_bounds": bounds,
-            "upper_bounds": {7: to_bytes(kind, max(told))} if told else {},
-            "value_counts": {7: len(values)},
-            "null_value_counts": {7: len(values) - len(told)},
-            **left_out,
-        }
-    )
-
-
-@given(
-    st.sampled_from(KINDS),
-    st.integers(-3 * DAY, 3 * DAY),
-    st.lists(st.one_of(st.none(), st.integers(-4, 4)), min_size=1, max_size=5),
-    st.integers(0, 1),
-)
-def test_all_is_said_only_if_all_rows_are_old_and_none_only_if_none_is(
-    kind: PrimitiveType, before_ms: int, near: list[int | None], struct_is_null: int
-) -> None:
-    limit = limit_of(kind, before_ms)
-    values = [None if each is None else limit.stored + each for each in near]
-    old = [each for each in values if each is not None and each < limit.stored]
-    share = limit.share_of(file_of(kind, values, struct_is_null))
-    if share == "all":
-        assert len(old) == len(values) + struct_is_null
-    elif share == "none":
-        assert not old
-    else:
-        # Statistics tell it exactly, but for rows without a time.
-        assert 0 < len(old) < len(values) + struct_is_null
-
-
-@pytest.mark.parametrize("missing", ["lower_bounds", "upper_bounds", "value_counts", "null_value_counts"])
-def test_without_statistics_a_file_is_never_dropped_unread(missing: str) -> None:
-    limit = limit_of(TimestamptzType(), 10 * DAY)
-    old = file_of(TimestamptzType(), [1, 2])
-    assert limit.share_of(old) == "all"
-    assert limit.share_of(file_of(TimestamptzType(), [1, 2], **{missing: None})) == (
-        "all" if missing == "lower_bounds" else "some"
-    )
+def condition(kind: PrimitiveType, before_ms: int) -> OldRowsCondition:
+    return OldRowsCondition(("_kafka", "timestamp"), kind, before_ms)
 
 
 @given(st.integers(-400 * DAY, 400 * DAY))
-def test_a_date_is_old_when_its_last_moment_is(before_ms: int) -> None:
-    limit = limit_of(DateType(), before_ms)
-    newest = limit.stored - 1
+def test_date_is_old_when_its_last_moment_is(before_ms: int) -> None:
+    newest = condition(DateType(), before_ms).expression.literal.value - 1
     assert (newest + 1) * DAY <= before_ms < (newest + 2) * DAY
 
 
-def test_the_condition_is_the_same_for_both_engines_and_of_no_session_s_time_zone() -> None:
+def test_condition_is_the_same_in_both_engines_and_any_time_zone() -> None:
     moment = datetime(2026, 3, 1, 12, 30, 15, 250_000, UTC)
     before = int(moment.timestamp() * 1000)
-    assert limit_of(TimestamptzType(), before).sql == "`_kafka`.`timestamp` < TIMESTAMP '2026-03-01 12:30:15.250Z'"
-    assert limit_of(TimestampType(), before).sql == "`_kafka`.`timestamp` < TIMESTAMP_NTZ '2026-03-01 12:30:15.250'"
-    assert limit_of(DateType(), before).sql == "`_kafka`.`timestamp` < DATE '2026-03-01'"
+    assert condition(TimestamptzType(), before).sql == "`_kafka`.`timestamp` < TIMESTAMP '2026-03-01 12:30:15.250Z'"
+    assert condition(TimestampType(), before).sql == "`_kafka`.`timestamp` < TIMESTAMP_NTZ '2026-03-01 12:30:15.250'"
+    assert condition(DateType(), before).sql == "`_kafka`.`timestamp` < DATE '2026-03-01'"
     micros = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    told = limit_of(TimestamptzType(), before)
-    assert told.expression.literal.value == told.stored == micros
-    assert limit_of(DateType(), before).expression.literal.value == micros // (DAY * 1000)
+    assert condition(TimestamptzType(), before).expression.literal.value == micros
+    assert condition(DateType(), before).expression.literal.value == micros // (DAY * 1000)
 
 
 def named(**columns: IcebergType) -> Any:
@@ -124,26 +73,26 @@ def test_a_column_that_tells_no_time_is_refused_with_those_that_do() -> None:
     struct = StructType(NestedField(21, "timestamp", TimestamptzType()), NestedField(22, "offset", LongType()))
     many = ListType(31, StructType(NestedField(32, "at", DateType())))
     table = named(id=LongType(), day=DateType(), _kafka=struct, many=many, text=StringType())
-    assert row_limit(table, "day", 0).field_id == 2
-    assert row_limit(table, "_kafka.timestamp", 0).field_id == 21
+    assert condition_of(table, OldRows("day", 0)).path == ("day",)
+    assert condition_of(table, OldRows("_kafka.timestamp", 0)).path == ("_kafka", "timestamp")
     for name in ("gone", "_kafka.gone", "many.at", "many.element.at", "day.x", "Day"):
-        with pytest.raises(TableError, match=r"Table shop\.orders: row_retention: by: .* no column") as caught:
-            row_limit(table, name, 0)
+        with pytest.raises(TableError, match=r"Table shop\.orders: row_retention: by: .* not a column") as caught:
+            condition_of(table, OldRows(name, 0))
         assert "day, _kafka.timestamp" in str(caught.value)
     for name in ("id", "text", "_kafka"):
         with pytest.raises(TableError, match=r"of type .*No row was deleted"):
-            row_limit(table, name, 0)
+            condition_of(table, OldRows(name, 0))
 
 
 def test_rows_are_looked_for_in_time_and_not_all_the_time() -> None:
     ninety_days, now = Maintenance(row_retention={"older_than": "90d"}), 1000 * DAY
-    assert why_expire(table_of(OURS), Maintenance(), now, "at") == ""
-    assert why_expire(table_of(), ninety_days, now, "at") == ""
-    assert why_expire(table_of(OURS), ninety_days, now, "at") == "rows older than 90d"
+    assert expiry_reason(table_of(OURS), Maintenance(), now, "at") == ""
+    assert expiry_reason(table_of(), ninety_days, now, "at") == ""
+    assert expiry_reason(table_of(OURS), ninety_days, now, "at") == "rows older than 90d"
 
     def after(milliseconds: int, keep: str = "90d", by: str = "at") -> str:
-        last = Expired(limit_ms(ninety_days, now) or 0, "at").to_json()
-        return why_expire(
+        last = Expired(cutoff_ms(ninety_days, now) or 0, "at").to_json()
+        return expiry_reason(
             table_of(OURS, **{EXPIRED: last}), Maintenance(row_retention={"older_than": keep}), now + milliseconds, by
         )
 
@@ -155,11 +104,11 @@ def test_rows_are_looked_for_in_time_and_not_all_the_time() -> None:
     assert after(9 * DAY, keep="100d") == ""
     # What is kept for an hour isn't kept for a day.
     hour = Maintenance(row_retention={"older_than": "1h"})
-    last = Expired(limit_ms(hour, now) or 0, "at").to_json()
+    last = Expired(cutoff_ms(hour, now) or 0, "at").to_json()
     table = table_of(OURS, **{EXPIRED: last})
-    assert why_expire(table, hour, now + 359_000, "at") == ""
-    assert why_expire(table, hour, now + 360_000, "at") == "rows older than 1h"
-    assert limit_ms(Maintenance(row_retention={"older_than": "99999999d"}), now) == -62_135_596_800_000
+    assert expiry_reason(table, hour, now + 359_000, "at") == ""
+    assert expiry_reason(table, hour, now + 360_000, "at") == "rows older than 1h"
+    assert cutoff_ms(Maintenance(row_retention={"older_than": "99999999d"}), now) == -62_135_596_800_000
 
 
 def test_which_column_tells_the_age_of_a_row() -> None:
@@ -216,7 +165,7 @@ def test_a_commit_that_was_rolled_back_and_followed_by_another_proves_no_positio
 
 @pytest.mark.parametrize("text", ["null", "", "[]", "{}", '{"before": "x", "by": 1, "sequence": 2}', "7"])
 def test_what_cannot_be_read_is_as_if_it_were_not_there(text: str) -> None:
-    assert expired_of(table_of(OURS, **{EXPIRED: text})) is None
-    assert expired_of(table_of(OURS)) is None
+    assert last_expiry(table_of(OURS, **{EXPIRED: text})) is None
+    assert last_expiry(table_of(OURS)) is None
     told = Expired(5, "at", 7, POSITIONS)
-    assert expired_of(table_of(OURS, **{EXPIRED: told.to_json()})) == told
+    assert last_expiry(table_of(OURS, **{EXPIRED: told.to_json()})) == told
