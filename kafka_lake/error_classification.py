@@ -8,7 +8,7 @@ from pyiceberg import exceptions as iceberg
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 from sqlalchemy import exc as sql
 
-from kafka_lake.catalog.java_properties import S3_FILES, files_class
+from kafka_lake.catalog.backends import S3, storage_of
 from kafka_lake.common.catalog import catalog_variable
 from kafka_lake.common.environment import own_variables
 from kafka_lake.common.redaction import without_secret_values, without_secrets
@@ -302,12 +302,12 @@ def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaL
     scheme = _NO_FILE_SYSTEM.search(text)
     if not scheme:
         return None
-    files = files_class(scheme[1])
+    storage = storage_of(scheme[1])
     remedy = f"Set {setting}IO_IMPL to the Java class that reads and writes there, and give Spark its jar."
-    if files == S3_FILES:
+    if storage is S3:
         remedy = f"Set {setting}S3__REGION: any setting of S3 gives Spark its client."
-    elif files:
-        remedy = f"Set {setting}IO_IMPL={files}; Spark then gets its jar."
+    elif storage:
+        remedy = f"Set {setting}IO_IMPL={storage.java_files}; Spark then gets its jar."
     return ConfigurationError(
         f"Table {table}: its files are at {scheme[1]}://, and Spark has no client for that.",
         f"{remedy} Nothing was written.",

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from pyiceberg import exceptions as iceberg
 from sqlalchemy import exc as sql
 
+from kafka_lake.catalog.backends import BACKENDS
 from kafka_lake.common.catalog import catalog_variable
 from kafka_lake.common.redaction import SECRET_NAME
 from kafka_lake.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
@@ -72,8 +73,9 @@ def explained(
     if isinstance(error, sql.NoSuchModuleError):
         return ConfigurationError(f"{where} names a database that SQLAlchemy doesn't know.", f"{change}.")
     if isinstance(error, _NO_ADDRESS):
-        example = "postgresql+psycopg2://host/database" if kind == "sql" else "https://host/path"
-        return ConfigurationError(f"{where} has an address that is not a URL.", f"{change}, as in {example}.")
+        return ConfigurationError(
+            f"{where} has an address that is not a URL.", f"{change}, as in {BACKENDS[kind].example}."
+        )
     if isinstance(error, ModuleNotFoundError | iceberg.NotInstalledError):
         return ConfigurationError(f"{where} needs a Python package: {_line(error, properties)}.", "Install it.")
     if type(error).__module__ == "botocore.exceptions" and (lacks := _AMAZON.get(type(error).__name__)):

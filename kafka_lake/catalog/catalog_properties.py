@@ -15,7 +15,7 @@ from pyiceberg.utils.config import PYICEBERG, PYICEBERG_HOME, PYICEBERG_YML, Con
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from kafka_lake.catalog.java_properties import FOR_PYTHON, FOR_SPARK
+from kafka_lake.catalog.backends import FOR_PYTHON, FOR_SPARK
 from kafka_lake.common import environment
 from kafka_lake.common.catalog import catalog_variable
 from kafka_lake.common.files import home

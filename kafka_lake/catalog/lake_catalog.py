@@ -18,6 +18,7 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceErr
 from pyiceberg.table import Table
 from sqlalchemy import exc as sql
 
+from kafka_lake.catalog.backends import BACKENDS, Backend, java_properties, needed_classes, sqlite_address
 from kafka_lake.catalog.catalog_errors import explained, without_secrets
 from kafka_lake.catalog.catalog_properties import (
     CA_BUNDLE,
@@ -27,7 +28,6 @@ from kafka_lake.catalog.catalog_properties import (
     properties_from_environment,
     python_properties,
 )
-from kafka_lake.catalog.java_properties import java_properties, needed_classes, sqlite_address
 from kafka_lake.catalog.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.catalog.pyiceberg_compat.loading import share_snapshots
 from kafka_lake.catalog.pyiceberg_compat.writing import take_over_writing
@@ -36,7 +36,6 @@ from kafka_lake.common.files import ensure_home, home
 from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 
 _FOLDER_BYTES = 200
-_TYPES = ("sql", "rest", "glue", "hive")
 
 
 def configured_catalog() -> "LakeCatalog":
@@ -85,7 +84,7 @@ def _type(name: str, properties: Mapping[str, str]) -> str:
     if found is None:
         raise ConfigurationError(
             f"Catalog {name}: its type can't be told from its address.",
-            f"Set {catalog_variable(name, 'type')} to one of {', '.join(_TYPES)}.",
+            f"Set {catalog_variable(name, 'type')} to one of {', '.join(BACKENDS)}.",
         )
     return found.value
 
@@ -105,18 +104,22 @@ class LakeCatalog:
         # An empty value is none, as a variable that is set to nothing.
         self.properties = {key: value for key, value in properties.items() if value != ""}
         self.type = _type(name, self.properties)
-        if self.type not in _TYPES:
+        if self.type not in BACKENDS:
             raise ConfigurationError(
-                f"Catalog {name}: type {self.type or '(none)'} is not one of {', '.join(_TYPES)}.",
+                f"Catalog {name}: type {self.type or '(none)'} is not one of {', '.join(BACKENDS)}.",
                 f"Set {catalog_variable(name, 'type')}.",
             )
-        needed = {"sql": ("uri", "warehouse"), "rest": ("uri",), "hive": ("uri",), "glue": ("warehouse",)}
-        if missing := [key for key in needed[self.type] if not self.properties.get(key)]:
+        if missing := [key for key in self.backend.required if not self.properties.get(key)]:
             raise ConfigurationError(
                 f"Catalog {name} of type {self.type} lacks {', '.join(missing)}.",
                 f"Set {catalog_variable(name, missing[0])}.",
             )
         self.properties = on_this_machine(name, self.type, self.properties)
+
+    @property
+    def backend(self) -> Backend:
+        """Return what its kind of catalog needs and can do."""
+        return BACKENDS[self.type]
 
     @cached_property
     def pyiceberg(self) -> Catalog:
@@ -219,7 +222,7 @@ class LakeCatalog:
         if place := self.pyiceberg.load_namespace_properties(namespace).get(LOCATION):
             return str(place).rstrip("/")
         if warehouse := self.pyiceberg.properties.get(WAREHOUSE_LOCATION):
-            return f"{warehouse.rstrip('/')}/{namespace}{'.db' if self.type in ('glue', 'hive') else ''}"
+            return f"{warehouse.rstrip('/')}/{namespace}{self.backend.folder_ending}"
         raise ConfigurationError(
             f"Catalog {self.name}: neither namespace {namespace} nor the catalog says where new tables shall be.",
             f"Set {catalog_variable(self.name, 'warehouse')}, or the namespace's location.",

@@ -53,8 +53,6 @@ EXPIRE_ROWS = "expire_rows"
 RESUMED_FROM = frozenset({POSITION, DERIVED})
 """A run resumes from the newest snapshot that has one of these."""
 _ORIGIN = {"topic", "topic_id", "partition", "offset"}
-# Requests to a server wait side by side; a database answers faster than threads take turns.
-_AT_ONCE = {"rest": 8, "glue": 8}
 
 
 @dataclass(frozen=True)
@@ -226,7 +224,7 @@ def all_positions(
         except Exception as error:
             return error
 
-    at_once = min(_AT_ONCE.get(catalog.type, 1), len(asked))
+    at_once = min(catalog.backend.concurrent_requests, len(asked))
     if at_once <= 1:
         return {each: positions(each) for each in asked}
     # The first request connects.

@@ -1,13 +1,14 @@
-"""A catalog's properties in the names of Iceberg's Java library: renamed, passed on, and overridden. Pure.
+"""Kinds of catalogs and of storage: what they need, and their properties' names in Iceberg's Java library. Pure.
 
-Most names are the same in PyIceberg and in Java; Java ignores those that it doesn't know. Properties that begin with
-``spark.`` are for Java alone and win, those that begin with ``python.`` for PyIceberg alone.
+Most names are the same in PyIceberg and in Java, and Java ignores unknown ones. Properties that begin with ``spark.``
+are for Java alone and win there; those that begin with ``python.`` are for PyIceberg alone.
 
 https://py.iceberg.apache.org/configuration/ · https://iceberg.apache.org/docs/latest/aws/ ·
 https://iceberg.apache.org/docs/latest/azure/
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -20,23 +21,84 @@ from kafka_lake.errors import ConfigurationError
 
 FOR_SPARK = "spark."
 FOR_PYTHON = "python."
-S3_FILES = "org.apache.iceberg.aws.s3.S3FileIO"
-_AZURE_FILES = "org.apache.iceberg.azure.adlsv2.ADLSFileIO"
-_GOOGLE_FILES = "org.apache.iceberg.gcp.gcs.GCSFileIO"
-_FILES = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), S3_FILES),
-    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), _AZURE_FILES),
-    "gs": _GOOGLE_FILES,
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A kind of catalog.
+
+    Args:
+        java_type: Its ``type`` in Java.
+        required: Properties without which it can't be used.
+        example: An address, for messages.
+        java_defaults: Properties that Java needs to behave as PyIceberg does.
+        concurrent_requests: How many tables are loaded at once. A database answers faster than threads take turns.
+        folder_ending: What a namespace's folder has after its name.
+        may_ignore_requirements: Whether such a catalog may accept outdated commits, so that it is tested.
+    """
+
+    java_type: str
+    required: tuple[str, ...]
+    example: str = "https://host/path"
+    java_defaults: Mapping[str, str] = field(default_factory=dict)
+    concurrent_requests: int = 1
+    folder_ending: str = ""
+    may_ignore_requirements: bool = False
+
+
+BACKENDS: Mapping[str, Backend] = {
+    "sql": Backend(
+        "jdbc",
+        ("uri", "warehouse"),
+        example="postgresql+psycopg2://host/database",
+        java_defaults={"jdbc.schema-version": "V1"},
+    ),
+    "rest": Backend(
+        "rest",
+        ("uri",),
+        java_defaults={"header.X-Iceberg-Access-Delegation": "vended-credentials"},
+        concurrent_requests=8,
+        may_ignore_requirements=True,
+    ),
+    "glue": Backend("glue", ("warehouse",), concurrent_requests=8, folder_ending=".db"),
+    "hive": Backend("hive", ("uri",), folder_ending=".db", may_ignore_requirements=True),
 }
-# A class of each one's client, and the jar that has it.
-_CLIENTS = {
-    S3_FILES: ("software.amazon.awssdk.services.s3.S3Client", "iceberg-aws-bundle"),
-    _AZURE_FILES: ("com.azure.storage.file.datalake.DataLakeFileSystemClient", "iceberg-azure-bundle"),
-    _GOOGLE_FILES: ("com.google.cloud.storage.Storage", "iceberg-gcp-bundle"),
-}
-# Schemes of addresses; any other warehouse of a REST catalog is a name.
-_ADDRESSES = {*SCHEMA_TO_FILE_IO, "gcs"}
-_RENAMED = {
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A cloud's storage.
+
+    Args:
+        schemes: Of its addresses.
+        java_files: Iceberg's Java class for its files.
+        client: A class that the Java class needs, and ``jar`` the artifact with it.
+    """
+
+    schemes: tuple[str, ...]
+    java_files: str
+    client: str
+    jar: str
+
+
+S3 = Storage(
+    ("s3", "s3a", "s3n"),
+    "org.apache.iceberg.aws.s3.S3FileIO",
+    "software.amazon.awssdk.services.s3.S3Client",
+    "iceberg-aws-bundle",
+)
+AZURE = Storage(
+    ("abfs", "abfss", "wasb", "wasbs"),
+    "org.apache.iceberg.azure.adlsv2.ADLSFileIO",
+    "com.azure.storage.file.datalake.DataLakeFileSystemClient",
+    "iceberg-azure-bundle",
+)
+GOOGLE = Storage(
+    ("gs",), "org.apache.iceberg.gcp.gcs.GCSFileIO", "com.google.cloud.storage.Storage", "iceberg-gcp-bundle"
+)
+STORAGES = (S3, AZURE, GOOGLE)
+
+JAVA_NAMES = {
     "glue.region": "client.region",
     "s3.region": "client.region",
     "s3.proxy-uri": "http-client.proxy-endpoint",
@@ -48,84 +110,89 @@ _RENAMED = {
     "client.role-arn": "client.assume-role.arn",
     "client.role-session-name": "client.assume-role.session-name",
 }
+"""PyIceberg's names of properties → Java's, where they differ."""
 _KEYS = ("access-key-id", "secret-access-key", "session-token")
-# Parameters of PostgreSQL's driver for Python in JDBC's names; None for those that Java lacks. Others are the same.
-_PARAMETERS: Mapping[str, str | None] = {
+# Parameters of PostgreSQL's driver for Python → JDBC's, where they differ; None for those that Java lacks.
+_JDBC_PARAMETERS: Mapping[str, str | None] = {
     "connect_timeout": "connectTimeout",
     "application_name": "ApplicationName",
     "channel_binding": "channelBinding",
     **dict.fromkeys(("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")),
 }
+# Schemes of addresses; any other warehouse of a REST catalog is a name.
+_SCHEMES = {*SCHEMA_TO_FILE_IO, "gcs"}
 
 
 def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a catalog's properties as Iceberg's Java library takes them."""
+    """Return a catalog's properties as Iceberg's Java library takes them.
+
+    Raises:
+        ConfigurationError: If a property can't be translated.
+    """
     if "://" not in properties.get("s3.endpoint", "://"):
         # Java takes minio:9000 for an address whose scheme is minio.
         raise ConfigurationError(
             f"Catalog {name}: s3.endpoint is not a URL.", "Write it with its scheme, as https://host:9000."
         )
     given = {key: value for key, value in properties.items() if not key.startswith((FOR_SPARK, FOR_PYTHON))}
-    java = {key: value for key, value in given.items() if key not in _RENAMED}
-    for key in [key for key in _RENAMED if key in given]:
-        java.setdefault(_RENAMED[key], given[key])
-    java["type"] = "jdbc" if kind == "sql" else kind
-    if files := _files(kind, given):
+    java = {key: value for key, value in given.items() if key not in JAVA_NAMES}
+    for key, java_name in JAVA_NAMES.items():
+        if key in given:
+            java.setdefault(java_name, given[key])
+    java["type"] = BACKENDS[kind].java_type
+    lower = {key.lower() for key in java}
+    java |= {key: value for key, value in BACKENDS[kind].java_defaults.items() if key.lower() not in lower}
+    if files := _files_class(kind, given):
         java.setdefault("io-impl", files)
     if kind == "sql":
-        java = {**java, "jdbc.schema-version": "V1", **_database(name, given)}
+        java |= _database(name, given)
     if kind == "rest":
         _add_rest(java, given)
     _add_amazon(java)
-    if java.get("io-impl") == _AZURE_FILES:
+    if java.get("io-impl") == AZURE.java_files:
         _add_azure(java, given)
-    own = {key.removeprefix(FOR_SPARK): value for key, value in properties.items() if key.startswith(FOR_SPARK)}
-    return java | own
+    return java | {key.removeprefix(FOR_SPARK): v for key, v in properties.items() if key.startswith(FOR_SPARK)}
 
 
-def files_class(scheme: str) -> str | None:
-    """Return the Java class for files at addresses of this scheme; None if it isn't a cloud's.
+def storage_of(scheme: str) -> Storage | None:
+    """Return the storage with addresses of this scheme; None if it isn't a cloud's.
 
-    >>> files_class("s3a")
-    'org.apache.iceberg.aws.s3.S3FileIO'
+    >>> storage_of("s3a").jar
+    'iceberg-aws-bundle'
     """
-    return _FILES.get(scheme)
+    return next((storage for storage in STORAGES if scheme in storage.schemes), None)
 
 
 def needed_classes(java: Mapping[str, str]) -> dict[str, str]:
     """Return the Java classes that a catalog needs beside Iceberg's own, with the jar that has each.
 
-    >>> needed_classes({"type": "rest", "io-impl": S3_FILES})
+    >>> needed_classes({"type": "rest", "io-impl": S3.java_files})
     {'software.amazon.awssdk.services.s3.S3Client': 'iceberg-aws-bundle'}
     """
-    client = _CLIENTS.get(java.get("io-impl", ""))
-    found = dict([client] if client else [])
+    classes = {storage.client: storage.jar for storage in STORAGES if storage.java_files == java.get("io-impl")}
     if java["type"] == "glue":
-        found["software.amazon.awssdk.services.glue.GlueClient"] = "iceberg-aws-bundle"
+        classes["software.amazon.awssdk.services.glue.GlueClient"] = S3.jar
     if java.get("rest.sigv4-enabled") == "true":
         # Iceberg's RESTSigV4AuthSession signs with it.
-        found["software.amazon.awssdk.auth.signer.Aws4Signer"] = "iceberg-aws-bundle"
+        classes["software.amazon.awssdk.auth.signer.Aws4Signer"] = S3.jar
     if java["type"] == "jdbc" and java["uri"].startswith("jdbc:postgresql:"):
-        found["org.postgresql.Driver"] = "postgresql"
-    return found
+        classes["org.postgresql.Driver"] = "postgresql"
+    return classes
 
 
-def _files(kind: str, properties: Mapping[str, str]) -> str | None:
+def _files_class(kind: str, properties: Mapping[str, str]) -> str | None:
     """Return the Java class for the files; None if Java finds it by itself."""
     scheme = urlsplit(properties.get("warehouse", "")).scheme
-    if files := files_class(scheme):
-        return files
-    is_named = kind == "rest" and scheme not in _ADDRESSES
-    return S3_FILES if is_named and any(key.startswith("s3.") for key in properties) else None
+    if storage := storage_of(scheme):
+        return storage.java_files
+    is_named = kind == "rest" and scheme not in _SCHEMES
+    return S3.java_files if is_named and any(key.startswith("s3.") for key in properties) else None
 
 
 def _add_rest(java: dict[str, str], properties: Mapping[str, str]) -> None:
     """Add what PyIceberg does by itself, and the keys and region of Amazon's signatures."""
     if java.get("rest.auth.type") == "noop":
         java["rest.auth.type"] = "none"
-    delegation = "header.X-Iceberg-Access-Delegation"
-    if not any(key.lower() == delegation.lower() for key in java):
-        java[delegation] = "vended-credentials"
     if java.pop("s3.signer", None):
         java.setdefault("s3.remote-signing-enabled", "true")
     if java.get("rest.sigv4-enabled") == "true":
@@ -154,9 +221,9 @@ def _add_amazon(java: dict[str, str]) -> None:
 
 
 def _add_azure(java: dict[str, str], properties: Mapping[str, str]) -> None:
-    """Name the account of a key and of a SAS token in Java's way."""
-    owner = properties.get("adls.account-name", "")
-    host = urlsplit(properties.get("warehouse", "")).netloc.partition("@")[2] or f"{owner}.dfs.core.windows.net"
+    """Name the account of a key and of a SAS token as Java does."""
+    account = properties.get("adls.account-name", "")
+    host = urlsplit(properties.get("warehouse", "")).netloc.partition("@")[2] or f"{account}.dfs.core.windows.net"
     if "adls.account-key" in properties:
         java["adls.auth.shared-key.account.name"] = host.partition(".")[0]
     if "adls.sas-token" in java:
@@ -164,12 +231,12 @@ def _add_azure(java: dict[str, str], properties: Mapping[str, str]) -> None:
 
 
 def sqlite_address(name: str, uri: str) -> str:
-    """Return the address of a catalog's SQLite database in JDBC; empty if it is another database."""
+    """Return the JDBC address of a catalog's SQLite database; empty for another database."""
     return _sqlite(name, _parsed(name, uri)) if uri.startswith("sqlite") else ""
 
 
 def _database(name: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a database's address as JDBC has it, with user and password apart from it."""
+    """Return a database's address for JDBC, with user and password apart from it."""
     setting = catalog_variable(name, "uri")
     url = _parsed(name, properties["uri"])
     database = url.get_backend_name()
@@ -185,11 +252,11 @@ def _database(name: str, properties: Mapping[str, str]) -> dict[str, str]:
             f"Catalog {name}: {setting} names no host, and Spark reaches databases only over the network.",
             "Name the host.",
         )
-    parameters = {_PARAMETERS.get(key, key): value for key, value in url.query.items()}
-    found = {"user": url.username, "password": url.password, **parameters}
-    jdbc = {f"jdbc.{key}": value for key, value in found.items() if key and isinstance(value, str)}
-    own = {key: value for key, value in properties.items() if key.startswith("jdbc.")}
-    return {"uri": f"jdbc:postgresql://{_hosts(url)}/{quote(url.database or '', safe='')}", **jdbc, **own}
+    translated = {_JDBC_PARAMETERS.get(key, key): value for key, value in url.query.items()}
+    parameters = {"user": url.username, "password": url.password, **translated}
+    jdbc = {f"jdbc.{key}": value for key, value in parameters.items() if key and isinstance(value, str)}
+    given = {key: value for key, value in properties.items() if key.startswith("jdbc.")}
+    return {"uri": f"jdbc:postgresql://{_hosts(url)}/{quote(url.database or '', safe='')}", **jdbc, **given}
 
 
 def _parsed(name: str, uri: str) -> URL:
