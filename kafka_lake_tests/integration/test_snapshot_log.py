@@ -45,7 +45,7 @@ def test_snapshot_log_names_author_and_operation_of_each_commit(
     who = author_summary("", "")
     seen = [(each["what"], each["run_id"], each["rows_added"] - each["rows_deleted"]) for each in told["commits"]]
     assert seen[0] == ("append", "", 1)
-    assert told["commits"][0]["ours"] is False
+    assert told["commits"][0]["managed"] is False
     assert "spark" in told["commits"][0]["engine"]
     ours = [each for each in told["commits"] if each["run_id"] and not each["what"].startswith("part of")]
     assert [(each["what"], each["run_id"]) for each in ours][-3:] == [

@@ -199,7 +199,7 @@ def check_catalog(resource: CatalogResource) -> str:
     """Return the catalog's name, and whether it refuses stale commits."""
     catalog = resource.open()
     found = f"{catalog.name} ({catalog.type}), {counted(catalog.check(), 'namespace')}"
-    return f"{found}, {_stale_commits(catalog)}" if catalog.type in ("rest", "hive") else found
+    return f"{found}, {_stale_commits(catalog)}" if catalog.backend.may_ignore_requirements else found
 
 
 def _stale_commits(catalog: LakeCatalog) -> str:

@@ -162,10 +162,10 @@ def _details(commit: LoggedCommit) -> Iterator[str]:
 
 
 def _who(commit: LoggedCommit) -> list[str]:
-    if commit.ours:
+    if commit.managed:
         place = " on ".join(filter(None, [commit.user, commit.host]))
         return [line for line in (f"run {commit.run_id[:_RUN_ID]}" if commit.run_id else "", place) if line]
-    writer = "another program" if commit.ours is False else "not recorded"
+    writer = "another program" if commit.managed is False else "not recorded"
     return [writer, commit.engine] if commit.engine else [writer]
 
 

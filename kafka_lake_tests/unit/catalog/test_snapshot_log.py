@@ -19,8 +19,6 @@ from kafka_lake.catalog.positions import (
     KEEPS,
     LOSSES,
     POSITION,
-    RECONCILE,
-    RESET,
     RUN_ID,
     USER,
     author_summary,
@@ -73,7 +71,7 @@ def test_each_commit_tells_who_and_what_and_which_offsets(table: Table, commit: 
     commit(0, "run-4", "reset", {0: 1, 1: 2, 2: 4})
     commit(7, **SPARK)
     found = snapshot_log(table)
-    assert [(each.what, each.ours, each.run_id, each.rows_added) for each in found] == [
+    assert [(each.what, each.managed, each.run_id, each.rows_added) for each in found] == [
         ("append", False, "", 7),
         ("reset", True, "run-4", 0),
         ("dead-letter replay", True, "run-3", 1),
@@ -93,21 +91,6 @@ def test_each_commit_tells_who_and_what_and_which_offsets(table: Table, commit: 
     assert not oldest_are_gone(table)
 
 
-def test_commits_of_earlier_versions_tell_by_their_position_and_marks(table: Table, commit: Commit) -> None:
-    commit(5, "run-1", offsets={0: 5})
-    commit(2, "run-2", offsets={0: 5})
-    commit(0, "run-3", offsets={0: 0}, **{RESET: "run-3"})
-    commit(0, "run-4", **{"kafka-lake.settled": "x"})
-    commit(0, "run-5", RECONCILE)
-    assert [each.what for each in snapshot_log(table)] == [
-        "dead letters reconciled",
-        "dead letters reconciled",
-        "reset",
-        "replay, of records or of dead letters",
-        "append",
-    ]
-
-
 def test_a_replay_tells_its_offsets_and_its_removal_of_rows_is_a_part_of_it(table: Table, commit: Commit) -> None:
     commit(3, "run-1", "append", {0: 3})
     # As Spark deletes: with its own properties alone.
@@ -124,10 +107,10 @@ def test_a_replay_tells_its_offsets_and_its_removal_of_rows_is_a_part_of_it(tabl
     table.delete("id = 8", {"app-id": "local-2"})
     # PyIceberg rewrites a file of which some rows go as a removal of it and an addition.
     others, kept, replay, *parts, _first = snapshot_log(table.refresh())
-    assert (others.what, others.ours) == ("overwrite", False)
+    assert (others.what, others.managed) == ("overwrite", False)
     assert (kept.what, kept.run_id, kept.rows_added) == ("part of the replay", "run-2", 1)
     assert (replay.what, replay.offsets, replay.rows_added) == ("replay", (Consumed(0, 1, 3),), 2)
-    assert [(each.what, each.run_id, each.ours) for each in parts] == [("part of the replay", "run-2", True)]
+    assert [(each.what, each.run_id, each.managed) for each in parts] == [("part of the replay", "run-2", True)]
     assert parts[0].rows_deleted - parts[0].rows_added == 2
 
 
@@ -138,7 +121,7 @@ def test_what_others_took_away_just_before_a_commit_of_ours_is_theirs(table: Tab
     table.delete("id = 1")
     commit(3, "run-3", "append", {0: 9})
     found = snapshot_log(table)
-    assert [each.ours for each in found] == [True, False, True, False, True]
+    assert [each.managed for each in found] == [True, False, True, False, True]
 
 
 def test_maintenance_changes_no_rows_and_tells_nobody(table: Table, commit: Commit) -> None:
@@ -154,7 +137,7 @@ def test_maintenance_changes_no_rows_and_tells_nobody(table: Table, commit: Comm
     table.metadata = table.metadata.model_copy(update={"snapshots": [first, compacted, rewritten]})
     found = snapshot_log(table)
     assert [each.what for each in found] == ["rewrite", "compaction", "append"]
-    assert [(each.ours, each.rows_added, each.rows_deleted) for each in found[:2]] == [(None, 0, 0)] * 2
+    assert [(each.managed, each.rows_added, each.rows_deleted) for each in found[:2]] == [(None, 0, 0)] * 2
 
 
 def test_an_expired_parent_that_its_child_no_longer_names_is_known_by_the_sequence_number(
@@ -179,7 +162,7 @@ def test_what_became_of_columns_and_what_was_lost_stands_beside_its_commit(table
     assert [str(each.kind) for each in newest.schema_changes] == ["widened"]
     assert (newest.losses, newest.note) == ((lost,), "")
     assert first.schema_changes == ()
-    assert (broken.ours, broken.offsets, broken.note) == (True, (), "Its position can't be read.")
+    assert (broken.managed, broken.offsets, broken.note) == (True, (), "The snapshot's position can't be read.")
 
 
 def test_what_has_expired_is_told_of(catalog: LakeCatalog, table: Table, commit: Commit) -> None:
