@@ -51,7 +51,7 @@ class _ManifestWriter(ManifestWriterV2):
 
 
 class _NothingNewer(ValidatableTableRequirement):
-    """The table must have no newer snapshot, on whatever branch. REST catalogs check this without being asked."""
+    """The table must have no newer snapshot, on whatever branch. REST catalogs check this themselves."""
 
     type: str = "kafka-lake-nothing-newer"
     sequence_number: int
@@ -68,10 +68,10 @@ def append_files(table: Table, branch: str, files: Sequence[DataFile], summary: 
         return
     with table.transaction() as transaction:
         update = transaction.update_snapshot(snapshot_properties=dict(summary), branch=branch)
-        # PyIceberg merges manifests only where a property says so, which tables of ours have.
+        # PyIceberg merges manifests only with a table property, which managed tables have.
         with update.merge_append() if _can_merge(table) else update.fast_append() as append:
-            for each in files:
-                append.append_data_file(each)
+            for file in files:
+                append.append_data_file(file)
 
 
 def append_nothing(table: Table) -> None:
@@ -146,9 +146,9 @@ def _manifest(table: Table, files: Sequence[DataFile], snapshot_id: int, name: s
     with _ManifestWriter(
         table.spec(), table.schema(), output, snapshot_id=snapshot_id, avro_compression="deflate"
     ) as writer:
-        for each in files:
+        for file in files:
             added = ManifestEntryStatus.ADDED
-            writer.add_entry(ManifestEntry.from_args(status=added, snapshot_id=snapshot_id, data_file=each))
+            writer.add_entry(ManifestEntry.from_args(status=added, snapshot_id=snapshot_id, data_file=file))
     entry = writer.to_manifest_file()
     return ManifestFile(*(entry[number] for number in range(len(entry))), None)
 
@@ -168,7 +168,7 @@ def _summary(
     metadata: TableMetadata, parent: Snapshot | None, files: Sequence[DataFile], properties: Mapping[str, str]
 ) -> Summary:
     collected = SnapshotSummaryCollector()
-    for each in files:
-        collected.add_file(each, metadata.schema(), metadata.spec())
+    for file in files:
+        collected.add_file(file, metadata.schema(), metadata.spec())
     summary = Summary(operation=Operation.APPEND, **collected.build(), **properties)
     return update_snapshot_summaries(summary, parent.summary if parent else None)

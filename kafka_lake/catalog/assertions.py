@@ -1,4 +1,4 @@
-"""Tests whether a catalog refuses outdated commits, which exactly-once needs.
+"""Test whether a catalog refuses outdated commits, which exactly-once needs.
 
 Iceberg's REST specification asks it of every server (``assert-ref-snapshot-id`` of ``updateTable``,
 https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml).
@@ -51,7 +51,7 @@ def require_assertions(catalog: LakeCatalog, table: Table) -> None:
         raise CatalogRefusedError(
             f"Catalog {catalog.name}: the Hive Metastore at {catalog.address_of('uri')} accepts commits "
             f"although another one came first (expected_parameter_key, tried on table {'.'.join(table.name())}): a "
-            "writer that is suspended for longer than its lock would undo the rows of others.",
+            "writer that is suspended for longer than its lock would undo other writers' rows.",
             "Use Hive Metastore 2.3.10 or 4.0.0, which compare (HIVE-26882), or a REST catalog.",
         )
 
@@ -59,19 +59,19 @@ def require_assertions(catalog: LakeCatalog, table: Table) -> None:
 @contextmanager
 def probe_table(catalog: LakeCatalog) -> Iterator[Table]:
     """Yield a new table in a new namespace; both are dropped when the block ends."""
-    own, namespace = catalog.pyiceberg, f"kafka_lake_doctor_{uuid4().hex[:12]}"
+    client, namespace = catalog.pyiceberg, f"kafka_lake_doctor_{uuid4().hex[:12]}"
     name = (namespace, "probe")
-    own.create_namespace(namespace)
+    client.create_namespace(namespace)
     is_made = False
     try:
-        table = own.create_table(name, Schema(NestedField(1, "id", LongType(), required=False)))
+        table = client.create_table(name, Schema(NestedField(1, "id", LongType(), required=False)))
         is_made = True
         yield table
     finally:
         try:
             if is_made:
                 catalog.purge(name)
-            own.drop_namespace(namespace)
+            client.drop_namespace(namespace)
         except RESTError as error:
             raise CatalogRefusedError(
                 f"Catalog {catalog.name}: what was made to try it can't be dropped: {error}.",

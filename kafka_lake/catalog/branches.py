@@ -37,7 +37,7 @@ PREFIX = "kafka_lake_"
 _TRIES = 5
 _NEVER = "TIMESTAMP '1970-01-01 00:00:00'"
 SEQUENCE_TAKEN = r"(?is).*can(not|'t) add (a )?snapshot.*(sequence number|first.row.id)"
-"""What says so: PyIceberg itself, and servers that check it as SeaweedFS does."""
+"""The message of PyIceberg, and of servers that check sequence numbers, SeaweedFS's for instance."""
 Properties = Callable[[Table], Mapping[str, str]]
 _NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
 
@@ -74,8 +74,8 @@ def branch_name(run_id: str, head: int, purpose: str = "stage") -> str:
 
 def staging_branches(table: Table) -> dict[str, tuple[float, int]]:
     """Return name → creation time (seconds since the epoch) and head, for the table's staging branches."""
-    found = {name: _NAME.fullmatch(name) for name in table.metadata.refs}
-    return {name: (float(match["created"]), int(match["head"])) for name, match in found.items() if match}
+    matches = {name: _NAME.fullmatch(name) for name in table.metadata.refs}
+    return {name: (float(match["created"]), int(match["head"])) for name, match in matches.items() if match}
 
 
 class StagingBranch:
@@ -119,8 +119,8 @@ class StagingBranch:
         _patiently(self._create)
 
     def _create(self) -> None:
-        seen, self._planned = self._planned, None
-        table = seen or self._catalog.table(self.identifier)
+        planned, self._planned = self._planned, None
+        table = planned or self._catalog.table(self.identifier)
         if table is None:
             raise PublishRefusedError(f"Table {'.'.join(self.identifier)} is gone.")
         if head_of(table, self.name) == self.head:
@@ -166,8 +166,8 @@ class StagingBranch:
 
     def written(self, after: int | None) -> Snapshot:
         """Return the snapshot that a write has just added to the branch."""
-        seen, self._appended = self._appended, None
-        table = seen or self._catalog.table(self.identifier)
+        appended, self._appended = self._appended, None
+        table = appended or self._catalog.table(self.identifier)
         tip = head_of(table, self.name) if table else None
         snapshot = table.metadata.snapshot_by_id(tip) if table and tip else None
         if after is None or snapshot is None or snapshot.parent_snapshot_id != after:
@@ -196,15 +196,15 @@ class StagingBranch:
             log.warning("The catalog's answer was lost, but snapshot %s is published.", staged)
 
     def _move_main(self, staged: int, properties: Properties, schema: tuple[int, int] | None) -> None:
-        seen, self.staged = self.staged, None
-        name, table = ".".join(self.identifier), seen or self._catalog.table(self.identifier)
+        staged_table, self.staged = self.staged, None
+        name, table = ".".join(self.identifier), staged_table or self._catalog.table(self.identifier)
         main = table.metadata.refs.get("main") if table else None
         if table is None or main is None or main.snapshot_id != self.head:
-            found = main.snapshot_id if main else None
-            raise PublishRefusedError(f"Table {name}: main moved from snapshot {self.head} to {found} meanwhile.")
-        if (found := head_of(table, self.name)) != staged:
+            current = main.snapshot_id if main else None
+            raise PublishRefusedError(f"Table {name}: main moved from snapshot {self.head} to {current} meanwhile.")
+        if (current := head_of(table, self.name)) != staged:
             raise PublishRefusedError(
-                f"Table {name}: branch {self.name} holds snapshot {found}, not the audited {staged}."
+                f"Table {name}: branch {self.name} holds snapshot {current}, not the audited {staged}."
             )
         if schema is not None:
             self._move_main_and_schema(table, main, staged, properties(table), schema=schema)
@@ -212,13 +212,13 @@ class StagingBranch:
         retention = (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep)
         # PyIceberg asserts the refs of this loaded table.
         with table.transaction() as transaction:
-            if told := properties(table):
-                transaction.set_properties(dict(told))
+            if changed := properties(table):
+                transaction.set_properties(dict(changed))
             ManageSnapshots(transaction).create_branch(staged, "main", *retention).remove_branch(self.name).commit()
         self.published = table
 
     def _move_main_and_schema(
-        self, table: Table, main: SnapshotRef, staged: int, told: Mapping[str, str], schema: tuple[int, int]
+        self, table: Table, main: SnapshotRef, staged: int, changed: Mapping[str, str], schema: tuple[int, int]
     ) -> None:
         before, after = schema
         if table.metadata.current_schema_id != before:
@@ -236,8 +236,8 @@ class StagingBranch:
             SetSnapshotRefUpdate.model_validate(moved),
             RemoveSnapshotRefUpdate.model_validate({"ref-name": self.name}),
         )
-        if told:
-            updates = (SetPropertiesUpdate(updates=dict(told)), *updates)
+        if changed:
+            updates = (SetPropertiesUpdate(updates=dict(changed)), *updates)
         table.catalog.commit_table(table, requirements, updates)
 
     def _is_published(self, staged: int) -> bool:

@@ -77,16 +77,16 @@ def _type(name: str, properties: Mapping[str, str]) -> str:
     if (given := properties.get("type", "").lower()) or "uri" not in properties:
         return given
     try:
-        found = infer_catalog_type(name, dict(properties))
+        inferred = infer_catalog_type(name, dict(properties))
     except ValueError:
         # PyIceberg's message has the address with the password.
-        found = None
-    if found is None:
+        inferred = None
+    if inferred is None:
         raise ConfigurationError(
-            f"Catalog {name}: its type can't be told from its address.",
+            f"Catalog {name}: its type can't be inferred from its address.",
             f"Set {catalog_variable(name, 'type')} to one of {', '.join(BACKENDS)}.",
         )
-    return found.value
+    return inferred.value
 
 
 class LakeCatalog:
@@ -190,15 +190,15 @@ class LakeCatalog:
             CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
         """
         with self._asking("Listing the tables"):
-            known: set[tuple[str, ...]] = set()
-            waiting = [tuple(each) for each in self.pyiceberg.list_namespaces()]
-            while waiting:
-                namespace = waiting.pop()
-                if namespace in known:
+            visited: set[tuple[str, ...]] = set()
+            pending = [tuple(name) for name in self.pyiceberg.list_namespaces()]
+            while pending:
+                namespace = pending.pop()
+                if namespace in visited:
                     continue
-                known.add(namespace)
+                visited.add(namespace)
                 with suppress(NoSuchNamespaceError):
-                    waiting += [tuple(each) for each in self.pyiceberg.list_namespaces(namespace)]
+                    pending += [tuple(name) for name in self.pyiceberg.list_namespaces(namespace)]
                 for identifier in self.pyiceberg.list_tables(namespace):
                     # It may have been dropped by now.
                     with suppress(NoSuchTableError):
@@ -254,11 +254,11 @@ class LakeCatalog:
             NoSuchTableError: If there is none.
             RESTError: If the catalog refuses.
         """
-        own = self.pyiceberg
-        if isinstance(own, MetastoreCatalog):
-            MetastoreCatalog.purge_table(own, identifier)
+        catalog = self.pyiceberg
+        if isinstance(catalog, MetastoreCatalog):
+            MetastoreCatalog.purge_table(catalog, identifier)
         else:
-            own.purge_table(identifier)
+            catalog.purge_table(identifier)
 
     def spark_name(self, identifier: tuple[str, str], branch: str | None = None) -> str:
         """Return the quoted name that Spark SQL knows the table, or a branch of it, by."""
@@ -298,12 +298,12 @@ class LakeCatalog:
             ConfigurationError: If a property can't be translated.
         """
         prefix = f"spark.sql.catalog.{self.name}"
-        told = java_properties(self.name, self.type, self.properties)
+        properties = java_properties(self.name, self.type, self.properties)
         conf = {
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
             prefix: "org.apache.iceberg.spark.SparkCatalog",
             # A cached table would hide what other writers did meanwhile.
             f"{prefix}.cache-enabled": "false",
         }
-        conf |= {f"{prefix}.{key}": value for key, value in told.items()}
+        conf |= {f"{prefix}.{key}": value for key, value in properties.items()}
         return conf

@@ -23,7 +23,7 @@ from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.schema.names import Names, column_name
 
 LAYOUT = "kafka-lake.layout"
-"""A table property: the partitioning and the sort order that the settings asked for last."""
+"""A table property: the partitioning and sort order of the settings at the last change."""
 
 _QUOTED = r"`(?:[^`]|``)+`"
 _NAME = rf"(?P<column>{_QUOTED}(?:\.{_QUOTED})*|[^(),`\s](?:[^(),]*?[^(),\s])??)"
@@ -94,7 +94,7 @@ class Layout:
     sort_by: tuple[tuple[int, SortDirection], ...]
 
     @classmethod
-    def asked(
+    def from_settings(
         cls, schema: Schema, partition_by: Sequence[str], sort_by: Sequence[str], renames: Mapping[str, str]
     ) -> "Layout":
         """Return the layout that settings ask for."""
@@ -206,9 +206,9 @@ def _field(schema: Schema, column: str, setting: str, renames: Mapping[str, str]
     except ValueError as error:
         if column in renames:
             return _field(schema, ".".join([*column.split(".")[:-1], renames[column]]), setting, {})
-        if (called := column_name(column, ())) != column and called in schema.column_names:
+        if (renamed := column_name(column, ())) != column and renamed in schema.column_names:
             # The name of a field in the records, which no column can have.
-            return _field(schema, called, setting, {})
+            return _field(schema, renamed, setting, {})
         raise ConfigurationError(
             f"{setting}: there is no column {column!r}; the columns are {', '.join(f.name for f in schema.fields)}.",
             f"Correct {setting} in the topic's YAML, or the schema.",
@@ -220,25 +220,25 @@ def evolve_layout(
 ) -> list[str]:
     """Give the table the partition spec and sort order that the settings ask for; existing files keep theirs.
 
-    Only if kafka_lake created the table (it has the property `LAYOUT`), and only if the settings have changed since:
-    what others did to the layout stays.
+    Only if kafka_lake created the table (it has the property `LAYOUT`), and only if the settings have changed since then:
+    a layout that another program has changed stays.
     """
     schema, renames = table.schema(), renames or {}
-    asked = Layout.asked(schema, partition_by, sort_by, renames)
+    wanted = Layout.from_settings(schema, partition_by, sort_by, renames)
     recorded = from_json(table, LAYOUT)
-    if recorded is None or _was_asked(schema, recorded, asked, renames):
+    if recorded is None or _is_recorded(schema, recorded, wanted, renames):
         return []
-    has = Layout.of(table)
-    mode, ours = table.properties.get("write.distribution-mode"), recorded.get("distribution")
-    wanted_mode = distribution_of(partition_by) if ours is not None and mode == ours else None
+    current = Layout.of(table)
+    mode, recorded_mode = table.properties.get("write.distribution-mode"), recorded.get("distribution")
+    wanted_mode = distribution_of(partition_by) if recorded_mode is not None and mode == recorded_mode else None
     lines = []
     with table.transaction() as transaction:
-        if not asked.same_partitions(has):
-            lines.append(f"partition_by: {has.partition_text(schema)} → {asked.partition_text(schema)}")
-            _repartition(transaction, table, asked)
-        if asked.sort_by != has.sort_by:
-            lines.append(f"sort_by: {has.sort_text(schema)} → {asked.sort_text(schema)}")
-            _resort(transaction, table, asked)
+        if not wanted.same_partitions(current):
+            lines.append(f"partition_by: {current.partition_text(schema)} → {wanted.partition_text(schema)}")
+            _repartition(transaction, table, wanted)
+        if wanted.sort_by != current.sort_by:
+            lines.append(f"sort_by: {current.sort_text(schema)} → {wanted.sort_text(schema)}")
+            _resort(transaction, table, wanted)
         properties = {LAYOUT: layout_property(partition_by, sort_by, wanted_mode)}
         if wanted_mode is not None and wanted_mode != mode:
             lines.append(f"write.distribution-mode: {mode} → {wanted_mode}")
@@ -247,45 +247,45 @@ def evolve_layout(
     return lines
 
 
-def _was_asked(schema: Schema, recorded: Mapping[str, Any], asked: Layout, renames: Mapping[str, str]) -> bool:
+def _is_recorded(schema: Schema, recorded: Mapping[str, Any], wanted: Layout, renames: Mapping[str, str]) -> bool:
     try:
-        before = Layout.asked(schema, recorded.get("partition_by", ()), recorded.get("sort_by", ()), renames)
+        before = Layout.from_settings(schema, recorded.get("partition_by", ()), recorded.get("sort_by", ()), renames)
     except ConfigurationError:
         # Its columns have been renamed.
         return False
-    return "partition_by" in recorded and asked.same_as(before)
+    return "partition_by" in recorded and wanted.same_as(before)
 
 
-def _repartition(transaction: Transaction, table: Table, asked: Layout) -> None:
-    schema, asked_fields = table.schema(), {(i, str(t)) for i, t in asked.partition_by}
+def _repartition(transaction: Transaction, table: Table, wanted: Layout) -> None:
+    schema, wanted_fields = table.schema(), {(i, str(t)) for i, t in wanted.partition_by}
     history = [field for spec in table.specs().values() for field in spec.fields]
-    here = {(f.source_id, str(f.transform)): f for f in table.spec().fields}
+    current = {(f.source_id, str(f.transform)): f for f in table.spec().fields}
     # With the name of a field of another spec, old files' partitions would mix up the two.
     used = Names(field.name for field in history)
     try:
         with transaction.update_spec() as update:
-            for key, field in here.items():
-                if key not in asked_fields and not isinstance(field.transform, VoidTransform):
+            for key, field in current.items():
+                if key not in wanted_fields and not isinstance(field.transform, VoidTransform):
                     update.remove_field(field.name)
-            for source_id, transform in asked.partition_by:
-                if (source_id, str(transform)) in here:
+            for source_id, transform in wanted.partition_by:
+                if (source_id, str(transform)) in current:
                     continue
-                known = [f.name for f in history if f.source_id == source_id and str(f.transform) == str(transform)]
-                name = known[-1] if known else partition_name(schema, source_id, transform, used)
+                earlier = [f.name for f in history if f.source_id == source_id and str(f.transform) == str(transform)]
+                name = earlier[-1] if earlier else partition_name(schema, source_id, transform, used)
                 used.add(name)
                 update.add_field(name_of_field(schema, source_id), transform, name)
     except ValueError as error:
         raise ConfigurationError(
-            f"partition_by: {asked.partition_text(schema)} is refused: {error}.", "Choose other transforms."
+            f"partition_by: {wanted.partition_text(schema)} is refused: {error}.", "Choose other transforms."
         ) from error
 
 
-def _resort(transaction: Transaction, table: Table, asked: Layout) -> None:
-    if not asked.sort_by:
+def _resort(transaction: Transaction, table: Table, wanted: Layout) -> None:
+    if not wanted.sort_by:
         _make_unsorted(table)
         return
     with transaction.update_sort_order() as update:
-        for field in asked.sort_fields():
+        for field in wanted.sort_fields():
             add_field = update.asc if field.direction is SortDirection.ASC else update.desc
             add_field(name_of_field(table.schema(), field.source_id), field.transform, field.null_order)
 
@@ -314,12 +314,12 @@ def from_json(table: Table, name: str) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise TableError(
             f"Table {'.'.join(table.name())}: its property {name} is not a JSON object.",
             "Correct or unset the property.",
         )
-    return found
+    return content

@@ -1,7 +1,7 @@
 """How far a table has consumed its topics, and who made its snapshots: read from the table's own snapshots alone.
 
-A snapshot has the positions of all topics of the table. A commit is of one topic, and carries on the positions of the
-others: its branch starts at the head that those were read from, and it is published only if that is still the head.
+A snapshot has the positions of all topics of the table. A commit is of one topic and repeats the positions of the other
+topics: its branch starts at the head that they were read from, and it is published only if that is still the head.
 """
 
 import getpass
@@ -83,9 +83,9 @@ class TableState:
 def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:
     """Yield a snapshot and its ancestors, newest first, as far as they have not expired."""
     # PyIceberg searches all snapshots for each one: thousands of ancestors would take seconds.
-    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     while snapshot_id is not None:
-        snapshot = known.get(snapshot_id)
+        snapshot = snapshots.get(snapshot_id)
         if snapshot is None:
             return
         yield snapshot
@@ -136,30 +136,30 @@ def row_count(table: Table | None) -> int:
     snapshot = table.current_snapshot() if table else None
     if table is None or snapshot is None:
         return 0
-    told = summary_of(snapshot).get("total-records")
-    return _counted(table, snapshot) if told is None else int(told)
+    total = summary_of(snapshot).get("total-records")
+    return _counted(table, snapshot) if total is None else int(total)
 
 
 def live_row_count(table: Table | None) -> int:
     """Return how many rows a reader finds, by the snapshot's summary; an upper bound with equality deletes."""
     snapshot = table.current_snapshot() if table else None
-    told = summary_of(snapshot) if snapshot else {}
+    summary = summary_of(snapshot) if snapshot else {}
     # Without the total, rows were counted one by one, without deleted ones.
-    deleted = told.get("total-position-deletes", "0") if "total-records" in told else "0"
+    deleted = summary.get("total-position-deletes", "0") if "total-records" in summary else "0"
     return max(row_count(table) - int(deleted), 0)
 
 
 def _counted(table: Table, snapshot: Snapshot) -> int:
     manifests = snapshot.manifests(table.io)
-    data = [each for each in manifests if each.content is ManifestContent.DATA]
+    data = [manifest for manifest in manifests if manifest.content is ManifestContent.DATA]
     if len(data) < len(manifests):
         # PyIceberg can't read equality deletes; deleted rows count then, as in summaries.
         with suppress(ValueError):
             return table.scan().count()
     return sum(
         entry.data_file.record_count
-        for each in data
-        for entry in each.fetch_manifest_entry(table.io, discard_deleted=True)
+        for manifest in data
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
     )
 
 
@@ -174,37 +174,40 @@ def positions_summary(own: Position, others: Positions) -> dict[str, str]:
     return {POSITION: positions_to_json({**others, topic: own}.values()), TOPIC: topic}
 
 
-def position_in(found: Positions, topic: str, topics: Collection[str]) -> Position | None:
+def position_in(positions: Positions, topic: str, topics: Collection[str]) -> Position | None:
     """Return a topic's position among those of a table."""
-    is_foreign = bool(found) and not found.keys() & {topic, *topics}
-    return next(iter(found.values())) if is_foreign else found.get(topic)
+    is_foreign = bool(positions) and not positions.keys() & {topic, *topics}
+    return next(iter(positions.values())) if is_foreign else positions.get(topic)
 
 
 def read_positions(table: Table) -> Positions:
     """Return the positions that the newest ancestor of ``main`` with any has; none if none has."""
     for snapshot in ancestors(table, head_of(table)):
         try:
-            found = positions_in(summary_of(snapshot))
+            positions = positions_in(summary_of(snapshot))
         except ValueError as error:
             raise TableError(
                 f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} carries a {POSITION} that "
                 f"can't be read ({error}).",
                 "Roll the table back to an older snapshot, or upgrade kafka_lake if a newer one wrote it.",
             ) from error
-        if found:
-            return found
+        if positions:
+            return positions
     return {}
 
 
 def read_state(table: Table, topic: str | None = None, topics: Collection[str] = ()) -> TableState:
     """Return head and positions of ``main``, from one and the same load of the metadata."""
-    found = read_positions(table)
+    positions = read_positions(table)
     if topic is None:
-        own = next(iter(found.values())) if len(found) == 1 else None
+        own = next(iter(positions.values())) if len(positions) == 1 else None
     else:
-        own = position_in(found, topic, topics)
+        own = position_in(positions, topic, topics)
     return TableState(
-        table, head_of(table), own, others={name: each for name, each in found.items() if each is not own}
+        table,
+        head_of(table),
+        own,
+        others={name: position for name, position in positions.items() if position is not own},
     )
 
 
@@ -213,25 +216,25 @@ def all_positions(
 ) -> Mapping[tuple[str, str], Positions | Exception]:
     """Return the positions of tables by topic, or the error; a missing table has none.
 
-    A server is asked for up to eight tables at a time.
+    A server gets up to eight requests at a time.
     """
-    asked = list(dict.fromkeys(identifiers))
+    wanted = list(dict.fromkeys(identifiers))
 
-    def positions(identifier: tuple[str, str]) -> Positions | Exception:
+    def read(identifier: tuple[str, str]) -> Positions | Exception:
         try:
             table = catalog.table(identifier)
             return read_positions(table) if table else {}
         except Exception as error:
             return error
 
-    at_once = min(catalog.backend.concurrent_requests, len(asked))
+    at_once = min(catalog.backend.concurrent_requests, len(wanted))
     if at_once <= 1:
-        return {each: positions(each) for each in asked}
+        return {identifier: read(identifier) for identifier in wanted}
     # The first request connects.
-    first, *others = asked
-    found = {first: positions(first)}
+    first, *others = wanted
+    known = {first: read(first)}
     with ThreadPoolExecutor(at_once) as pool:
-        return found | dict(zip(others, pool.map(positions, others), strict=True))
+        return known | dict(zip(others, pool.map(read, others), strict=True))
 
 
 def removes_mark(snapshot: int | None) -> dict[str, str]:
@@ -241,8 +244,8 @@ def removes_mark(snapshot: int | None) -> dict[str, str]:
 
 def author_summary(run_id: str, kind: str, ranges: Iterable[OffsetRange] = ()) -> dict[str, str]:
     """Return the snapshot properties of its author: run, host, user, and the commit's kind."""
-    told = ",".join(f"{each.partition}:{each.start}-{each.end - 1}" for each in ranges if len(each))
-    return {RUN_ID: run_id, KIND: kind, HOST: _host(), USER: _user()} | ({OFFSETS: told} if told else {})
+    offsets = ",".join(f"{r.partition}:{r.start}-{r.end - 1}" for r in ranges if len(r))
+    return {RUN_ID: run_id, KIND: kind, HOST: _host(), USER: _user()} | ({OFFSETS: offsets} if offsets else {})
 
 
 def offsets_of(text: str) -> list[OffsetRange]:
@@ -251,12 +254,12 @@ def offsets_of(text: str) -> list[OffsetRange]:
     >>> offsets_of("0:5-9,1:0-3")
     [OffsetRange(partition=0, start=5, end=10), OffsetRange(partition=1, start=0, end=4)]
     """
-    found = []
-    for each in filter(None, text.split(",")):
-        partition, _, extent = each.partition(":")
+    ranges = []
+    for part in filter(None, text.split(",")):
+        partition, _, extent = part.partition(":")
         first, _, last = extent.partition("-")
-        found.append(OffsetRange(int(partition), int(first), int(last) + 1))
-    return found
+        ranges.append(OffsetRange(int(partition), int(first), int(last) + 1))
+    return ranges
 
 
 @cache

@@ -65,10 +65,10 @@ def ensure_table(
     table = catalog.table(identifier)
     if table is None:
         catalog.ensure_namespace(identifier[0])
-        layout = Layout.asked(schema, partition_by, sort_by, renames or {})
+        layout = Layout.from_settings(schema, partition_by, sort_by, renames or {})
         given, mode = properties or {}, distribution_of(partition_by)
-        ours = {"write.distribution-mode": mode} | ({SOURCES: to_json(sources)} if sources else {})
-        ours[LAYOUT] = layout_property(partition_by, sort_by, None if "write.distribution-mode" in given else mode)
+        managed = {"write.distribution-mode": mode} | ({SOURCES: to_json(sources)} if sources else {})
+        managed[LAYOUT] = layout_property(partition_by, sort_by, None if "write.distribution-mode" in given else mode)
         try:
             table = catalog.pyiceberg.create_table(
                 identifier,
@@ -76,7 +76,7 @@ def ensure_table(
                 location=location_of(catalog, identifier, given),
                 partition_spec=partition_spec_of(schema, layout),
                 sort_order=SortOrder(*layout.sort_fields()),
-                properties=table_properties(ours, given),
+                properties=table_properties(managed, given),
             )
         except TableAlreadyExistsError:
             table = catalog.pyiceberg.load_table(identifier)
@@ -123,10 +123,10 @@ def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
 
 def _is_unused(table: Table) -> bool:
     metadata = table.metadata
-    ours = LAYOUT in metadata.properties and not any(
-        summary_of(each).keys() & RESUMED_FROM or follows_another(each) for each in metadata.snapshots
+    managed = LAYOUT in metadata.properties and not any(
+        summary_of(snapshot).keys() & RESUMED_FROM or follows_another(snapshot) for snapshot in metadata.snapshots
     )
-    return ours and set(metadata.refs) <= {"main"} and len(metadata.snapshots) <= 1 and not row_count(table)
+    return managed and set(metadata.refs) <= {"main"} and len(metadata.snapshots) <= 1 and not row_count(table)
 
 
 def location_of(catalog: LakeCatalog, identifier: tuple[str, str], given: Mapping[str, str]) -> str | None:
@@ -134,9 +134,9 @@ def location_of(catalog: LakeCatalog, identifier: tuple[str, str], given: Mappin
     return given.get(_LOCATION) or catalog.new_location(identifier)
 
 
-def table_properties(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a new table: defaults, then ours, then the given ones except the location."""
-    properties = {**DEFAULTS, **ours, **{key: value for key, value in given.items() if key != _LOCATION}}
+def table_properties(managed: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a new table: defaults, then managed ones, then the given ones without the location."""
+    properties = {**DEFAULTS, **managed, **{key: value for key, value in given.items() if key != _LOCATION}}
     level = "write.parquet.compression-level"
     if given.get("write.parquet.compression-codec", "zstd") != "zstd" and level not in given:
         # Other codecs have other levels; gzip's writer fails on this one.
@@ -175,8 +175,8 @@ def _type_of(field: pa.Field) -> IcebergType:
 
 def sources_of(table: Table) -> dict[str, str]:
     """Return path of a column → field that feeds it, where their names differ, as `apply_changes` wrote it."""
-    found = from_json(table, SOURCES) or {}
-    return {str(path): str(name) for path, name in found.items()}
+    sources = from_json(table, SOURCES) or {}
+    return {str(path): str(name) for path, name in sources.items()}
 
 
 def partition_names(table: Table) -> frozenset[str]:
@@ -248,8 +248,8 @@ def _find(kind: IcebergType, path: str) -> tuple[tuple[str, ...], NestedField]:
             return (), field
         if path.startswith(f"{field.name}."):
             try:
-                parents, found = _find(field.field_type, path.removeprefix(f"{field.name}."))
+                parents, inner = _find(field.field_type, path.removeprefix(f"{field.name}."))
             except KeyError:
                 continue
-            return (field.name, *parents), found
+            return (field.name, *parents), inner
     raise KeyError(path)

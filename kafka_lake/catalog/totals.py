@@ -41,12 +41,12 @@ class Totals:
 
     def plus(self, other: "Totals") -> "Totals":
         """Return both together."""
-        mine, theirs = asdict(self), asdict(other)
+        left, right = asdict(self), asdict(other)
         seconds = {
             step: round(self.seconds.get(step, 0.0) + other.seconds.get(step, 0.0), 3)
             for step in sorted({*self.seconds, *other.seconds})
         }
-        return Totals(**{name: mine[name] + theirs[name] for name in mine if name != "seconds"}, seconds=seconds)
+        return Totals(**{name: left[name] + right[name] for name in left if name != "seconds"}, seconds=seconds)
 
     def to_json(self) -> str:
         """Return the text that the property has."""
@@ -64,9 +64,9 @@ def totals_of(table: Table) -> Totals | None:
     if text is None:
         return None
     try:
-        told = json.loads(text)
-        seconds = {str(step): float(value) for step, value in told.pop("seconds", {}).items()}
-        known = {name: int(told.get(name, 0)) for name in Totals.__dataclass_fields__ if name != "seconds"}
+        content = json.loads(text)
+        seconds = {str(step): float(value) for step, value in content.pop("seconds", {}).items()}
+        counts = {name: int(content.get(name, 0)) for name in Totals.__dataclass_fields__ if name != "seconds"}
     except (ValueError, TypeError, AttributeError):
         return None
-    return Totals(**known, seconds=seconds)
+    return Totals(**counts, seconds=seconds)

@@ -1,7 +1,7 @@
 """Compare-and-set in a Hive Metastore: commits name the metadata file that they replace.
 
 PyIceberg relies on a lock of the metastore, which ends after five minutes without a heartbeat. PyIceberg sends none, so
-a writer that was paused for so long would undo others' commits. With ``expected_parameter_key`` the metastore refuses
+a writer that was paused for so long would undo other commits. With ``expected_parameter_key`` the metastore refuses
 that (https://issues.apache.org/jira/browse/HIVE-26882; Hive 4.0.0 and 2.3.10 have it). Other writers need the lock.
 """
 
@@ -25,14 +25,14 @@ def compare_on_commit(catalog: Catalog) -> Catalog:
     Private: ``HiveCatalog._client``, which is replaced on this object, and ``_load_file_io``. Without them
     PyIceberg commits itself, and `compares_on_commit` is false: such a catalog is refused.
     """
-    own: Any = catalog
-    if hasattr(own, "_client") and hasattr(own, "_load_file_io"):
+    hive: Any = catalog
+    if hasattr(hive, "_client") and hasattr(hive, "_load_file_io"):
 
         def earlier_files(location: str) -> set[str]:
-            metadata = FromInputFile.table_metadata(own._load_file_io(location=location).new_input(location))
+            metadata = FromInputFile.table_metadata(hive._load_file_io(location=location).new_input(location))
             return {entry.metadata_file for entry in metadata.metadata_log}
 
-        own._client = _ComparingClient(own._client, earlier_files)
+        hive._client = _ComparingClient(hive._client, earlier_files)
     return catalog
 
 
@@ -43,17 +43,17 @@ def compares_on_commit(catalog: Catalog, database: str, table: str) -> bool:
     """
     from hive_metastore.ttypes import EnvironmentContext, LockState, UnlockRequest
 
-    own: Any = catalog
-    if not isinstance(getattr(own, "_client", None), _ComparingClient):
+    hive: Any = catalog
+    if not isinstance(getattr(hive, "_client", None), _ComparingClient):
         return False
-    with own._client as client:
-        lock = client.lock(own._create_lock_request(database, table))
+    with hive._client as client:
+        lock = client.lock(hive._create_lock_request(database, table))
         try:
             if lock.state == LockState.WAITING:
-                own._wait_for_lock(database, table, lock.lockid, client)
-            seen = client.get_table(dbname=database, tbl_name=table)
+                hive._wait_for_lock(database, table, lock.lockid, client)
+            current = client.get_table(dbname=database, tbl_name=table)
             client.expect(database, table, "kafka-lake.assertions")
-            client.alter_table_with_environment_context(database, table, seen, EnvironmentContext(properties={}))
+            client.alter_table_with_environment_context(database, table, current, EnvironmentContext(properties={}))
         except CommitFailedException:
             return True
         finally:

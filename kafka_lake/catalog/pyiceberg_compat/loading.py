@@ -102,9 +102,9 @@ def share_snapshots(catalog: Catalog, kind: str, newest: NewestMetadata = _newes
     """
     if environment.METADATA_CACHE.value() == "off":
         return catalog
-    own: Any = catalog
-    if kind == "rest" and hasattr(own, _ANSWER):
-        answer = getattr(own, _ANSWER)
+    target: Any = catalog
+    if kind == "rest" and hasattr(target, _ANSWER):
+        answer = getattr(target, _ANSWER)
 
         @wraps(answer)
         def loaded(*args: Any, **options: Any) -> Table:
@@ -112,10 +112,10 @@ def share_snapshots(catalog: Catalog, kind: str, newest: NewestMetadata = _newes
             table.metadata = shared(table.metadata)
             return table
 
-        setattr(own, _ANSWER, loaded)
-    elif kind in _LOADING and hasattr(own, _LOADING[kind][0]):
+        setattr(target, _ANSWER, loaded)
+    elif kind in _LOADING and hasattr(target, _LOADING[kind][0]):
         method, row_of = _LOADING[kind]
-        setattr(own, method, _caching(own, getattr(own, method), row_of, newest))
+        setattr(target, method, _caching(target, getattr(target, method), row_of, newest))
     return catalog
 
 
@@ -135,13 +135,14 @@ def parse_by(known: TableMetadata, text: str) -> TableMetadata:
     document = json.loads(text)
     if document.get("table-uuid") != str(known.table_uuid):
         return TableMetadataUtil.parse_obj(document)
-    snapshots = {(each.snapshot_id, each.manifest_list): each for each in known.snapshots}
-    log = {(each.snapshot_id, each.timestamp_ms): each for each in known.snapshot_log}
+    snapshots = {(entry.snapshot_id, entry.manifest_list): entry for entry in known.snapshots}
+    log = {(entry.snapshot_id, entry.timestamp_ms): entry for entry in known.snapshot_log}
     document["snapshots"] = [
-        snapshots.get((each["snapshot-id"], each.get("manifest-list")), each) for each in document.get("snapshots", ())
+        snapshots.get((entry["snapshot-id"], entry.get("manifest-list")), entry)
+        for entry in document.get("snapshots", ())
     ]
     document["snapshot-log"] = [
-        log.get((each["snapshot-id"], each["timestamp-ms"]), each) for each in document.get("snapshot-log", ())
+        log.get((entry["snapshot-id"], entry["timestamp-ms"]), entry) for entry in document.get("snapshot-log", ())
     ]
     return TableMetadataUtil.parse_obj(document)
 

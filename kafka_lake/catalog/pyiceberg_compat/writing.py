@@ -87,9 +87,9 @@ def _changed(written: Any, was: Any, now: Any) -> Any:
     if was == now:
         return written
     if isinstance(written, Mapping) and isinstance(was, Mapping) and isinstance(now, Mapping):
-        unknown = {key: each for key, each in written.items() if key not in was and key not in now}
-        return {key: _changed(written.get(key), was.get(key), each) for key, each in now.items()} | unknown
+        unknown = {key: part for key, part in written.items() if key not in was and key not in now}
+        return {key: _changed(written.get(key), was.get(key), part) for key, part in now.items()} | unknown
     if isinstance(written, list) and isinstance(was, list) and isinstance(now, list) and len(written) == len(was):
-        known = {json.dumps(each): kept for each, kept in zip(was, written, strict=True)}
-        return [known.get(json.dumps(each), each) for each in now]
+        unchanged = {json.dumps(part): kept for part, kept in zip(was, written, strict=True)}
+        return [unchanged.get(json.dumps(part), part) for part in now]
     return now

@@ -150,7 +150,7 @@ def test_an_address_without_a_type_is_of_the_type_that_pyiceberg_takes_it_for(ur
 
 
 def test_an_address_that_tells_no_type_is_refused_without_its_password():
-    with pytest.raises(ConfigurationError, match="type can't be told") as refused:
+    with pytest.raises(ConfigurationError, match="type can't be inferred") as refused:
         LakeCatalog("lake", {"uri": "mysql+pymysql://me:hush@db/lake", "warehouse": "file:///w"})
     assert "PYICEBERG_CATALOG__LAKE__TYPE" in refused.value.remedy
     assert "hush" not in str(refused.value)

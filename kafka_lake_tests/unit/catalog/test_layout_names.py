@@ -48,8 +48,8 @@ def test_name_that_is_not_quoted_right_is_refused(text: str) -> None:
 @given(st.lists(NAMES, min_size=2, max_size=4, unique_by=str.lower))
 def test_layout_is_told_as_it_can_be_written(names: list[str]) -> None:
     schema = Schema(*(NestedField(number, name, LongType()) for number, name in enumerate(names, 1)))
-    layout = Layout.asked(schema, [f"bucket(4, {quoted(names[0])})"], [f"{quoted(names[1])} desc"], {})
-    again = Layout.asked(schema, [layout.partition_text(schema)], [layout.sort_text(schema)], {})
+    layout = Layout.from_settings(schema, [f"bucket(4, {quoted(names[0])})"], [f"{quoted(names[1])} desc"], {})
+    again = Layout.from_settings(schema, [layout.partition_text(schema)], [layout.sort_text(schema)], {})
     assert again.same_as(layout)
 
 
@@ -57,6 +57,6 @@ def test_field_whose_name_no_column_can_have_is_found() -> None:
     schema = Schema(
         NestedField(1, "shop_id", LongType()), NestedField(2, "who", StructType(NestedField(3, "id", LongType())))
     )
-    assert Layout.asked(schema, ["shop.id", "who.id"], [], {}).partition_by[0][0] == 1
+    assert Layout.from_settings(schema, ["shop.id", "who.id"], [], {}).partition_by[0][0] == 1
     with pytest.raises(ConfigurationError, match=r"there is no column .who\.name"):
-        Layout.asked(schema, ["who.name"], [], {})
+        Layout.from_settings(schema, ["who.name"], [], {})
