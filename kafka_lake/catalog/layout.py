@@ -220,8 +220,8 @@ def evolve_layout(
 ) -> list[str]:
     """Give the table the partition spec and sort order that the settings ask for; existing files keep theirs.
 
-    Only if kafka_lake created the table (it has the property `LAYOUT`), and only if the settings have changed since then:
-    a layout that another program has changed stays.
+    Only if kafka_lake created the table (it has the property `LAYOUT`) and the settings have changed since then: a
+    layout that another program has changed stays.
     """
     schema, renames = table.schema(), renames or {}
     wanted = Layout.from_settings(schema, partition_by, sort_by, renames)

@@ -96,11 +96,11 @@ class Frames:
     def places(self, keys: DataFrame) -> list[OffsetRange]:
         """Return where the offsets are, in ranges that are `apart`; keys without an offset are nowhere."""
         place = F.floor(F.col("offset") / self.apart).alias("place")
-        found = keys.groupBy("partition", place).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
+        grouped = keys.groupBy("partition", place).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
         # Rows of another writer have no offset.
         return [
             OffsetRange(row["partition"], row["first"], row["last"] + 1)
-            for row in found.collect()
+            for row in grouped.collect()
             if row["first"] is not None
         ]
 
@@ -131,8 +131,8 @@ class Frames:
         """Return which rows of a time and later lie before an offset: ``first`` and ``last`` for each ``partition``."""
         partition, offset = _origin("partition", column), _origin("offset", column)
         there = any_of([(partition == p) & (offset < end) for p, end in offsets.items()])
-        found = rows.filter(there & (_origin("timestamp", column) >= F.timestamp_millis(F.lit(since_ms))))
-        grouped = found.groupBy(partition.alias("partition"))
+        earlier = rows.filter(there & (_origin("timestamp", column) >= F.timestamp_millis(F.lit(since_ms))))
+        grouped = earlier.groupBy(partition.alias("partition"))
         return _rows(grouped.agg(F.min(offset).alias("first"), F.max(offset).alias("last")))
 
 
@@ -145,8 +145,8 @@ def any_of(conditions: Sequence[Column]) -> Column:
 
 
 def _rows(frame: DataFrame) -> list[Row]:
-    found: list[Row] = frame.collect()
-    return found
+    rows: list[Row] = frame.collect()
+    return rows
 
 
 def _origin(name: str, column: str | None) -> Column:
@@ -158,7 +158,7 @@ def _same(rows: DataFrame, names: Sequence[str]) -> Column:
     return reduce(and_, [rows[name].eqNullSafe(F.col(f"their_{name}")) for name in names])
 
 
-def kept(frame: DataFrame, held: ExitStack, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER) -> DataFrame:
+def kept(frame: DataFrame, stack: ExitStack, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER) -> DataFrame:
     """Let Spark keep a frame when it is computed, until ``held`` is left.
 
     Kept frames are in the memory that all sessions of a server share: only forgetting them frees it, not the end of
@@ -167,7 +167,7 @@ def kept(frame: DataFrame, held: ExitStack, level: StorageLevel = StorageLevel.M
     """
     spark, name = frame.sparkSession, f"{_KEPT}{uuid4().hex}"
     frame.createOrReplaceTempView(name)
-    held.callback(_forget, spark, name)
+    stack.callback(_forget, spark, name)
     return spark.table(name).persist(level)
 
 

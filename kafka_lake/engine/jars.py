@@ -83,16 +83,16 @@ def jars_with(classes: Mapping[str, str], there: Iterable[str]) -> list[Path]:
     """Return the jars that bring classes which are in no jar yet, retrieving them first if they aren't here."""
     given = list(there)
     wanted = {artifact for name, artifact in classes.items() if lacks(name, given)}
-    found = []
+    jars = []
     for artifact in sorted(wanted):
         try:
-            found += ensure_jars(_ON_DEMAND[artifact], tell_user=log.info)
+            jars += ensure_jars(_ON_DEMAND[artifact], tell_user=log.info)
         except JarsError as error:
             raise JarsError(
                 f"The catalog or its storage needs {artifact}. {error}",
                 f"Or set KAFKA_LAKE_SPARK_JARS to the path of {artifact}'s jar.",
             ) from error
-    return found
+    return jars
 
 
 def lacks(class_name: str, jars: Iterable[str]) -> bool:
@@ -199,10 +199,10 @@ def _ivy_command(ivy_file: Path, conf: str, folder: Path) -> list[str]:
 
 def _ivy_jar() -> Path:
     spec = find_spec("pyspark")
-    found = [] if spec is None or spec.origin is None else list(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
-    if not found:
+    jars = [] if spec is None or spec.origin is None else list(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
+    if not jars:
         raise JarsError("There is no Ivy in the installed pyspark package: install this project's requirements.")
-    return found[0]
+    return jars[0]
 
 
 def _failure(conf: str, log: Path, lines: list[str]) -> str:

@@ -45,9 +45,9 @@ def find_java() -> Path:
             return Path(home)
         looked_at.append(f"JAVA_HOME={home}")
     if on_path := shutil.which("java"):
-        found = _home_of(Path(on_path))
-        if found and _home_of(found / "bin" / "java"):
-            return found
+        java_home = _home_of(Path(on_path))
+        if java_home and _home_of(java_home / "bin" / "java"):
+            return java_home
         looked_at.append(on_path)
     if bundled := _bundled_java():
         return _shim_home(bundled)
@@ -145,7 +145,9 @@ def _trust(file: Path, remedy: str) -> str:
             raise ConfigurationError(f"The certificates {file} can't be read: {reason}.", remedy) from error
     store = cache() / "truststores" / f"{hashlib.sha256(own + public).hexdigest()[:16]}.p12"
     if not store.is_file():
-        named = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(certificates)]
+        named = [
+            PKCS12Certificate(certificate, str(number).encode()) for number, certificate in enumerate(certificates)
+        ]
         store.parent.mkdir(parents=True, exist_ok=True)
         partial = store.with_name(f"{store.name}.{os.getpid()}")
         partial.write_bytes(serialize_java_truststore(named, NoEncryption()))

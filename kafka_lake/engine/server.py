@@ -69,7 +69,7 @@ class ConnectMemory:
     @classmethod
     def from_env(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Return what ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT`` and ``_METASPACE`` say."""
-        return cls(*(_size(each, environment) for each in (CONNECT_HEAP, CONNECT_DIRECT, CONNECT_METASPACE)))
+        return cls(*(_size(variable, environment) for variable in (CONNECT_HEAP, CONNECT_DIRECT, CONNECT_METASPACE)))
 
 
 def _size(variable: Variable, environment: Mapping[str, str]) -> str:

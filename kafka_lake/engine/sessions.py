@@ -228,8 +228,8 @@ def start_jvm(conf: Mapping[str, str]) -> None:
     logging.getLogger("py4j").setLevel(logging.INFO)
     with properties_file(conf) as file:
         before = os.environ.get(_SUBMIT_ARGUMENTS)
-        ours = shlex.join(["--load-spark-defaults", "--properties-file", str(file)])
-        os.environ[_SUBMIT_ARGUMENTS] = f"{ours} {before or 'pyspark-shell'}"
+        own = shlex.join(["--load-spark-defaults", "--properties-file", str(file)])
+        os.environ[_SUBMIT_ARGUMENTS] = f"{own} {before or 'pyspark-shell'}"
         try:
             SparkContext._ensure_initialized()
         finally:

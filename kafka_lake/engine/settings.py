@@ -118,10 +118,10 @@ def local_cores(master: str) -> int | None:
     >>> local_cores("local[2]"), local_cores("local"), local_cores("spark://host:7077")
     (2, 1, None)
     """
-    found = _LOCAL_MASTER.fullmatch(master)
-    if found is None:
+    match = _LOCAL_MASTER.fullmatch(master)
+    if match is None:
         return None
-    return (os.cpu_count() or 1) if found["cores"] == "*" else int(found["cores"] or 1)
+    return (os.cpu_count() or 1) if match["cores"] == "*" else int(match["cores"] or 1)
 
 
 def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str, str]) -> dict[str, str]:
@@ -160,8 +160,8 @@ def on_driver(conf: Mapping[str, str], jars: str) -> dict[str, str]:
     """
     if not jars:
         return dict(conf)
-    ours = jars.replace(",", os.pathsep)
-    classpath = os.pathsep.join(filter(None, [conf.get(CLASSPATH), ours]))
+    own = jars.replace(",", os.pathsep)
+    classpath = os.pathsep.join(filter(None, [conf.get(CLASSPATH), own]))
     whole = {**conf, CLASSPATH: classpath}
     if os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:
         whole.setdefault(_DAEMON, daemon.__name__)

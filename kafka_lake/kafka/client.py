@@ -119,7 +119,7 @@ class KafkaClient:
         return self._client
 
     def _ask(self, what: str, future: Any, right: Right | None = None) -> Any:
-        asked = time.monotonic()
+        started = time.monotonic()
         while True:
             try:
                 answer = future.result(timeout=min(POLL_SECONDS, self.timeout))
@@ -129,7 +129,7 @@ class KafkaClient:
                 raise self.explained(what, error, right) from error.with_traceback(None)
             except TimeoutError as error:
                 self._admin().poll(0)
-                if time.monotonic() - asked >= self._patience():
+                if time.monotonic() - started >= self._patience():
                     raise self.explained(what, error, right) from error
             else:
                 self._answered()

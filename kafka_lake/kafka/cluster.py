@@ -1,4 +1,4 @@
-"""Questions to a Kafka cluster: its topics and their ids, watermarks, positions, consumer groups."""
+"""A Kafka cluster: its topics and their ids, watermarks, truncated logs, consumer groups."""
 
 import re
 import time
@@ -21,7 +21,7 @@ _NOT_A_TOPIC_ID = {"", "AAAAAAAAAAAAAAAAAAAAAA"}
 # librdkafka reports a truncation in words only (KIP-320); -1 if the log has no epoch as old as the one requested.
 _CUT_OFF = re.compile(r"broker end offset is (-?\d+)")
 _ONE_RECORD = {"max.partition.fetch.bytes": 1024, "queued.min.messages": 1}
-# Brokers return at least one whole batch of one partition, and of the others only what fits.
+# Brokers return at least one whole batch of one partition, and of other partitions only what fits.
 _FEW_RECORDS = {"max.partition.fetch.bytes": 64 * 1024, "queued.min.messages": 1}
 # What a partition answers whose records can't be had: they are gone, or no client can read them.
 _NOT_THERE = {
@@ -143,12 +143,12 @@ class KafkaCluster(KafkaClient):
         members = [TopicPartition(topic, p) for p in partitions]
         # Negative numbers have other meanings in Kafka's protocol.
         futures = self._list_offsets(members, OffsetSpec.for_timestamp(max(timestamp_ms, 0)))
-        found: dict[int, int | None] = {}
+        first: dict[int, int | None] = {}
         for partition, offset in (self._offsets(futures)[topic] if members else {}).items():
             if isinstance(offset, KafkaLakeError):
                 raise offset
-            found[partition] = None if offset.offset < 0 else offset.offset
-        return found
+            first[partition] = None if offset.offset < 0 else offset.offset
+        return first
 
     def _list_offsets(self, members: list[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, Any]:
         if not members:
@@ -161,7 +161,7 @@ class KafkaCluster(KafkaClient):
 
     def _offsets(self, futures: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:
         """Return the brokers' answer, or the error, by topic and partition."""
-        found: dict[str, dict[int, Any]] = {}
+        answers: dict[str, dict[int, Any]] = {}
         for member, future in futures.items():
             what = f"Offsets of topic {member.topic} partition {member.partition}"
             # All come with the same few answers: waiting for each in turn takes longer.
@@ -176,8 +176,8 @@ class KafkaCluster(KafkaClient):
                 # A leader that was just elected doesn't know its end yet, and librdkafka takes that for an answer.
                 text = f"{what}: the cluster at {self.bootstrap_servers} can't tell them yet."
                 answer = own_variables(KafkaError(text, UNREACHABLE), self.name)
-            found.setdefault(member.topic, {})[member.partition] = answer
-        return found
+            answers.setdefault(member.topic, {})[member.partition] = answer
+        return answers
 
     def cut_off(self, position: Position, partitions: Iterable[int]) -> dict[int, int | None]:
         """Return where logs were truncated before a position since it was written, whatever they hold now.
@@ -200,9 +200,9 @@ class KafkaCluster(KafkaClient):
         topic = position.identity.topic
         checked = [p for p in partitions if p in position.epochs and p in position.offsets]
         starts = [TopicPartition(topic, p, position.offsets[p], leader_epoch=position.epochs[p]) for p in checked]
-        found: dict[int, int | None] = {}
+        ends: dict[int, int | None] = {}
         if not starts:
-            return found
+            return ends
         with Reader(self, "validation", _ONE_RECORD) as reader:
             for message in reader.messages(starts, errors=None):
                 error, partition = message.error(), message.partition()
@@ -210,9 +210,9 @@ class KafkaCluster(KafkaClient):
                     if (match := _CUT_OFF.search(error.str())) is None:
                         what = f"Validating the position in topic {topic}"
                         raise self.explained(what, KafkaException(error), Right("READ", "topic", topic))
-                    found[partition] = None if int(match[1]) < 0 else int(match[1])
+                    ends[partition] = None if int(match[1]) < 0 else int(match[1])
                 reader.close(message)
-        return found
+        return ends
 
     def last_records(self, topic: str, ranges: Iterable[OffsetRange]) -> dict[OffsetRange, list[LastRecord]]:
         """Return digests of the records in short ranges of offsets.
@@ -227,46 +227,46 @@ class KafkaCluster(KafkaClient):
         Raises:
             KafkaError: If the brokers refuse, or don't answer.
         """
-        left: dict[int, list[OffsetRange]] = {}
+        pending: dict[int, list[OffsetRange]] = {}
         for offsets in ranges:
-            left.setdefault(offsets.partition, []).append(offsets)
-        found: dict[OffsetRange, list[LastRecord]] = {}
-        if not left:
-            return found
+            pending.setdefault(offsets.partition, []).append(offsets)
+        records: dict[OffsetRange, list[LastRecord]] = {}
+        if not pending:
+            return records
         with Reader(self, "last-records", _FEW_RECORDS) as reader:
-            while left:
+            while pending:
                 # All partitions at once: moving them one by one takes seconds for a thousand.
-                found |= self._last_records(reader, topic, {p: due[0] for p, due in left.items()})
-                left = {p: due[1:] for p, due in left.items() if due[1:]}
-        return found
+                records |= self._last_records(reader, topic, {p: due[0] for p, due in pending.items()})
+                pending = {p: due[1:] for p, due in pending.items() if due[1:]}
+        return records
 
     def _last_records(
         self, reader: Reader, topic: str, at: dict[int, OffsetRange]
     ) -> dict[OffsetRange, list[LastRecord]]:
-        found: dict[OffsetRange, list[LastRecord]] = {offsets: [] for offsets in at.values()}
+        records: dict[OffsetRange, list[LastRecord]] = {offsets: [] for offsets in at.values()}
         starts = [TopicPartition(topic, p, offsets.start) for p, offsets in at.items()]
         for message in reader.messages(starts, errors=_NOT_THERE):
             error, offset, wanted = message.error(), message.offset(), at[message.partition()]
             if error is not None and not (error.code() == END and offset >= wanted.end):
                 # Records that can't be seen now would look like those of another log once they can.
-                found[wanted].clear()
+                records[wanted].clear()
             if error is None and wanted.start <= offset < wanted.end:
-                found[wanted].append(last_record(offset, message.timestamp()[1], message.key(), message.value()))
+                records[wanted].append(last_record(offset, message.timestamp()[1], message.key(), message.value()))
             if error is not None or offset >= wanted.end - 1:
                 reader.close(message)
-        return found
+        return records
 
     def cleanup_policies(self, topics: Iterable[str]) -> dict[str, str]:
         """Return ``cleanup.policy`` by topic, with one request; topics whose settings can't be read are left out."""
-        asked = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
-        futures = self._admin().describe_configs(asked, request_timeout=self.timeout) if asked else {}
-        found: dict[str, str] = {}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
+        futures = self._admin().describe_configs(resources, request_timeout=self.timeout) if resources else {}
+        policies: dict[str, str] = {}
         for resource, future in futures.items():
             # Describing a topic's settings is a right of its own, which reading it doesn't need.
             with suppress(KafkaLakeError):
                 settings = self._ask(f"Settings of topic {resource.name}", future)
-                found[resource.name] = settings["cleanup.policy"].value
-        return found
+                policies[resource.name] = settings["cleanup.policy"].value
+        return policies
 
     def commit_group(self, group: str, position: Position) -> None:
         """Write a position as a consumer group's offsets, for lag tools; nothing in kafka_lake reads it.
@@ -295,15 +295,15 @@ class KafkaCluster(KafkaClient):
         what = f"Offsets of consumer group {group}"
         consumer = self.consumer({"group.id": group})
         try:
-            found = consumer.committed([TopicPartition(topic, p) for p in partitions], timeout=self.timeout)
+            committed = consumer.committed([TopicPartition(topic, p) for p in partitions], timeout=self.timeout)
         except KafkaException as error:
             raise self.explained(what, error) from error
         finally:
             consumer.close()
-        for member in found:
+        for member in committed:
             if member.error is not None:
                 raise self.explained(what, KafkaException(member.error))
-        return {member.partition: member.offset for member in found if member.offset >= 0}
+        return {member.partition: member.offset for member in committed if member.offset >= 0}
 
     def group_members(self, group: str) -> list[str]:
         """Return client and host of each member of a consumer group; needs DESCRIBE on the group.
@@ -313,9 +313,9 @@ class KafkaCluster(KafkaClient):
         """
         until = time.monotonic() + self.timeout
         while True:
-            asked = self._admin().describe_consumer_groups([group], request_timeout=self.timeout)
+            futures = self._admin().describe_consumer_groups([group], request_timeout=self.timeout)
             try:
-                found = self._ask(f"Members of consumer group {group}", asked[group])
+                description = self._ask(f"Members of consumer group {group}", futures[group])
             except KafkaError as error:
                 cause = error.__cause__
                 passes = isinstance(cause, KafkaException) and cause.args[0].code() in _PASSING
@@ -323,4 +323,4 @@ class KafkaCluster(KafkaClient):
                     raise
                 time.sleep(POLL_SECONDS)
             else:
-                return sorted(f"{member.client_id} on {member.host}" for member in found.members or ())
+                return sorted(f"{member.client_id} on {member.host}" for member in description.members or ())

@@ -114,9 +114,9 @@ def missing_right(where: str, right: Right, properties: Mapping[str, str], text:
         f"kafka-acls.sh --bootstrap-server {properties['bootstrap.servers']} --add "
         f"--allow-principal {principal(properties)} --operation {right.operation} {resource}"
     )
-    told = f": {text}" if text else ""
+    detail = f": {text}" if text else ""
     return AuthorizationError(
-        f"{where} doesn't allow {right.operation} on {named} to {identity(properties)}{told}.",
+        f"{where} doesn't allow {right.operation} on {named} to {identity(properties)}{detail}.",
         f"Grant it (`{command}`), or use another account.",
     )
 
@@ -187,14 +187,14 @@ def _not_trusted(where: str, text: str, properties: Mapping[str, str]) -> KafkaL
 
 def _no_token(where: str, text: str, properties: Mapping[str, str]) -> KafkaError:
     endpoint = properties.get("sasl.oauthbearer.token.endpoint.url", "its token endpoint")
-    said = text.partition(_TOKEN)[2].lstrip(": ")
-    if any(each in text for each in _NO_CONNECTION):
+    reason = text.partition(_TOKEN)[2].lstrip(": ")
+    if any(sign in text for sign in _NO_CONNECTION):
         return KafkaError(
-            f"{where} wants a token, and {endpoint} gave none: {said}.",
+            f"{where} wants a token, and {endpoint} gave none: {reason}.",
             "Check KAFKA_LAKE_KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL, and that this machine reaches it.",
         )
     return AuthenticationError(
-        f"{where} wants a token, and {endpoint} gave none to {identity(properties)}: {said}.",
+        f"{where} wants a token, and {endpoint} gave none to {identity(properties)}: {reason}.",
         "Check KAFKA_LAKE_KAFKA_SASL_OAUTHBEARER_CLIENT_ID, …_CLIENT_SECRET and …_SCOPE.",
     )
 
@@ -251,11 +251,12 @@ def speaks_tls(properties: Mapping[str, str]) -> bool:
 
 def distrust(properties: Mapping[str, str]) -> str:
     """Return why the broker's certificate isn't trusted, as a sentence; empty if unknown."""
-    found = _certificate(properties)
-    if found is None:
+    certificate = _certificate(properties)
+    if certificate is None:
         return ""
-    named = f"The broker's certificate {found.subject.rfc4514_string()}, issued by {found.issuer.rfc4514_string()},"
-    if dates := validity(found):
+    subject, issuer = certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string()
+    named = f"The broker's certificate {subject}, issued by {issuer},"
+    if dates := validity(certificate):
         return f"{named} {dates}."
     try:
         context = ssl.create_default_context()

@@ -124,11 +124,11 @@ class Place:
 
 def unread(now: Watermarks, position: Position | None) -> dict[int, Place]:
     """Return the place of the oldest unread record of each partition that has one."""
-    ours = in_topic(position, now)
-    offsets = ours.offsets if ours else {}
+    known = in_topic(position, now)
+    offsets = known.offsets if known else {}
     return {
         p: Place(now.identity.topic, p, max(offsets.get(p, 0), now.low[p]), now.identity.topic_id)
-        for p, count in lag(ours, now).items()
+        for p, count in lag(known, now).items()
         if count
     }
 
@@ -136,34 +136,34 @@ def unread(now: Watermarks, position: Position | None) -> dict[int, Place]:
 def arrival_times(cluster: KafkaCluster, places: Collection[Place], seconds: float) -> dict[Place, float | None]:
     """Return the Kafka timestamp of the first record at or after each place, in seconds since the epoch."""
     wanted = {(place.topic, place.partition): place for place in places}
-    found: dict[Place, float | None] = {}
+    times: dict[Place, float | None] = {}
     settings = {**_LOOKING, "max.partition.fetch.bytes": 1024, "queued.min.messages": 1}
     if not wanted:
-        return found
+        return times
     with Reader(cluster, "oldest", settings) as reader:
         starts = [TopicPartition(place.topic, place.partition, place.offset) for place in places]
         for message in reader.messages(starts, seconds, errors=None):
             place, error = wanted[message.topic(), message.partition()], message.error()
             if error is None and is_time(milliseconds := message.timestamp()[1]):
-                found[place] = milliseconds / 1000
+                times[place] = milliseconds / 1000
             elif error is not None and error.code() == END:
-                found[place] = None
+                times[place] = None
             reader.close(message)
-    return found
+    return times
 
 
 def record_sizes(
     cluster: KafkaCluster, topic: str, ranges: Sequence[OffsetRange], places: int, seconds: float = 10.0
 ) -> list[Probe]:
     """Return how large records are at the beginnings of equal parts of ranges, from a few records of each part."""
-    left = {offsets.partition: parts(offsets, places) for offsets in ranges if len(offsets)}
+    pending = {offsets.partition: parts(offsets, places) for offsets in ranges if len(offsets)}
     deadline = time.monotonic() + seconds
-    found: list[Probe] = []
+    probes: list[Probe] = []
     with Reader(cluster, "record-sizes", _SIZES) as reader:
-        while left and (rest := deadline - time.monotonic()) > 0:
-            found += _probes(reader, topic, {p: due[0] for p, due in left.items()}, rest)
-            left = {p: due[1:] for p, due in left.items() if due[1:]}
-    return found
+        while pending and (rest := deadline - time.monotonic()) > 0:
+            probes += _probes(reader, topic, {p: due[0] for p, due in pending.items()}, rest)
+            pending = {p: due[1:] for p, due in pending.items() if due[1:]}
+    return probes
 
 
 def _probes(reader: Reader, topic: str, at: Mapping[int, OffsetRange], seconds: float) -> list[Probe]:
@@ -269,20 +269,20 @@ class Sampler:
         wanted = shares({p: now.end[p] - now.low[p] for p in now.partitions}, count)
         first = {p: max(now.low[p], now.end[p] - self._farthest) for p in wanted}
         windows = {p: (max(first[p], now.end[p] - share), now.end[p]) for p, share in wanted.items()}
-        found: dict[int, list[Record]] = {p: [] for p in wanted}
+        records_of: dict[int, list[Record]] = {p: [] for p in wanted}
         deadline, room, offsets, complete = time.monotonic() + self._seconds, self._max_bytes, 0, True
         while windows and complete:
             offsets += sum(stop - start for start, stop in windows.values())
             records, complete = self._read(now.identity.topic, windows, deadline, room)
             room -= sum(record.size for record in records)
             for p in windows:
-                found[p] = _newest([r for r in records if r.partition == p] + found[p], wanted[p])
+                records_of[p] = _newest([r for r in records if r.partition == p] + records_of[p], wanted[p])
             windows = {
                 p: (max(first[p], start - _STEP * (stop - start)), start)
                 for p, (start, stop) in windows.items()
-                if first[p] < start and sum(r.value is not None for r in found[p]) < wanted[p]
+                if first[p] < start and sum(r.value is not None for r in records_of[p]) < wanted[p]
             }
-        by_time = sorted((r for rs in found.values() for r in rs), key=lambda r: (r.timestamp_ms, r.offset))
+        by_time = sorted((r for rs in records_of.values() for r in rs), key=lambda r: (r.timestamp_ms, r.offset))
         return Sample(tuple(by_time), offsets, complete)
 
     def _read(
@@ -312,9 +312,9 @@ def shares(available: Mapping[int, int], count: int) -> dict[int, int]:
     {0: 1, 1: 9, 3: 10}
     """
     left, given = count, {}
-    waiting = sorted((held, p) for p, held in available.items() if held > 0)
-    for index, (held, p) in enumerate(waiting):
-        if share := min(held, left // (len(waiting) - index)):
+    by_count = sorted((held, p) for p, held in available.items() if held > 0)
+    for index, (held, p) in enumerate(by_count):
+        if share := min(held, left // (len(by_count) - index)):
             given[p] = share
             left -= share
     return given

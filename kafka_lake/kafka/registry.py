@@ -91,10 +91,10 @@ def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str |
     """
     variables = os.environ if environ is None else environ
     given = {name: value for name, value in variables.items() if value and name != environment.REGISTRY_PORT.name}
-    found = environment.properties_of(environment.REGISTRY, cluster, given)
+    properties = environment.properties_of(environment.REGISTRY, cluster, given)
     if not cluster and (url := environment.SCHEMA_REGISTRY_URL.value(variables)):
-        found["url"] = url
-    return found
+        properties["url"] = url
+    return properties
 
 
 def http_errors(name: str) -> tuple[type[Exception], ...]:
@@ -106,8 +106,8 @@ def http_errors(name: str) -> tuple[type[Exception], ...]:
     >>> http_errors("NoSuchError")
     ()
     """
-    found = (getattr(sys.modules.get(library), name, None) for library in ("httpx2", "httpx"))
-    return tuple(error for error in found if error is not None)
+    classes = (getattr(sys.modules.get(library), name, None) for library in ("httpx2", "httpx"))
+    return tuple(cls for cls in classes if cls is not None)
 
 
 class SchemaRegistry:
@@ -161,9 +161,9 @@ class SchemaRegistry:
     def latest(self, subject: str) -> WriterSchema | None:
         """Return the newest schema of a subject, requested each time; None if there is no such subject."""
         what = f"Subject {subject}"
-        found = self._ask(what, lambda client: client.get_version(subject, "latest"))
-        return found and self._schema(
-            what, found.schema, schema_id=found.schema_id, subject=subject, version=found.version
+        version = self._ask(what, lambda client: client.get_version(subject, "latest"))
+        return version and self._schema(
+            what, version.schema, schema_id=version.schema_id, subject=subject, version=version.version
         )
 
     def versions(self, subject: str) -> list[int]:
@@ -178,30 +178,30 @@ class SchemaRegistry:
         what = f"Schema id {schema_id}" + (f" of context {context}" if context else "")
         # For larger ids a registry answers 404, as it does at a wrong address.
         is_one = 0 <= schema_id <= _LARGEST_ID
-        found = self._ask(what, lambda client: client.get_schema(schema_id, context)) if is_one else None
-        if found is None:
+        schema = self._ask(what, lambda client: client.get_schema(schema_id, context)) if is_one else None
+        if schema is None:
             raise UnknownSchemaError(
                 f"{what}: the schema registry at {self.url} has no such schema.",
                 "Check that the producer used this registry, and that it is still the same one.",
             )
-        return self._schema(what, found, schema_id)
+        return self._schema(what, schema, schema_id)
 
     def _schema(
-        self, what: str, found: Any, schema_id: int, subject: str | None = None, version: int | None = None
+        self, what: str, schema: Any, schema_id: int, subject: str | None = None, version: int | None = None
     ) -> WriterSchema:
-        if not found.schema_str:
+        if not schema.schema_str:
             raise self._no_registry(what)
-        if found.schema_type not in get_args(SchemaType):
+        if schema.schema_type not in get_args(SchemaType):
             raise UnknownSchemaError(
-                f"{what}: the schema registry at {self.url} says that its type is {found.schema_type}.",
+                f"{what}: the schema registry at {self.url} says that its type is {schema.schema_type}.",
                 f"Known here are {', '.join(get_args(SchemaType))}.",
             )
         references: dict[str, str] = {}
-        self._add_references(what, found.references or [], set(), references)
-        kind = cast(SchemaType, found.schema_type)
+        self._add_references(what, schema.references or [], set(), references)
+        kind = cast(SchemaType, schema.schema_type)
         return WriterSchema(
             kind=kind,
-            text=found.schema_str,
+            text=schema.schema_str,
             references=MappingProxyType(references),
             id=schema_id,
             subject=subject,
@@ -219,12 +219,14 @@ class SchemaRegistry:
 
     def _referenced(self, what: str, reference: Any) -> Any:
         where = f"{what}, reference {reference.name} (subject {reference.subject} version {reference.version})"
-        found = self._ask(where, lambda client: client.get_version(reference.subject, reference.version, deleted=True))
-        if found is None:
+        version = self._ask(
+            where, lambda client: client.get_version(reference.subject, reference.version, deleted=True)
+        )
+        if version is None:
             raise UnknownSchemaError(
                 f"{where}: the schema registry at {self.url} doesn't have it any more.", "Register it again."
             )
-        return found.schema
+        return version.schema
 
     def _ask(self, what: str, question: Callable[[Any], Any]) -> Any:
         """Return the client's answer; None if the registry says that there is no such thing."""
@@ -272,7 +274,7 @@ class SchemaRegistry:
         return RegistryRefusedError(f"{self._where(what)} answered {answer}.", _WRONG_ADDRESS)
 
     def _unanswered(self, what: str, error: Exception) -> RegistryError:
-        tls = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+        tls = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)), None)
         if isinstance(tls, ssl.SSLCertVerificationError):
             return RegistryRefusedError(
                 f"{self._where(what)} isn't trusted: {self._without_secrets(tls)}.",
@@ -289,7 +291,7 @@ class SchemaRegistry:
 
     def _without_token(self, what: str, error: Any) -> RegistryError:
         passing_errors = http_errors("TransportError") + http_errors("HTTPStatusError")
-        passing = any(isinstance(each, passing_errors) for each in _causes(error))
+        passing = any(isinstance(cause, passing_errors) for cause in _causes(error))
         return (RegistryError if passing else RegistryRefusedError)(
             f"{self._where(what)} wasn't asked, as there is no token for it: {self._without_secrets(error.message)}.",
             "Check KAFKA_LAKE_REGISTRY_BEARER_AUTH_ISSUER_ENDPOINT_URL and the client id, secret and scope beside it.",
@@ -360,11 +362,11 @@ def _client_settings(properties: Mapping[str, str], timeout: float) -> dict[str,
 
 def _secrets(settings: Mapping[str, Any]) -> list[str]:
     """Return all values to hide, the longest first, so that none is left in part."""
-    found = {str(value) for name, value in settings.items() if _SECRET.search(name)}
+    values = {str(value) for name, value in settings.items() if _SECRET.search(name)}
     user_info = settings.get("basic.auth.user.info", "")
-    found |= {user_info.partition(":")[2], base64.b64encode(user_info.encode()).decode()}
-    found.add(settings.get("proxy", "").rpartition("@")[0].rpartition(":")[2])
-    return sorted(found - {""}, key=len, reverse=True)
+    values |= {user_info.partition(":")[2], base64.b64encode(user_info.encode()).decode()}
+    values.add(settings.get("proxy", "").rpartition("@")[0].rpartition(":")[2])
+    return sorted(values - {""}, key=len, reverse=True)
 
 
 def _context(subject: str | None) -> str | None:
@@ -375,8 +377,8 @@ def _context(subject: str | None) -> str | None:
     >>> _context(":.eu:orders-value"), _context("orders-value")
     (':.eu:', None)
     """
-    found = re.match(r":\.[^:]*:", subject or "")
-    return found[0] if found else None
+    match = re.match(r":\.[^:]*:", subject or "")
+    return match[0] if match else None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

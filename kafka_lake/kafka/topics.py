@@ -32,9 +32,9 @@ def create_topic(cluster: KafkaCluster, topic: str, partitions: int) -> bool:
         )
     admin = cluster.made(AdminClient, {})
     new = NewTopic(topic, num_partitions=partitions, replication_factor=_BROKERS_DEFAULT)
-    asked = admin.create_topics([new], operation_timeout=cluster.timeout, request_timeout=cluster.timeout)
+    futures = admin.create_topics([new], operation_timeout=cluster.timeout, request_timeout=cluster.timeout)
     try:
-        asked[topic].result()
+        futures[topic].result()
     except KafkaException as error:
         code = error.args[0].code()
         if code == ClientError.TOPIC_ALREADY_EXISTS:

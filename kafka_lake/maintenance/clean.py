@@ -48,18 +48,18 @@ def sweep(
 ) -> tuple[str, ...]:
     """Drop staging branches that can't be published any more, with what was staged on them."""
     dropped: list[str] = []
-    spared: set[str] = set()
+    kept: set[str] = set()
     for identifier in spec.identifiers:
         table = connections.catalog.table(identifier)
         if table is None:
             continue
-        side = identifier != spec.identifier
+        is_dead_letters = identifier != spec.identifier
         for name, (created, head) in staging_branches(table).items():
             # Dead letters are staged and dropped together with the rows of the same attempt.
-            alive = _publishable(table, name) and (not side or name in spared or name.endswith(_ALONE))
-            alive = alive or (name.endswith(_FOLLOWS) and time.time() - created < FOLLOWS_SECONDS)
-            if alive and (older_than_seconds is None or time.time() - created < older_than_seconds):
-                spared.add(name)
+            is_live = _publishable(table, name) and (not is_dead_letters or name in kept or name.endswith(_ALONE))
+            is_live = is_live or (name.endswith(_FOLLOWS) and time.time() - created < FOLLOWS_SECONDS)
+            if is_live and (older_than_seconds is None or time.time() - created < older_than_seconds):
+                kept.add(name)
                 continue
             if not dry_run:
                 StagingBranch(
@@ -100,8 +100,8 @@ def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) 
     limit = min([time.time() - older_than_seconds, *_branch_times(table)])
     listed = list(_listed(table))
     _check_names(table, {file.path for file in listed})
-    found = {file.path: file for file in listed if file.mtime is not None and file.mtime.timestamp() < limit}
-    if not found:
+    old = {file.path: file for file in listed if file.mtime is not None and file.mtime.timestamp() < limit}
+    if not old:
         return []
     # A renamed table leaves its files where they were, and a new table of its old name may lie there.
     near, far = list[Table](), list[Table]()
@@ -109,17 +109,17 @@ def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) 
         if other.name() != table.name():
             (near if _overlap(other, table) else far).append(other)
     limit = min([limit, *(created for other in near for created in _branch_times(other))])
-    left = {path for path in found if found[path].mtime.timestamp() < limit}
+    orphans = {path for path in old if old[path].mtime.timestamp() < limit}
     seen = set[str]()
     # A copy of a table refers to files here and lies elsewhere, so the far tables are searched last.
     for other in (table, *near, *far):
-        if not left:
+        if not orphans:
             break
         # Reloaded after the listing: commits meanwhile count too.
         for state in (other, other.refresh()):
-            known = {_path(path) for path in _referenced(state, seen)}
-            left = {path for path in left if _checked(path) not in known}
-    return sorted(left)
+            referenced = {_path(path) for path in _referenced(state, seen)}
+            orphans = {path for path in orphans if _checked(path) not in referenced}
+    return sorted(orphans)
 
 
 def _check_names(table: Table, listed: set[str]) -> None:
@@ -141,7 +141,11 @@ def _branch_times(table: Table) -> list[float]:
 def _overlap(other: Table, table: Table) -> bool:
     """Return whether a table may have files in the folders of another."""
     own = f"{_path(table.location())}/"
-    places = [other.location(), other.metadata_location, *(each.manifest_list for each in other.metadata.snapshots)]
+    places = [
+        other.location(),
+        other.metadata_location,
+        *(snapshot.manifest_list for snapshot in other.metadata.snapshots),
+    ]
     places += [value for key, value in other.properties.items() if key in _PATHS]
     return any(path.startswith(own) or own.startswith(path) for path in (f"{_path(place)}/" for place in places))
 
@@ -170,16 +174,16 @@ def _path(location: str) -> str:
 def _listed(table: Table) -> Iterator[Any]:
     for folder in ("data", "metadata"):
         selector = fs.FileSelector(f"{_path(table.location())}/{folder}", allow_not_found=True, recursive=True)
-        found = _filesystem(table).get_file_info(selector)
-        yield from (each for each in found if each.type == fs.FileType.File)
+        files = _filesystem(table).get_file_info(selector)
+        yield from (file for file in files if file.type == fs.FileType.File)
 
 
 def _referenced(table: Table, seen: set[str]) -> Iterator[str]:
     """Yield every file that a snapshot, old metadata or statistics refer to."""
     yield table.metadata_location
     yield from (entry.metadata_file for entry in table.metadata.metadata_log)
-    yield from (each.statistics_path for each in table.metadata.statistics)
-    yield from (each.statistics_path for each in table.metadata.partition_statistics)
+    yield from (statistics.statistics_path for statistics in table.metadata.statistics)
+    yield from (statistics.statistics_path for statistics in table.metadata.partition_statistics)
     for snapshot in table.metadata.snapshots:
         if snapshot.manifest_list in seen:
             continue

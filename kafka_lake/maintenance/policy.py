@@ -63,10 +63,10 @@ class TableHealth:
 def table_health(table: Table) -> TableHealth:
     """Return a table's figures; those that its snapshot's summary lacks are 0."""
     head = table.current_snapshot()
-    told = summary_of(head) if head else {}
+    summary = summary_of(head) if head else {}
 
     def total(name: str) -> int:
-        return int(told.get(f"total-{name}", 0))
+        return int(summary.get(f"total-{name}", 0))
 
     return TableHealth(
         rows=total("records"),
@@ -81,26 +81,27 @@ def table_health(table: Table) -> TableHealth:
 
 
 def commits_since_compaction(table: Table | None) -> int:
-    """Return how many commits ``main`` has had since its last compaction, by whomever.
+    """Return how many commits ``main`` has had since its last compaction, by any program.
 
     Snapshots expire, so this compares Iceberg's sequence numbers. If the whole history is there and has no compaction,
-    or the table is of format version 1, which has no sequence numbers, it counts our commits.
+    or the table is of format version 1, which has no sequence numbers, it counts kafka_lake's commits.
     """
     if table is None or (head := head_of(table)) is None:
         return 0
     history = list(ancestors(table, head))
-    by_others = next((each.sequence_number or 0 for each in history if compacts(each)), 0)
-    ours = table.properties.get(COMPACTED, "")
-    last, now = max(by_others, int(ours) if ours.isdigit() else 0), history[0].sequence_number or 0
+    compacted = next((snapshot.sequence_number or 0 for snapshot in history if compacts(snapshot)), 0)
+    recorded = table.properties.get(COMPACTED, "")
+    last, now = max(compacted, int(recorded) if recorded.isdigit() else 0), history[0].sequence_number or 0
     # A head that was rolled back to before it has no compaction.
     if 0 < last <= now or (now and not last and follows_another(history[-1])):
         return now - last
     return sum(
-        bool(summary_of(each).keys() & RESUMED_FROM) for each in takewhile(lambda each: not compacts(each), history)
+        bool(summary_of(snapshot).keys() & RESUMED_FROM)
+        for snapshot in takewhile(lambda snapshot: not compacts(snapshot), history)
     )
 
 
-def is_ours(table: Table) -> bool:
+def is_managed(table: Table) -> bool:
     """Return whether kafka_lake created a table, and didn't take it over from another writer."""
     return LAYOUT in table.properties and ADOPTED_AT not in table.properties
 
@@ -118,7 +119,7 @@ def holders(table: Table) -> str:
     ``tag year_end (2025-12-31 23:00), main (its oldest of 100 snapshots is of 2026-11-21 09:00)``; empty for a table
     with one snapshot.
     """
-    found: list[tuple[int, str]] = []
+    holding: list[tuple[int, str]] = []
     for name, ref in table.metadata.refs.items():
         is_tag = ref.snapshot_ref_type == "tag"
         history = list(ancestors(table, ref.snapshot_id))[: 1 if is_tag else None]
@@ -126,13 +127,13 @@ def holders(table: Table) -> str:
             continue
         oldest = history[-1].timestamp_ms
         if is_tag:
-            found.append((oldest, f"tag {name} ({_moment(oldest)})"))
+            holding.append((oldest, f"tag {name} ({_moment(oldest)})"))
             continue
         if name != "main" and ref.snapshot_id == head_of(table):
             continue
         kind = "main" if name == "main" else f"branch {name}"
-        found.append((oldest, f"{kind} (its oldest of {len(history):,} snapshots is of {_moment(oldest)})"))
-    return ", ".join(text for _, text in sorted(found))
+        holding.append((oldest, f"{kind} (its oldest of {len(history):,} snapshots is of {_moment(oldest)})"))
+    return ", ".join(text for _, text in sorted(holding))
 
 
 def _moment(milliseconds: int) -> str:
@@ -174,21 +175,23 @@ def expirable(table: Table, limits: Limits) -> Expirable:
     other branches stay too.
     """
     history = list(ancestors(table, head_of(table)))
-    needed = next((i for i, each in enumerate(history) if summary_of(each).keys() & RESUMED_FROM), len(history) - 1)
+    needed = next(
+        (i for i, snapshot in enumerate(history) if summary_of(snapshot).keys() & RESUMED_FROM), len(history) - 1
+    )
     kept = max(needed + 1, limits.keep)
     beyond = len(history) if limits.most is None else max(kept, limits.most)
-    old = (i for i, each in enumerate(history) if i >= kept and each.timestamp_ms < limits.older_than_ms)
-    going = history[min(next(old, len(history)), beyond) :]
-    youngest = min((each.timestamp_ms for each in history[:kept]), default=0)
+    old = (i for i, snapshot in enumerate(history) if i >= kept and snapshot.timestamp_ms < limits.older_than_ms)
+    expiring = history[min(next(old, len(history)), beyond) :]
+    youngest = min((snapshot.timestamp_ms for snapshot in history[:kept]), default=0)
     # Iceberg keeps as many snapshots of each branch.
     pinned = {
-        each.snapshot_id
+        snapshot.snapshot_id
         for name, ref in table.metadata.refs.items()
         if name != "main"
-        for each in islice(ancestors(table, ref.snapshot_id), 1 if ref.snapshot_ref_type == "tag" else kept)
+        for snapshot in islice(ancestors(table, ref.snapshot_id), 1 if ref.snapshot_ref_type == "tag" else kept)
     }
-    times = (each.timestamp_ms for each in going if each.snapshot_id not in pinned)
-    return Expirable(tuple(sorted(each for each in times if each < youngest)), kept)
+    times = (snapshot.timestamp_ms for snapshot in expiring if snapshot.snapshot_id not in pinned)
+    return Expirable(tuple(sorted(moment for moment in times if moment < youngest)), kept)
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,7 @@ class Needs:
 
 def applies_to(policy: Maintenance, table: Table) -> bool:
     """Return whether the sensor maintains a table under a policy."""
-    return is_ours(table) if policy.enabled is None else policy.enabled
+    return is_managed(table) if policy.enabled is None else policy.enabled
 
 
 def needs_of(table: Table, policy: Maintenance, now_ms: int) -> Needs:
@@ -243,11 +246,11 @@ def needs_of(table: Table, policy: Maintenance, now_ms: int) -> Needs:
     limits = limits_of(table, policy, now_ms)
     if limits is None:
         return Needs(health, compaction)
-    found = expirable(table, limits).times
+    times = expirable(table, limits).times
     # One that is a tenth older than it should be, or many at once.
-    if len(found) >= _MANY_SNAPSHOTS or (found and found[0] < now_ms - 1.1 * (now_ms - limits.older_than_ms)):
-        expiry = f"{len(found):,} old snapshots"
-    return Needs(health, compaction, len(found), expiry)
+    if len(times) >= _MANY_SNAPSHOTS or (times and times[0] < now_ms - 1.1 * (now_ms - limits.older_than_ms)):
+        expiry = f"{len(times):,} old snapshots"
+    return Needs(health, compaction, len(times), expiry)
 
 
 def limits_of(table: Table, policy: Maintenance, now_ms: int) -> Limits | None:
@@ -262,7 +265,7 @@ def limits_of(table: Table, policy: Maintenance, now_ms: int) -> Limits | None:
     if main.max_snapshot_age_ms is not None or main.min_snapshots_to_keep is not None:
         return None
     own = [table.properties.get(f"history.expire.{name}") for name in ("max-snapshot-age-ms", "min-snapshots-to-keep")]
-    own_age, own_keep = (int(each) if each is not None and each.isdigit() else 0 for each in own)
+    own_age, own_keep = (int(value) if value is not None and value.isdigit() else 0 for value in own)
     return Limits(
         older_than_ms=now_ms - max(int(age * 1000), own_age),
         keep=max(policy.keep_snapshots, own_keep),

@@ -85,8 +85,8 @@ def _rewrite(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], argu
 
 
 def _map(options: Mapping[str, str]) -> str:
-    told = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
-    return f"map({told})"
+    pairs = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
+    return f"map({pairs})"
 
 
 def _small(table: Table | None) -> int:
@@ -113,14 +113,14 @@ def _delete_files(table: Table | None) -> int:
 def expire(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], limits: Limits) -> int:
     """Expire the snapshots of `expirable` by Iceberg's procedure, and return how many were removed."""
     table = catalog.table(identifier)
-    found = expirable(table, limits) if table else None
-    if table is None or found is None or not found.times:
+    expiring = expirable(table, limits) if table else None
+    if table is None or expiring is None or not expiring.times:
         return 0
     before = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-    keep_losses(table, found.times[-1])
+    keep_losses(table, expiring.times[-1])
     # Iceberg keeps the snapshot of that very moment.
-    until = datetime.fromtimestamp((found.times[-1] + 1) / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
-    arguments = {"older_than": f"TIMESTAMP '{until}'", "retain_last": str(found.kept), "stream_results": "true"}
+    until = datetime.fromtimestamp((expiring.times[-1] + 1) / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    arguments = {"older_than": f"TIMESTAMP '{until}'", "retain_last": str(expiring.kept), "stream_results": "true"}
     spark.sql(catalog.call("expire_snapshots", identifier, **arguments)).collect()
     table = catalog.table(identifier)
     return len(before - {snapshot.snapshot_id for snapshot in table.metadata.snapshots}) if table else 0

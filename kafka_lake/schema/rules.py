@@ -156,8 +156,8 @@ def needed_changes(current: Schema, target: Schema) -> list[Change]:
     own type can hold already.
     """
     matched = StructType(*_ids_like(current.as_struct(), target.as_struct()))
-    found = _struct_changes("", current.as_struct(), matched)
-    return [c for c in found if c.kind not in ("removed", "made required", "renamed")]
+    differences = _struct_changes("", current.as_struct(), matched)
+    return [c for c in differences if c.kind not in ("removed", "made required", "renamed")]
 
 
 _NEW_ID = 1_000_000

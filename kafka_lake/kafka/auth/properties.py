@@ -52,12 +52,12 @@ def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str |
     ``KAFKA_LAKE_KAFKA__EU__SASL_PASSWORD``, so that no other brokers get its password.
     """
     variables = os.environ if environ is None else environ
-    found = environment.properties_of(environment.KAFKA, cluster, variables)
+    properties = environment.properties_of(environment.KAFKA, cluster, variables)
     if not cluster:
-        found[SERVERS] = environment.BOOTSTRAP_SERVERS.value(variables) or found.get(
+        properties[SERVERS] = environment.BOOTSTRAP_SERVERS.value(variables) or properties.get(
             SERVERS, f"127.0.0.1:{environment.BROKER_PORT.value(variables)}"
         )
-    return found
+    return properties
 
 
 def client_properties(properties: Mapping[str, str]) -> dict[str, Any]:

@@ -143,8 +143,8 @@ def for_librdkafka(given: Mapping[str, str]) -> dict[str, Any]:
             f"SASL {_MSK} needs the Python package aws-msk-iam-sasl-signer-python.",
             "Install it: pip install 'kafka-lake[msk]'.",
         ) from error
-    found = _MSK_ADDRESS.search(given[SERVERS])
-    region = given.get(_REGION) or (found and found[1])
+    match = _MSK_ADDRESS.search(given[SERVERS])
+    region = given.get(_REGION) or (match and match[1])
     if not region:
         raise ConfigurationError(
             f"SASL {_MSK}: the address {given[SERVERS]} doesn't name the region.",

@@ -51,13 +51,13 @@ def needed(given: Mapping[str, str], name: str, why: str) -> str:
 
 def spelled(properties: Mapping[str, object]) -> dict[str, str]:
     """Return properties in the spelling that both clients read alike; those without a value are left out."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name, given in properties.items():
         text = "" if given is None else str(given).lower() if isinstance(given, bool) else str(given)
         bare = name.removeprefix(FOR_JAVA).removeprefix(FOR_LIBRDKAFKA)
         if value := _value(name, bare, text):
-            found[name.replace("sasl.mechanisms", "sasl.mechanism")] = value
-    return found
+            result[name.replace("sasl.mechanisms", "sasl.mechanism")] = value
+    return result
 
 
 def _value(name: str, bare: str, text: str) -> str:
@@ -74,10 +74,10 @@ def _value(name: str, bare: str, text: str) -> str:
     if bare in ("sasl.mechanism", "sasl.mechanisms"):
         return trimmed.upper()
     if bare in _WORDS:
-        known = {word.lower(): word for word in _WORDS[bare]}
-        if trimmed.lower() not in known:
+        words = {word.lower(): word for word in _WORDS[bare]}
+        if trimmed.lower() not in words:
             raise ConfigurationError(f"{setting(name)} is {trimmed}.", f"Set it to one of {', '.join(_WORDS[bare])}.")
-        return known[trimmed.lower()]
+        return words[trimmed.lower()]
     if bare in _BOOLEANS:
         if trimmed.lower() not in ("true", "false"):
             raise ConfigurationError(f"{setting(name)} is {trimmed!r}.", "Set it to true or false.")
@@ -97,7 +97,7 @@ def addresses(given: str) -> str:
     'one:9092,two:9093,[::1]:9092'
     """
     name = f"Kafka property {SERVERS} ({environment.BOOTSTRAP_SERVERS.name})"
-    found = []
+    result = []
     for address in filter(None, map(str.strip, given.split(","))):
         match = _ADDRESS.fullmatch(address)
         port = int(match["port"] or _PORT) if match else 0
@@ -108,7 +108,7 @@ def addresses(given: str) -> str:
                 "Correct it. Separate addresses by commas, write an IPv6 address in brackets, as [::1]:9092, and a "
                 "name with other letters than a to z in its ASCII form (xn--).",
             )
-        found.append(f"{match['host']}:{port}")
-    if not found:
+        result.append(f"{match['host']}:{port}")
+    if not result:
         raise ConfigurationError(f"{name} has no address.", "Set it to the brokers' addresses, as host:port.")
-    return ",".join(found)
+    return ",".join(result)

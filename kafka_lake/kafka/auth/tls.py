@@ -50,14 +50,14 @@ def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str
             f"{setting('enable.ssl.certificate.verification')} is false, which the Java client doesn't allow.",
             "Remove it, and set ssl.ca.location to the certificate of the CA that signed the brokers' certificates.",
         )
-    found: dict[str, str] = {}
+    translated: dict[str, str] = {}
     if not any(name.startswith("ssl.truststore.") for name in java):
-        found |= truststore(given, "ssl.ca")
+        translated |= truststore(given, "ssl.ca")
     if not any(name.startswith("ssl.keystore.") for name in java):
-        found |= _keystore(given)
+        translated |= _keystore(given)
     if algorithm := given.get("ssl.endpoint.identification.algorithm"):
-        found["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
-    return found
+        translated["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
+    return translated
 
 
 def truststore(given: Mapping[str, str], kind: str) -> dict[str, str]:
@@ -131,8 +131,8 @@ def _refuse_both(one: str, other: str) -> None:
 
 def _certificates(text: str, name: str) -> str:
     """Return the certificates in a text, without what is between them."""
-    if found := _CERTIFICATE.findall(text):
-        return "\n".join(found)
+    if certificates := _CERTIFICATE.findall(text):
+        return "\n".join(certificates)
     raise ConfigurationError(
         f"{setting(name)} has no certificate in PEM form.",
         "It must have lines -----BEGIN CERTIFICATE-----. openssl x509 -inform der -in FILE -out FILE.pem converts DER.",
@@ -141,18 +141,18 @@ def _certificates(text: str, name: str) -> str:
 
 def _pkcs8(text: str, password: str, name: str) -> str:
     """Return a private key in any PEM form as unencrypted PKCS#8, the only form that the Java client takes."""
-    found = _KEY.search(text)
-    if found is None:
+    match = _KEY.search(text)
+    if match is None:
         raise ConfigurationError(
             f"{setting(name)} has no private key in PEM form.", "It must have a line that ends in PRIVATE KEY-----."
         )
-    encrypted = "ENCRYPTED" in found[0]
+    encrypted = "ENCRYPTED" in match[0]
     if encrypted and not password:
         raise ConfigurationError(
             f"{setting(name)} has an encrypted private key.", f"Set {setting('ssl.key.password')} to its password."
         )
     try:
-        key = load_pem_private_key(found[0].encode(), password.encode() if encrypted else None)
+        key = load_pem_private_key(match[0].encode(), password.encode() if encrypted else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         check = (
             f"Check {setting('ssl.key.password')}." if encrypted else "Check the file: openssl pkey -in FILE -check."

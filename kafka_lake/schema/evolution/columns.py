@@ -121,10 +121,10 @@ def _joined_key(have: IcebergType, got: IcebergType) -> IcebergType | None:
     return got if promotes(have, got) else None
 
 
-def widest_of(base: IcebergType, others: Iterable[IcebergType]) -> IcebergType:
+def widest_of(base: IcebergType, kinds: Iterable[IcebergType]) -> IcebergType:
     """Return the widest of types that promote to one another."""
-    for other in others:
-        base = other if promotes(base, other) else base
+    for kind in kinds:
+        base = kind if promotes(base, kind) else base
     return base
 
 
@@ -139,7 +139,7 @@ class Column:
         olds: The names that it had before a rename.
         kind: The type that takes all parts collected so far.
         parts: The fields whose values it takes.
-        misfits: The fields whose values it can't take, each with the column that takes them instead, if any.
+        rejected: The fields whose values it can't take, each with the column that takes them instead, if any.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Column:
     olds: tuple[str, ...] = ()
     kind: IcebergType | None = None
     parts: list[Part] = field(default_factory=list)
-    misfits: list[tuple[Part, "Column | None"]] = field(default_factory=list)
+    rejected: list[tuple[Part, "Column | None"]] = field(default_factory=list)
     known: bool = False
 
     @property
@@ -175,14 +175,14 @@ class Column:
         return self.kind
 
     def hand_over(self, parts: Sequence[Part], version: "Column", may_be: bool) -> list[Part]:
-        """Give misfits to a version of this column; return those that don't fit there either."""
+        """Give parts that don't fit to a version of this column; return those that don't fit there either."""
         left = version.take(parts)
         gone = [part for part in parts if not any(part is other for other in left)]
-        self.misfits += [(part, version if may_be else None) for part in gone]
+        self.rejected += [(part, version if may_be else None) for part in gone]
         return left
 
     def take(self, parts: Sequence[Part]) -> list[Part]:
-        """Take the parts that fit, at most widened; return the others. Their order doesn't matter."""
+        """Take the parts that fit, at most widened; return the rest. Their order doesn't matter."""
         kinds, keys_stay = [part.field.field_type for part in parts], self.had is not None
         for kind in kinds:
             joined = kind if self.kind is None else joined_type(self.kind, kind, keys_stay)
@@ -213,7 +213,7 @@ def owners_of(columns: Iterable[Column]) -> dict[str, list[Column]]:
 
 def by_source(parts: Iterable[Part]) -> dict[str, list[Part]]:
     """Return the parts by their fields' names."""
-    found: dict[str, list[Part]] = {}
+    parts_of: dict[str, list[Part]] = {}
     for part in parts:
-        found.setdefault(part.field.name, []).append(part)
-    return found
+        parts_of.setdefault(part.field.name, []).append(part)
+    return parts_of

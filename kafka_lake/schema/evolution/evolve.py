@@ -130,7 +130,7 @@ def evolve(
     """
     evolving = _Evolving(current, sources, policy=policy, reserved=reserved, adopted=adopted)
     ledger = Ledger(policy, quiet=current is None)
-    shapes = [Shape(each.label, each.columns) for each in incoming]
+    shapes = [Shape(schema.label, schema.columns) for schema in incoming]
     columns = evolving.level(current.fields if current else (), shapes, Place("", "", frozenset({""})), ledger)
     evolving.renames.check()
     return Evolution(
@@ -179,12 +179,12 @@ class _Evolving:
         self.renames.meet(renames, columns, place)
 
         owners = owners_of(columns)
-        mine: dict[str, list[Part]] = {column.name: [] for column in columns}
+        parts_of: dict[str, list[Part]] = {column.name: [] for column in columns}
         for part in parts:
-            mine[owners[part.field.name][0].name].append(part)
+            parts_of[owners[part.field.name][0].name].append(part)
         versions: list[Column] = []
         for column in columns:
-            for source, rest in by_source(column.take(mine[column.name])).items():
+            for source, rest in by_source(column.take(parts_of[column.name])).items():
                 versions += self._divert(
                     column, source, rest, versions=owners[source][1:], taken=taken, place=place, is_new=ledger.quiet
                 )
@@ -205,8 +205,8 @@ class _Evolving:
             olds = old_names(renames, name)
             where = place.step(name, had.name, olds)
             if name != had.name:
-                others = [*names[:index], *names[index + 1 :], *(() if place.path else self.reserved)]
-                refuse_taken(where.was, name, Names(others), have)
+                taken = [*names[:index], *names[index + 1 :], *(() if place.path else self.reserved)]
+                refuse_taken(where.was, name, Names(taken), have)
                 ledger.changes.append(Change(where.was, "renamed", had.name, name))
             source = self.sources.get(where.was)
             other = None if source in (name, had.name) else source
@@ -259,14 +259,14 @@ class _Evolving:
             taken.add(name)
             columns.append(Column(name, place.step(name), None, source))
             rest = column.hand_over(rest, columns[-1], is_new or self.policy.evolution == "evolve")
-        column.misfits += [(part, None) for part in rest]
+        column.rejected += [(part, None) for part in rest]
         return columns
 
     def _made(self, column: Column, shapes: int, at_top: bool, ledger: Ledger) -> NestedField | None:
         """Return the field that a column becomes; None if the policy forbids adding it."""
         path, had = column.place.path, column.had
         kinds = [part.shape_of_field for part in column.parts]
-        here = [*column.parts, *(part for part, version in column.misfits if version is None)]
+        here = [*column.parts, *(part for part, version in column.rejected if version is None)]
         always = {part.shape for part in here if part.field.required}
         if had is None:
             inner = Ledger(self.policy, quiet=True)
@@ -286,7 +286,7 @@ class _Evolving:
             ledger.sources[path] = column.first_source
         if column.also:
             ledger.also[path] = column.also
-        for part, version in column.misfits:
+        for part, version in column.rejected:
             have, got = type_name(kind), type_name(part.field.field_type)
             if version is None and self.policy.on_incompatible == "fail":
                 ledger.refused.append(Change(path, "type changed", have, got))
@@ -304,13 +304,13 @@ class _Evolving:
         if isinstance(base, StructType):
             return StructType(*self.level(() if have is None else base.fields, kinds, place, ledger))
         if isinstance(base, ListType):
-            elements = [each for kind in kinds for each in elements_of(kind)]
+            elements = [inner for kind in kinds for inner in elements_of(kind)]
             element = self._inner(
                 "element", None if have is None else base.element_field, kinds=elements, place=place, ledger=ledger
             )
             return ListType(element.field_id, element.field_type, element.required)
         if isinstance(base, MapType):
-            values = [each for kind in kinds for each in values_of(kind)]
+            values = [inner for kind in kinds for inner in values_of(kind)]
             value = self._inner(
                 "value", None if have is None else base.value_field, kinds=values, place=place, ledger=ledger
             )
