@@ -237,7 +237,7 @@ def all_positions(
         return known | dict(zip(others, pool.map(read, others), strict=True))
 
 
-def removes_mark(snapshot: int | None) -> dict[str, str]:
+def removes_property(snapshot: int | None) -> dict[str, str]:
     """Return the snapshot property that names the snapshot deleting the replaced rows; None for none."""
     return {} if snapshot is None else {REMOVES: str(snapshot)}
 

@@ -24,7 +24,7 @@ from kafka_lake.catalog.branches import StagingBranch, branch_name
 from kafka_lake.catalog.positions import POSITION, RECONCILE, TableState, author_summary, read_state, summary_of
 from kafka_lake.common.offsets import OffsetRange, joined_ranges, positions_to_json
 from kafka_lake.dead_letters.pending import RECONCILED, RECONCILED_FROM, Pending, pending_reconciliation
-from kafka_lake.engine.frames import RECORD, Frames, kept
+from kafka_lake.engine.frames import RECORD, Frames, cached
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.runtime.context import Connections, Context
 from kafka_lake.runtime.record_keys import added_between, at_version
@@ -88,7 +88,7 @@ def reconcile(
         return 0
     with ExitStack() as undo:
         if relabelled is not None:
-            relabelled = kept(relabelled, undo)
+            relabelled = cached(relabelled, undo)
         change = _change(
             _Case(
                 context=context,
@@ -101,7 +101,7 @@ def reconcile(
                 merged=merged,
             )
         )
-        leaving = kept(change.leaving, undo)
+        leaving = cached(change.leaving, undo)
         taken: int = leaving.count()
         given: int = change.coming.count() if change.coming is not None else 0
         if not found and not taken and not given:

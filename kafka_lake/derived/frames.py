@@ -20,7 +20,7 @@ from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.plan import DerivePlan, Pinned
 from kafka_lake.derived.query import ORIGIN, over_views, parsed_key, with_origin
 from kafka_lake.derived.upstream import APPEND, MERGE, REBUILD, REWRITE
-from kafka_lake.engine.frames import kept
+from kafka_lake.engine.frames import cached
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.rows import load_transform
 from kafka_lake.runtime.record_keys import added_between, at_version
@@ -160,7 +160,7 @@ class Frames:
 
     def kept(self, frame: DataFrame) -> DataFrame:
         """Cache a frame until the commit ends."""
-        return kept(frame, self._held)
+        return cached(frame, self._held)
 
     def _computed(self, read: Mapping[str, DataFrame]) -> DataFrame:
         spec = self._spec

@@ -10,8 +10,8 @@ from pyiceberg.schema import Schema
 from pyspark.sql import types as T
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from kafka_lake.catalog.assertions import require_assertions
 from kafka_lake.catalog.branches import StagingBranch, branch_name, staging_branches
+from kafka_lake.catalog.commit_requirements import check_commit_requirements
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.layout import evolve_layout
 from kafka_lake.catalog.positions import row_count, summary_of
@@ -146,7 +146,7 @@ def _created(spec: DerivedTable, engine: Engine, frames: Frames) -> None:
         # Format version 1 has no delete files.
         properties={**(_MERGED if spec.key and version != "1" else {}), **spec.table_properties},
     )
-    require_assertions(engine.catalog, table)
+    check_commit_requirements(engine.catalog, table)
 
 
 def _evolved(spec: DerivedTable, frames: Frames, todo: DerivePlan) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.lake_catalog import quoted
-from kafka_lake.catalog.positions import DERIVED, POSITION, author_summary, removes_mark, summary_of
+from kafka_lake.catalog.positions import DERIVED, POSITION, author_summary, removes_property, summary_of
 from kafka_lake.common.offsets import joined_ranges
 from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.derived.engine import DeriveReport, Engine, UpstreamRead
@@ -147,7 +147,7 @@ class _Writer:
         """Delete the rows that meet a condition, and append new rows."""
         expected = rows.count()
         if old:
-            summary = {**summary, **removes_mark(self.branch.delete(old))}
+            summary = {**summary, **removes_property(self.branch.delete(old))}
         snapshot = self._insert(rows if expected else rows.limit(0), summary)
         self._audit_count(expected, _added_rows(snapshot))
         return _Staged(kind, snapshot.snapshot_id, expected, added=rows)

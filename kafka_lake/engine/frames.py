@@ -158,7 +158,7 @@ def _same(rows: DataFrame, names: Sequence[str]) -> Column:
     return reduce(and_, [rows[name].eqNullSafe(F.col(f"their_{name}")) for name in names])
 
 
-def kept(frame: DataFrame, stack: ExitStack, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER) -> DataFrame:
+def cached(frame: DataFrame, stack: ExitStack, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER) -> DataFrame:
     """Let Spark keep a frame when it is computed, until ``held`` is left.
 
     Kept frames are in the memory that all sessions of a server share: only forgetting them frees it, not the end of

@@ -10,7 +10,7 @@ from kafka_lake.engine import interop
 from kafka_lake.engine.task.packing import Batches, Task, unpacking
 
 
-def told(task: Task, data: Mapping[str, Any]) -> Batches:
+def task_function(task: Task, data: Mapping[str, Any]) -> Batches:
     """Return the function for ``mapInArrow`` that a task makes of plain data."""
     return unpacking(packed(task), pickle.dumps(dict(data)))
 

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.engine.task_frames import packed, told
+from kafka_lake.engine.task_frames import packed, task_function
 from kafka_lake.formats.columns import Target, columns_of, nullable_all, travelling
 from kafka_lake.formats.task import batches as task
 from kafka_lake.formats.task.batches import CHANGE, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
@@ -127,7 +127,7 @@ def decoded(records: DataFrame, decoder: Decoder, target: Target, max_record_byt
         # Null lists one after the other cost Spark's Arrow writer the square of their number.
         given = records.withColumn(_HEADERS, F.coalesce(_HEADERS, F.array().cast(records.schema[_HEADERS].dataType)))
     data = decoder.for_tasks(target, max_record_bytes)
-    made = given.mapInArrow(told(task.decode, data), T.StructType(fields))
+    made = given.mapInArrow(task_function(task.decode, data), T.StructType(fields))
     if _HEADERS in records.columns:
         made = made.withColumn(_HEADERS, F.when(F.size(_HEADERS) > 0, F.col(_HEADERS)))
     return made
@@ -140,7 +140,7 @@ def observed_in_tasks(records: DataFrame, data: Mapping[str, Any], max_columns: 
         data: What `Decoder.for_tasks` returned.
     """
     values = records.select("key", "value", "partition", "offset")
-    frame = values.mapInArrow(told(task.observe, data), T.StructType([T.StructField(OBSERVED, T.StringType())]))
+    frame = values.mapInArrow(task_function(task.observe, data), T.StructType([T.StructField(OBSERVED, T.StringType())]))
     return loaded((row[OBSERVED] for row in frame.collect()), max_columns)
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.catalog.tables import schema_of
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
-from kafka_lake.engine.frames import kept
+from kafka_lake.engine.frames import cached
 from kafka_lake.error_classification import may_be_a_record_time
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.formats.decoder import Decoder, batch_metrics, decoded
@@ -89,7 +89,7 @@ def _of_records(todo: Plan, topic: TopicTable, spec: TopicTable, connections: Co
     sample = read(connections, todo, spec.topic)
     sample = records_of(sample, knowing(topic, own.properties if own else {}), spec, connections)
     with ExitStack() as held:
-        return _previewed(spec, connections, kept(sample, held))
+        return _previewed(spec, connections, cached(sample, held))
 
 
 def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) -> Preview:

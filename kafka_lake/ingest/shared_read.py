@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
-from kafka_lake.engine.frames import kept
+from kafka_lake.engine.frames import cached
 from kafka_lake.error_classification import is_transient
 from kafka_lake.errors import UnmatchedRecordError
 from kafka_lake.formats.schema_names import SchemaNames
@@ -121,14 +121,14 @@ class SharedRead:
         return batch
 
     def _read(self, plan: Plan, *, is_shared: bool) -> Batch:
-        context, spec, cached = self.context, self.context.spec, self._cached
+        context, spec, stack = self.context, self.context.spec, self._cached
         records = read(context.connections, plan, spec.topic)
         # Schema names and new values are determined by a pass over the records.
         needs_pass = asks_for_schemas(spec) or spec.route_by is not None
-        records = kept(records, cached, _LEVEL) if needs_pass else records
+        records = cached(records, stack, _LEVEL) if needs_pass else records
         names = schema_names(records, spec, context.connections)
         numbered = routed(records, spec, names)
-        keep = cache(lambda: numbered if needs_pass else kept(numbered.sortWithinPartitions(*_ORDER), cached, _LEVEL))
+        keep = cache(lambda: numbered if needs_pass else cached(numbered.sortWithinPartitions(*_ORDER), stack, _LEVEL))
         if is_shared and not spec.may_match_several:
             batch = self._write(plan, records, numbered, keep=keep, names=names)
             if batch is not None:

@@ -113,7 +113,7 @@ def _row(message: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class RecordReference:
     """An offset in a partition of a topic. The topic's id tells it apart from earlier topics of the same name."""
 
     topic: str
@@ -122,21 +122,23 @@ class Place:
     topic_id: str = ""
 
 
-def unread(now: Watermarks, position: Position | None) -> dict[int, Place]:
+def unread(now: Watermarks, position: Position | None) -> dict[int, RecordReference]:
     """Return the place of the oldest unread record of each partition that has one."""
     known = in_topic(position, now)
     offsets = known.offsets if known else {}
     return {
-        p: Place(now.identity.topic, p, max(offsets.get(p, 0), now.low[p]), now.identity.topic_id)
+        p: RecordReference(now.identity.topic, p, max(offsets.get(p, 0), now.low[p]), now.identity.topic_id)
         for p, count in lag(known, now).items()
         if count
     }
 
 
-def arrival_times(cluster: KafkaCluster, places: Collection[Place], seconds: float) -> dict[Place, float | None]:
+def arrival_times(
+    cluster: KafkaCluster, places: Collection[RecordReference], seconds: float
+) -> dict[RecordReference, float | None]:
     """Return the Kafka timestamp of the first record at or after each place, in seconds since the epoch."""
     wanted = {(place.topic, place.partition): place for place in places}
-    times: dict[Place, float | None] = {}
+    times: dict[RecordReference, float | None] = {}
     settings = {**_LOOKING, "max.partition.fetch.bytes": 1024, "queued.min.messages": 1}
     if not wanted:
         return times

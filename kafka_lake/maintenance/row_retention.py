@@ -27,6 +27,7 @@ from kafka_lake.catalog.positions import (
     author_summary,
     head_of,
     read_state,
+    removes_property,
 )
 from kafka_lake.catalog.totals import Totals, added, totals_of
 from kafka_lake.common.offsets import Positions, positions_from_json, positions_to_json
@@ -263,7 +264,7 @@ class _Expiry:
         deleted = branch.delete(condition)
         # SQL statements set no snapshot properties: an empty snapshot carries the position.
         positions = {POSITION: positions_to_json(state.positions.values())} if state.positions else {}
-        branch.append((), {**author_summary(self.run_id, EXPIRE_ROWS), **positions})
+        branch.append((), {**author_summary(self.run_id, EXPIRE_ROWS), **removes_property(deleted), **positions})
         staged = branch.written(deleted)
         before, after = self._count(branch.head), self._count(staged.snapshot_id)
         if after != before - rows:

@@ -19,7 +19,7 @@ from kafka_lake.common.offsets import Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.error_classification import user_message
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.records import Place, arrival_times, unread
+from kafka_lake.kafka.records import RecordReference, arrival_times, unread
 from kafka_lake.maintenance.policy import compacts, needs_of
 from kafka_lake.observability.samples import (
     Key,
@@ -147,7 +147,7 @@ class ClusterCollector:
     workers: Workers = field(default_factory=lambda: Workers(_WORKERS))
     _client: KafkaCluster | None = None
     # Times of oldest unread records, which stay the oldest until the table's position moves.
-    _known: dict[Place, float | None] = field(default_factory=dict)
+    _known: dict[RecordReference, float | None] = field(default_factory=dict)
 
     def collect(self) -> None:
         """Ask for all topics once. Never raises: what fails shows on the latest."""

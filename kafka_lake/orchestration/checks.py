@@ -17,7 +17,7 @@ from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import Position, Watermarks, in_topic, lag
 from kafka_lake.common.text import seconds_of
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.records import Place, arrival_times, unread
+from kafka_lake.kafka.records import RecordReference, arrival_times, unread
 from kafka_lake.orchestration.keys import dead_letter_check_op_name, freshness_op_name, of_cluster, table_key
 from kafka_lake.orchestration.metadata import in_a_window, newest_rows, quoted_cell
 from kafka_lake.orchestration.resources.catalog import CatalogResource
@@ -111,7 +111,7 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
         return []
     answers = cluster.watermarks(spec.topic for spec in specs)
     positions = all_positions(catalog, [spec.identifier for spec in specs])
-    places: dict[tuple[tuple[str, str], str], list[Place]] = {}
+    places: dict[tuple[tuple[str, str], str], list[RecordReference]] = {}
     for spec in specs:
         now, of_table = answers[spec.topic], positions[spec.identifier]
         if isinstance(now, Watermarks) and not isinstance(of_table, Exception):
@@ -147,7 +147,7 @@ def _by_table(found: Sequence[Freshness]) -> list[Freshness]:
     return list(tables.values())
 
 
-def _unread(spec: TopicTable, now: Watermarks, position: Position | None) -> list[Place]:
+def _unread(spec: TopicTable, now: Watermarks, position: Position | None) -> list[RecordReference]:
     if position is None and spec.start != "earliest":
         # Which records are the table's, its first run says.
         return []

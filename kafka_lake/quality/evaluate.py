@@ -7,7 +7,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.engine.task_frames import told
+from kafka_lake.engine.task_frames import task_function
 from kafka_lake.quality.custom_check import run_check
 from kafka_lake.quality.result import Refused, RuleResult
 from kafka_lake.quality.row_rules import row_rules
@@ -36,7 +36,7 @@ def by_arrow(asked: Validation) -> ValidationResult:
     given = asked.rows.select(
         *places(asked.column), *[column_at(path).alias(name) for path, name in paths.items()], *left_out
     )
-    answered = given.mapInArrow(told(ask, {"tests": rules.tests, "columns": paths}), _ANSWERED)
+    answered = given.mapInArrow(task_function(ask, {"tests": rules.tests, "columns": paths}), _ANSWERED)
     counted = answered.agg(F.count(F.lit(1)).alias("rows"), *_counts(len(rules.tests))).collect()[0]
     answers = {
         rule.name: (counted[f"failed_{n}"], counted[f"nulls_{n}"], first_place(asked, counted[f"first_{n}"]))

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.engine.frames import kept
-from kafka_lake.engine.task_frames import packed, told
+from kafka_lake.engine.frames import cached
+from kafka_lake.engine.task_frames import packed, task_function
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.columns import Target, spark_columns
 from kafka_lake.formats.decoder import Decoder
@@ -95,7 +95,7 @@ def write_records(batch: Batch, held: ExitStack) -> Written:
     # Dead letters may be of an earlier topic of this name.
     also = [name for name in (TOPIC_ID,) if name in batch.records.columns]
     given = given_to_tasks(batch.records, also).coalesce(tasks_of(batch.plan, batch.spark))
-    frame = given.mapInArrow(told(task.decode_and_write, work), returned(also))
+    frame = given.mapInArrow(task_function(task.decode_and_write, work), returned(also))
     frame, reports = run_tasks(batch.spark, frame, held)
     return written(batch.spec, batch.state.table, reports, frame=frame, records=batch.records, rules=rules)
 
@@ -104,7 +104,7 @@ def write_rows(batch: Batch, rows: DataFrame) -> tuple[Any, ...]:
     """Write rows, as a transform made them, and return the data files; raises as `write_records`."""
     work = table_of_work(batch.state.table)
     columns = T.StructType([T.StructField(REPORT, T.BinaryType())])
-    frame = rows.coalesce(tasks_of(batch.plan, batch.spark)).mapInArrow(told(task.write_rows, work), columns)
+    frame = rows.coalesce(tasks_of(batch.plan, batch.spark)).mapInArrow(task_function(task.write_rows, work), columns)
     with ExitStack() as held:
         _, reports = run_tasks(batch.spark, frame, held, keep=False)
     return _of_table(batch.state.table, chain.from_iterable(report.files for report in reports))
@@ -124,7 +124,7 @@ def run_tasks(spark: Any, frame: DataFrame, held: ExitStack, *, keep: bool = Tru
             f"Spark's session has the time zone {zone}: Arrow would shift times.", f"Leave {_TIME_ZONE} at UTC."
         )
     if keep:
-        frame = kept(frame, held)
+        frame = cached(frame, held)
     try:
         rows = frame.filter(F.col(REPORT).isNotNull()).select(REPORT).collect()
     except PythonException as error:

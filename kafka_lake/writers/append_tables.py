@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.catalog.positions import TableState
-from kafka_lake.engine.task_frames import told
+from kafka_lake.engine.task_frames import task_function
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.base import format_named
 from kafka_lake.formats.columns import Target
@@ -148,7 +148,7 @@ def write_tables(
     # By ranges, each task beyond the first divides one table in two at the most, whatever their sizes.
     few = tasks <= _TASKS_FOR_EACH_TABLE
     spread = given.coalesce(tasks) if few else given.repartitionByRange(tasks, *_ORDER)
-    task = told(decode_and_write_tables, {"works": works, "unwanted": tuple(unwanted)})
+    task = task_function(decode_and_write_tables, {"works": works, "unwanted": tuple(unwanted)})
     frame = spread.sortWithinPartitions(*_ORDER).mapInArrow(task, returned([TABLE]))
     frame, reports = run_tasks(spark, frame, held)
     counts = dict.fromkeys((str(report.table) for report in reports), 0)

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from kafka_lake.catalog.assertions import require_assertions
+from kafka_lake.catalog.commit_requirements import check_commit_requirements
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.formats.columns import Target, spark_columns
 from kafka_lake.formats.decoder import Decoder, Unreadable, batch_metrics, decoded
@@ -55,7 +55,7 @@ class SparkDecoding:
         create_table(spec, connections, records, undecodable)
         table = connections.catalog.table(spec.identifier)
         if table is not None:
-            require_assertions(connections.catalog, table)
+            check_commit_requirements(connections.catalog, table)
 
     def evolve_table(
         self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame

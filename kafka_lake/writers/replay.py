@@ -7,7 +7,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.branches import StagingBranch
-from kafka_lake.catalog.positions import KEEPS, author_summary, positions_summary, removes_mark
+from kafka_lake.catalog.positions import KEEPS, author_summary, positions_summary, removes_property
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.engine.frames import OFFSET
 from kafka_lake.maintenance.maintain import old_rows
@@ -82,7 +82,7 @@ def leave_out_expired(context: Context, plan: Plan, staged: StagedTable) -> Stag
         summary = {
             **positions_summary(plan.after, staged.state.others),
             **author_summary(context.run_id, plan.kind, plan.ranges),
-            **removes_mark(tip),
+            **removes_property(tip),
         }
         tip = append(branch, staged.state, spark.table(branch.write_name).limit(0), summary).snapshot
     what = "rows" if branch.identifier == spec.identifier else "dead letters"

@@ -19,7 +19,7 @@ from kafka_lake.catalog.positions import (
     TableState,
     author_summary,
     positions_summary,
-    removes_mark,
+    removes_property,
 )
 from kafka_lake.cdc.changes import Changes
 from kafka_lake.common.offsets import losses_to_json
@@ -326,7 +326,7 @@ class _Staging:
         base, properties = self.batch.state.head, {**self.properties, **written.properties}
         if plan.deletes:
             gone = delete_replaced(self.source.context, branch, plan)
-            base, properties = gone or base, properties | removes_mark(gone)
+            base, properties = gone or base, properties | removes_property(gone)
         refused = {result.rule.name: result.failed for result in written.rules or () if result.refuses_rows}
         branch.append(written.files, self._summary(properties, refused))
         primary = staged_table(branch, base, self.batch.state, written)

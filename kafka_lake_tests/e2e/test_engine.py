@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
-from kafka_lake.engine.frames import kept
+from kafka_lake.engine.frames import cached
 from kafka_lake.engine.jars import spark_jars
 from kafka_lake.engine.server import ConnectMemory, ConnectServer
 from kafka_lake.engine.settings import PARALLELISM, SNAPSHOT_PROPERTY, local_conf
@@ -232,7 +232,7 @@ def test_next_process_ends_work_of_killed_process_in_session(new_session: NewSes
     killed = new_session()
     session = killed.live_session("orders to pizza.orders")
     with ExitStack() as held, ThreadPoolExecutor(1) as pool:
-        assert kept(session.range(7), held).count() == 7
+        assert cached(session.range(7), held).count() == 7
         rows = session.range(0, 60, 1, 1).select(F.udf(slowly, "int")("id").alias("one"))
         going = pool.submit(rows.agg(F.sum("one")).collect)
         deadline = time.monotonic() + 60

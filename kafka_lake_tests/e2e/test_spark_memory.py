@@ -18,7 +18,7 @@ from kafka_lake.common.processes import free_port
 from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.run import derive
-from kafka_lake.engine.frames import kept
+from kafka_lake.engine.frames import cached
 from kafka_lake.engine.jars import spark_jars
 from kafka_lake.engine.server import ConnectServer
 from kafka_lake.engine.settings import local_conf
@@ -133,11 +133,11 @@ from pathlib import Path
 from pyspark.sql import functions as F
 from kafka_lake.orchestration.resources.catalog import CatalogResource
 from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.engine.frames import kept
+from kafka_lake.engine.frames import cached
 
 session = SparkResource(spark_config={}, catalog=CatalogResource()).live_session("orders to pizza.orders")
 session.range(3).createOrReplaceTempView("somebody_elses")
-assert kept(session.range(5), ExitStack()).count() == 5
+assert cached(session.range(5), ExitStack()).count() == 5
 print(session.session_id, flush=True)
 begun = sys.argv[1]
 
@@ -178,7 +178,7 @@ def test_next_process_frees_frames_of_killed_process(
     assert len(kept_by(ui)) == 1
     # One that lives keeps what is its own.
     other, held = spark.live_session("refunds to pizza.refunds"), ExitStack()
-    assert kept(other.range(7), held).count() == 7
+    assert cached(other.range(7), held).count() == 7
     session = spark.live_session("orders to pizza.orders")
     assert session.session_id == done.stdout.strip()
     assert len(kept_by(ui)) == 1

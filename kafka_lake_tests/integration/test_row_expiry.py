@@ -90,8 +90,8 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
     assert totals.expired == 6
     assert all(found.passed for found in examine(spec, connections().catalog, connections().cluster))
     log = snapshot_log(see.table)
-    assert {each.what for each in log[:3]} == {"row expiry", "part of the row expiry"}
-    assert sum(each.rows_deleted - each.rows_added for each in log[:3]) == 6
+    assert [each.what for each in log[:2]] == ["row expiry", "part of the row expiry"]
+    assert sum(each.rows_deleted - each.rows_added for each in log[:2]) == 6
 
     # Commits go on, a replay of all doesn't bring them back, and nothing is said of them.
     said: list[str] = []
@@ -231,7 +231,11 @@ def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
     assert see.ids() == [1, 2, 4, 33]
     assert see.position() == {0: 6}
     see.assert_no_branches()
-    assert [each.what for each in snapshot_log(see.table)[:3]] == ["row expiry", "append", "append"]
+    assert [each.what for each in snapshot_log(see.table)[:3]] == [
+        "row expiry",
+        "part of the row expiry",
+        "append",
+    ]
 
     # Where others are always faster, nothing goes.
     topic.send({"id": 5}, timestamp_ms=days_ago(100))

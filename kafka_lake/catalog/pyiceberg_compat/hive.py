@@ -52,7 +52,7 @@ def compares_on_commit(catalog: Catalog, database: str, table: str) -> bool:
             if lock.state == LockState.WAITING:
                 hive._wait_for_lock(database, table, lock.lockid, client)
             current = client.get_table(dbname=database, tbl_name=table)
-            client.expect(database, table, "kafka-lake.assertions")
+            client.expect(database, table, "kafka-lake.commit-requirements")
             client.alter_table_with_environment_context(database, table, current, EnvironmentContext(properties={}))
         except CommitFailedException:
             return True

@@ -11,7 +11,7 @@ from pyiceberg.exceptions import RESTError
 from rich.markup import escape
 from rich.table import Table
 
-from kafka_lake.catalog.assertions import probe_table, require_assertions
+from kafka_lake.catalog.commit_requirements import check_commit_requirements, probe_table
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli import project
 from kafka_lake.cli.output import Output, note, working
@@ -211,7 +211,7 @@ def _stale_commits(catalog: LakeCatalog) -> str:
                 table = cleanup.enter_context(probe_table(catalog))
             except (RESTError, OSError) as error:
                 return f"not tried whether it refuses stale commits: it has no table ({headline(error)})"
-        require_assertions(catalog, table)
+        check_commit_requirements(catalog, table)
         return f"refuses stale commits (tried on {'.'.join(table.name())})"
 
 

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.catalog.positions import row_count
-from kafka_lake.engine.frames import kept
+from kafka_lake.engine.frames import cached
 from kafka_lake.errors import TableError
 from kafka_lake.formats.rows import DELETED, VALID_FROM
 from kafka_lake.writers.frames import append, shaped
@@ -55,7 +55,7 @@ def _merged(
         # No record has shown the column of the order yet: there are tombstones of unknown keys, and nothing else.
         return _nothing(batch), HistoryResult()
     shape = _shape(batch)
-    keys = kept(events_of(changes, shape), held)
+    keys = cached(events_of(changes, shape), held)
     within = seen.within
     if not seen.keys:
         return _nothing(batch), HistoryResult()
@@ -97,12 +97,12 @@ def _made(
 ) -> tuple[DataFrame, tuple[MissingValue, ...]]:
     """Return all events of the batch's keys with their intervals; and the changes left out, which lack a value."""
     not_sent = tuple[MissingValue, ...]()
-    made = kept(with_intervals(joined(stored, events, shape), shape), held)
+    made = cached(with_intervals(joined(stored, events, shape), shape), held)
     # Without one change, another may lack the value that it had.
     while lacking := _lacking(batch, made, shape):
         not_sent += lacking
         events = without(events, batch.context.connections.spark(), lacking, shape.keys)
-        made = kept(with_intervals(joined(stored, events, shape), shape), held)
+        made = cached(with_intervals(joined(stored, events, shape), shape), held)
     return made, tuple(sorted(not_sent, key=lambda each: (each.partition, each.offset)))
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Row, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
-from kafka_lake.engine.frames import kept
+from kafka_lake.engine.frames import cached
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.formats.rows import CHANGE
 from kafka_lake.formats.task.error_classes import VALUE_NOT_SENT
@@ -122,7 +122,7 @@ def fold_batch(
     spec: TopicTable, changes: DataFrame, keys: Keys, may_lack: Sequence[str], *, held: ExitStack, few: bool
 ) -> LatestEvents:
     """Fold changes to one for each key, cache these, and count them in one pass."""
-    one_each = kept(folded(changes, keys, may_lack, spec.is_partial), held)
+    one_each = cached(folded(changes, keys, may_lack, spec.is_partial), held)
     lacks = (F.col(OPERATION) != DELETE) & ((F.size(UNCHANGED) > 0) | (F.size(UNKNOWN) > 0))
     aggregates = (
         F.count(F.lit(1)).alias("count"),

@@ -11,7 +11,7 @@ from kafka_lake.catalog.append import append_nothing
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import read_state, row_count
 from kafka_lake.cdc.task.change import DELETE, NOTHING, TRUNCATE
-from kafka_lake.engine.frames import kept, shuffles
+from kafka_lake.engine.frames import cached, shuffles
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.quality.result import refused_mark
 from kafka_lake.quality.validation import ValidationResult
@@ -131,7 +131,7 @@ def _staged(batch: ChangeBatch, held: ExitStack, undo: ExitStack) -> StagedChang
         deletes = _stage_deletes(batch, one_each, undo)
     one_each = one_each.drop(WITHOUT_ORDER)
     late = without_late(batch.context, one_each, batch.keys) if folded.count else None
-    in_time = one_each if late is None else kept(late, held)
+    in_time = one_each if late is None else cached(late, held)
     left, gone = (folded.count, folded.deletes) if late is None else _counted(in_time)
     if left:
         primary, merged = _merged(batch, in_time, folded.within)
@@ -164,7 +164,7 @@ def planned(batch: ChangeBatch) -> AbstractContextManager[None]:
 def told(batch: ChangeBatch, held: ExitStack) -> tuple[DataFrame, Figures]:
     """Return all changes in the table's types, and figures of them."""
     spec = batch.context.spec
-    changes = kept(shaped(batch.changes, T.StructType([*batch.columns.fields, *_ABOUT_CHANGES.fields])), held)
+    changes = cached(shaped(batch.changes, T.StructType([*batch.columns.fields, *_ABOUT_CHANGES.fields])), held)
     seen = look_at(spec, changes, batch.keys, few=batch.few)
     _check_settings(batch, changes, seen.counts)
     return changes, seen
@@ -216,7 +216,7 @@ def _ordered(batch: ChangeBatch, changes: DataFrame, deletes: int, held: ExitSta
     keys = batch.keys
     if not keys.has_order or not deletes:
         return changes
-    changes = kept(tombstones_ordered(changes, keys), held)
+    changes = cached(tombstones_ordered(changes, keys), held)
     within, found = bounds(changes.filter(NEEDS_ROW), keys, F.count(F.lit(1)).alias("count"), few=batch.few)
     needed = found["count"]
     return with_order_of_rows(changes, batch.rows(), keys, within) if needed else changes.drop(NEEDS_ROW)

@@ -23,7 +23,7 @@ from kafka_lake.catalog.positions import (
     USER,
     author_summary,
     offsets_of,
-    removes_mark,
+    removes_property,
 )
 from kafka_lake.cli.commands.history import commit_table, history_json, history_of, identifier_of, last_lines
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, losses_to_json
@@ -98,7 +98,7 @@ def test_a_replay_tells_its_offsets_and_its_removal_of_rows_is_a_part_of_it(tabl
     deleting = table.refresh().current_snapshot()
     assert deleting is not None
     again = author_summary("run-2", "replace", [OffsetRange(0, 1, 3), OffsetRange(1, 4, 4)])
-    again |= {**removes_mark(deleting.snapshot_id), POSITION: Position(ME, {0: 3}).to_json()}
+    again |= {**removes_property(deleting.snapshot_id), POSITION: Position(ME, {0: 3}).to_json()}
     table.append(pa.table({"id": pa.array([7, 8], pa.int32())}), again)
     # Rows that Kafka no longer has are put back, behind the position.
     replayed = table.refresh().current_snapshot()

@@ -24,7 +24,7 @@ from pyspark import cloudpickle
 from kafka_lake.catalog.append import append_files
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.tables import ensure_table, schema_of
-from kafka_lake.engine.task_frames import packed, told
+from kafka_lake.engine.task_frames import packed, task_function
 from kafka_lake.formats.json.task.decoder import JsonDecoder, json_decoder
 from kafka_lake.formats.task import batches as task_of_records
 from kafka_lake.formats.task.columns import Rules
@@ -205,7 +205,7 @@ def test_rows_of_a_transform_become_data_files(catalog: LakeCatalog) -> None:
     given = [{"id": n, "at": at, "price": Decimal("1.50"), "pairs": [("a", {"x": n})]} for n in range(5)]
     # Spark gives every column as nullable.
     rows = pa.RecordBatch.from_pylist(given, pa.schema([field.with_nullable(True) for field in schema]))
-    (made,) = told(write_rows, table_of_work(table))([rows.slice(0, 3), rows.slice(3, 0), rows.slice(3)])
+    (made,) = task_function(write_rows, table_of_work(table))([rows.slice(0, 3), rows.slice(3, 0), rows.slice(3)])
     report = loaded(made.column("report")[0].as_py())
     assert (report.records, len(report.files)) == (5, 2)
     for file in report.files:
@@ -237,7 +237,7 @@ def test_tasks_travel_to_machines_without_this_package(task: Any, column: str, c
         "does, records, column = pickle.load(sys.stdin.buffer)\n"
         "print([value for made in does([records]) for value in made.column(column).to_pylist()])"
     )
-    sent = cloudpickle.dumps((told(task, needs), records, column))
+    sent = cloudpickle.dumps((task_function(task, needs), records, column))
     done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True, cwd=tmp_path)
     values = literal_eval(done.stdout.decode())
     assert len(values) == count

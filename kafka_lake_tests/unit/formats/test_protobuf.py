@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from kafka_lake.engine.task_frames import packed, told
+from kafka_lake.engine.task_frames import packed, task_function
 from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.formats.json.task.decoder import json_decoder
 from kafka_lake.formats.protobuf import schema
@@ -819,7 +819,7 @@ def test_tasks_run_where_only_their_packages_are(format_: str, missing: list[str
         "run, record = pickle.load(sys.stdin.buffer)\n"
         "print(next(iter(run([pa.RecordBatch.from_pydict(record)]))).column('decoded').to_pylist())"
     )
-    sent = cloudpickle.dumps((told(task.decode, work), record))
+    sent = cloudpickle.dumps((task_function(task.decode, work), record))
     run = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True)
     assert run.stdout.decode().strip() == "[{'id': 5}]"
 

@@ -22,26 +22,26 @@ _PROBE = "kafka_lake_probe"
 _NO_SNAPSHOT = 1
 
 
-def keeps_assertions(table: Table) -> bool:
+def enforces_requirements(table: Table) -> bool:
     """Return whether the catalog refuses a commit that asserts a missing branch.
 
-    A catalog that accepts it has set the property ``kafka-lake.assertions``, and nothing else.
+    A catalog that accepts it has set the property ``kafka-lake.commit-requirements``, and nothing else.
     """
     asserted = AssertRefSnapshotId.model_validate(
         {"type": "assert-ref-snapshot-id", "ref": _PROBE, "snapshot-id": _NO_SNAPSHOT}
     )
     try:
         table.catalog.commit_table(
-            table, (asserted,), (SetPropertiesUpdate(updates={"kafka-lake.assertions": "ignored"}),)
+            table, (asserted,), (SetPropertiesUpdate(updates={"kafka-lake.commit-requirements": "ignored"}),)
         )
     except (CommitFailedException, BadRequestError):
         return True
     return False
 
 
-def require_assertions(catalog: LakeCatalog, table: Table) -> None:
+def check_commit_requirements(catalog: LakeCatalog, table: Table) -> None:
     """Test whether a REST catalog or a Hive Metastore refuses outdated commits; databases and Glue always do."""
-    if catalog.type == "rest" and not keeps_assertions(table):
+    if catalog.type == "rest" and not enforces_requirements(table):
         raise CatalogRefusedError(
             f"Catalog {catalog.name} at {catalog.address_of('uri')} accepts commits whose assertions don't hold "
             f"(assert-ref-snapshot-id, tried on table {'.'.join(table.name())}): writers would undo each other's rows.",
