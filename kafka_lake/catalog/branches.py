@@ -141,7 +141,7 @@ class StagingBranch:
         return None if self.staged_snapshot() == before else self.written(before).snapshot_id
 
     def append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
-        """Append data files to the branch as one snapshot; `written` tells whether it went where it should."""
+        """Append data files to the branch as one snapshot; call `written` afterwards, which checks it."""
         try:
             _in_sequence(lambda: self._append(files, summary))
         except (TypeError, ValueError) as error:

@@ -113,9 +113,9 @@ def explained(
 
 def _line(error: Exception, properties: Mapping[str, str]) -> str:
     """Return the operating system's error if there is one, else the first line of the message, without secrets."""
-    told = str(error.orig) if isinstance(error, sql.DBAPIError) and error.orig else str(error)
-    system = next((each for each in _causes(error) if isinstance(each, OSError) and each.strerror), None)
-    text = (system.strerror or "") if system else next(iter(told.strip().splitlines()), type(error).__name__)
+    message = str(error.orig) if isinstance(error, sql.DBAPIError) and error.orig else str(error)
+    system = next((cause for cause in _causes(error) if isinstance(cause, OSError) and cause.strerror), None)
+    text = (system.strerror or "") if system else next(iter(message.strip().splitlines()), type(error).__name__)
     for secret in _secrets(properties):
         text = text.replace(secret, "***")
     return text[:_LENGTH].rstrip(". ")
@@ -125,13 +125,13 @@ def _secrets(properties: Mapping[str, str]) -> list[str]:
     """Return all values to hide, the longest first, so that none is left in part."""
     uri = properties.get("uri", "")
     user = uri.partition("://")[2].rpartition("@")[0]
-    found = {value for name, value in properties.items() if _SECRET.search(name.lower())}
-    found |= {value for name, value in parse_qsl(uri.partition("?")[2]) if _SECRET.search(name.lower())}
-    found |= {part for value in list(found) for part in value.split(":", 1)[1:]}
-    found |= {uri, user, user.partition(":")[2]} if user else set()
+    values = {value for name, value in properties.items() if _SECRET.search(name.lower())}
+    values |= {value for name, value in parse_qsl(uri.partition("?")[2]) if _SECRET.search(name.lower())}
+    values |= {part for value in list(values) for part in value.split(":", 1)[1:]}
+    values |= {uri, user, user.partition(":")[2]} if user else set()
     # Drivers' errors have decoded what is percent-encoded in an address.
-    found |= {unquote(each) for each in found}
-    return sorted(found - {""}, key=len, reverse=True)
+    values |= {unquote(value) for value in values}
+    return sorted(values - {""}, key=len, reverse=True)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -25,7 +25,7 @@ CA_BUNDLE = "ssl.cabundle"
 """The property that names the certificates by which a catalog's server is trusted: a file, as PEM."""
 _FILE = "file://"
 _NESTED = ("ssl.", "auth.")
-_Found = TypeVar("_Found")
+_T = TypeVar("_T")
 
 
 def catalog_name() -> str:
@@ -45,21 +45,21 @@ def properties_from_environment(name: str, given: Mapping[str, str] = MappingPro
     (https://py.iceberg.apache.org/configuration/).
     """
 
-    def found(known: str) -> Mapping[str, Any] | None:
+    def configuration_of(known: str) -> Mapping[str, Any] | None:
         return _without_content(lambda: Config().get_catalog_config(known))
 
     # In a variable's name PyIceberg takes each underscore for a hyphen.
-    configured = found(name) or found(name.replace("_", "-"))
+    configured = configuration_of(name) or configuration_of(name.replace("_", "-"))
     if configured or {"type", "uri"} & set(given):
         return {**_flat(configured or {}), **given}
     database = URL.create("sqlite", database=str(home() / "catalog.db")).render_as_string(hide_password=False)
     return {"type": "sql", "uri": database, "warehouse": f"{_FILE}{home() / 'warehouse'}", **given}
 
 
-def _flat(found: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return the nested properties of ``.pyiceberg.yaml`` with dots in their names instead."""
     flat: dict[str, str] = {}
-    for key, value in found.items():
+    for key, value in nested.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": str(value)}
     return flat
 
@@ -73,9 +73,9 @@ def python_properties(properties: Mapping[str, str]) -> dict[str, Any]:
     >>> python_properties({"ssl.cabundle": "/ca.pem", "python.uri": "http://here", "spark.uri": "http://there"})
     {'ssl': {'cabundle': '/ca.pem'}, 'uri': 'http://here'}
     """
-    own = {key.removeprefix(FOR_PYTHON): value for key, value in properties.items() if key.startswith(FOR_PYTHON)}
+    python = {key.removeprefix(FOR_PYTHON): value for key, value in properties.items() if key.startswith(FOR_PYTHON)}
     nested: dict[str, Any] = {}
-    for key, value in (dict(properties) | own).items():
+    for key, value in (dict(properties) | python).items():
         if key.startswith((FOR_SPARK, FOR_PYTHON)):
             continue
         *groups, name = key.split(".") if key.startswith(_NESTED) else [key]
@@ -91,21 +91,21 @@ def python_properties(properties: Mapping[str, str]) -> dict[str, Any]:
 
 def on_this_machine(name: str, kind: str, properties: Mapping[str, str]) -> dict[str, str]:
     """Return a catalog's properties with absolute paths: PyIceberg and Spark may run in different folders."""
-    found = dict(properties)
-    warehouse = found.get("warehouse", "")
-    if kind == "sql" and not urlsplit(warehouse).scheme and "DEFAULT_SCHEME" not in found:
-        warehouse = found["warehouse"] = f"{_FILE}{Path(warehouse).absolute()}"
+    result = dict(properties)
+    warehouse = result.get("warehouse", "")
+    if kind == "sql" and not urlsplit(warehouse).scheme and "DEFAULT_SCHEME" not in result:
+        warehouse = result["warehouse"] = f"{_FILE}{Path(warehouse).absolute()}"
     # PyIceberg ends a path at ? and #, and takes file://./w for a relative one; Hadoop does neither.
     if warehouse.startswith(_FILE) and (urlsplit(warehouse).netloc or {"?", "#"} & set(warehouse)):
         raise ConfigurationError(
             f"Catalog {name}: PyIceberg and Spark would take its warehouse {warehouse} for different folders.",
             f"Set {catalog_variable(name, 'warehouse')}, or KAFKA_LAKE_HOME, to an absolute path without ? and #.",
         )
-    database = _sqlite_file(found.get("uri", "")) if kind == "sql" else ""
+    database = _sqlite_file(result.get("uri", "")) if kind == "sql" else ""
     if database:
-        absolute = make_url(found["uri"]).set(database=str(Path(database).absolute()))
-        found["uri"] = absolute.render_as_string(hide_password=False)
-    return found
+        absolute = make_url(result["uri"]).set(database=str(Path(database).absolute()))
+        result["uri"] = absolute.render_as_string(hide_password=False)
+    return result
 
 
 def local_folders(properties: Mapping[str, str]) -> Iterator[Path]:
@@ -125,7 +125,7 @@ def _sqlite_file(uri: str) -> str:
     return "" if file == ":memory:" or file.startswith("file:") else file
 
 
-def _without_content(read: Callable[[], _Found]) -> _Found:
+def _without_content(read: Callable[[], _T]) -> _T:
     try:
         return read()
     except Exception as error:

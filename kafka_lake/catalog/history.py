@@ -102,7 +102,7 @@ def schema_history(table: Table) -> list[SchemaVersion]:
 
 def _differences(before: Schema, after: Schema) -> tuple[Change, ...]:
     differences = changes(before, after)
-    # In a new table required columns are no danger.
+    # In a new table required columns are safe.
     return tuple(differences if before.fields else (replace(change, kind="added") for change in differences))
 
 

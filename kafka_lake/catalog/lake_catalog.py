@@ -90,18 +90,18 @@ def _type(name: str, properties: Mapping[str, str]) -> str:
 
 
 class LakeCatalog:
-    """A catalog, seen from both engines.
+    """A catalog, for PyIceberg and for Spark.
 
     Args:
         name: The catalog's name; tables are ``name.namespace.table`` in Spark.
 
     Raises:
-        ConfigurationError: If the type is none of sql, rest, glue and hive, or a needed property is missing.
+        ConfigurationError: If the type isn't sql, rest, glue or hive, or if a required property is missing.
     """
 
     def __init__(self, name: str, properties: Mapping[str, str]) -> None:
         self.name = name
-        # An empty value is none, as a variable that is set to nothing.
+        # Empty properties count as unset, as environment variables do.
         self.properties = {key: value for key, value in properties.items() if value != ""}
         self.type = _type(name, self.properties)
         if self.type not in BACKENDS:
@@ -126,8 +126,8 @@ class LakeCatalog:
         """Return the connected PyIceberg catalog; folders of a local catalog are created.
 
         Raises:
-            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
-            ConfigurationError: If its address is none.
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if a retry can't help.
+            ConfigurationError: If its address isn't a URL.
         """
         with self._asking("Connecting"):
             return self._connected()
@@ -168,14 +168,14 @@ class LakeCatalog:
             ) from error
 
     def address_of(self, name: str) -> str:
-        """Return a property that is an address, without user, password and query; empty if there is none."""
+        """Return the address in a property without user, password and query; empty if it isn't set."""
         return without_secrets(self.properties.get(name, ""))
 
     def table(self, identifier: tuple[str, str]) -> Table | None:
         """Return the table as the catalog knows it now, or None if there is none.
 
         Raises:
-            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if a retry can't help.
         """
         try:
             with self._asking(f"Table {'.'.join(identifier)}"):
@@ -187,7 +187,7 @@ class LakeCatalog:
         """Yield all Iceberg tables of the catalog, those in nested namespaces too.
 
         Raises:
-            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if a retry can't help.
         """
         with self._asking("Listing the tables"):
             visited: set[tuple[str, ...]] = set()
@@ -229,11 +229,11 @@ class LakeCatalog:
         )
 
     def check(self) -> int:
-        """Ask the catalog for its namespaces, and return how many there are.
+        """Return how many namespaces the catalog has.
 
         Raises:
-            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
-            ConfigurationError: If its address is none.
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if a retry can't help.
+            ConfigurationError: If its address isn't a URL.
         """
         with self._asking("Listing the namespaces"):
             return len(self.pyiceberg.list_namespaces())

@@ -195,7 +195,7 @@ def _transform_text(transform: str, column: str) -> str:
 
 
 def name_of_field(schema: Schema, field_id: int) -> str:
-    """Return the path of a column, or a text that says that it is gone."""
+    """Return the path of a column, or a placeholder if it was dropped."""
     name = schema.find_column_name(field_id)
     return f"(field {field_id}, which is gone)" if name is None else name
 

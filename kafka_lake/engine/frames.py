@@ -44,7 +44,7 @@ class Frames:
     apart: int = 100_000
 
     def from_kafka(self, spark: Any, options: Mapping[str, str]) -> DataFrame:
-        """Return the records that Spark's Kafka source gives for options; timestamps that are no time are null."""
+        """Return the records that Spark's Kafka source gives for options; invalid timestamps are null."""
         frame: DataFrame = spark.read.format("kafka").options(**options).load()
         is_time = F.unix_micros("timestamp").between(0, LAST_MS * 1000)
         return frame.withColumn("timestamp", F.when(is_time, F.col("timestamp")))

@@ -231,7 +231,7 @@ def main() -> None:
     )
     confs = parser.parse_args().confs or _AHEAD
     if unknown := [conf for conf in confs if conf not in get_args(JarConf)]:
-        parser.error(f"{unknown[0]} is none of {', '.join(get_args(JarConf))}")
+        parser.error(f"{unknown[0]} isn't one of {', '.join(get_args(JarConf))}")
     try:
         for conf in confs:
             jars = ensure_jars(conf, tell_user=lambda line: print(line, flush=True))

@@ -106,7 +106,7 @@ class ConnectServer(Server):
 
     @property
     def address(self) -> str:
-        """Where it listens. The token is no part of it, so that it can be shown."""
+        """Where it listens. It lacks the token, so that it can be shown."""
         # By this name alone PySpark sends a token without TLS.
         return f"sc://localhost:{self.port}"
 

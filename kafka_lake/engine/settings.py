@@ -1,4 +1,4 @@
-"""The settings of Spark: ours, the catalog's and the user's as one dict, and how a JVM gets them without showing them.
+"""Spark's settings: defaults, the catalog's and the user's as one dict, which a JVM gets without showing them.
 
 The arguments of a process can be read by every account of the machine. So a JVM gets its settings by a file that its
 owner alone can read, and that is removed once it was read.
@@ -125,7 +125,7 @@ def local_cores(master: str) -> int | None:
 
 
 def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a Spark that lives in this process or in a Connect server of ours."""
+    """Return the settings of a Spark in this process, or of a Connect server that kafka_lake starts."""
     needed = _needed(catalog, jars, extra)
     jars = ",".join(filter(None, [jars, *needed]))
     conf = {**_DEFAULTS, "spark.master": master, **catalog.conf, **extra}
@@ -138,7 +138,7 @@ def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str
     for key in ("spark.driver.bindAddress", "spark.driver.host"):
         if key not in extra:
             del conf[key]
-    # A user's jars replace ours, but the catalog's are always needed.
+    # A user's jars replace kafka_lake's, but the catalog's are always needed.
     return {**conf, "spark.jars": ",".join([extra["spark.jars"], *needed]) if extra.get("spark.jars") else jars}
 
 

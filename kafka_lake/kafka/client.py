@@ -107,7 +107,7 @@ class KafkaClient:
         cause = error.args[0] if error.args and isinstance(error.args[0], ClientError) else None
         self._admin().poll(0)
         if cause is None or cause.code() < 0:
-            # The client's own errors only say that it gave up; what it reported says why.
+            # The client's own errors only mean that it gave up; its reports have the reason.
             cause = self._reported.refusal or self._reported.failure or cause
         code, text = (cause.code(), self._text(cause)) if cause else (None, "")
         failure = Failure(what=what, code=code, text=text, waited=self._patience(), right=right)

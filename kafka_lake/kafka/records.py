@@ -77,7 +77,7 @@ _COLUMNS_OF_SPARK = pa.schema(
 
 
 def read_ranges(cluster: KafkaCluster, topic: str, ranges: Sequence[OffsetRange]) -> pa.Table:
-    """Return the records of ranges, in the columns of Spark's Kafka source; timestamps that are no time are null."""
+    """Return the records of ranges, in the columns of Spark's Kafka source; invalid timestamps are null."""
     wanted = {offsets.partition: offsets for offsets in ranges if len(offsets)}
     rows: list[dict[str, Any]] = []
     # Java's client checks checksums too.

@@ -128,7 +128,7 @@ def _check_names(table: Table, listed: set[str]) -> None:
     if own.startswith(f"{_path(table.location())}/metadata/") and own not in listed:
         raise TableError(
             f"Table {'.'.join(table.name())}: the storage doesn't list the table's own metadata file {own}, so it "
-            "names files in another way, and which ones are orphans can't be told. No file was removed.",
+            "names files in another way, and orphans can't be recognized. No file was removed.",
             "Compare the table's location with what the storage lists, and set the catalog's properties accordingly.",
         )
 

@@ -111,7 +111,7 @@ class _Conversation:
         except ServerError as error:
             if _MODIFIED not in str(error):
                 raise
-            # The metastore retries by itself: it may have found this change.
+            # The metastore retries: it may have found this very change.
             now, new = self.get_table(dbname, tbl_name).parameters[_LOCATION], new_tbl.parameters[_LOCATION]
             if new == seen or (new != now and new not in self._earlier_files(now)):
                 raise CommitFailedException(f"Table {dbname}.{tbl_name} was changed by another writer.") from error

@@ -2,7 +2,7 @@
 
 All catalogs but REST write metadata files. A change starts from the
 previous file: unchanged parts stay byte for byte, even those that PyIceberg doesn't know. The new metadata are parsed
-once before they are written, and must equal what was asked for.
+once before they are written, and must equal the requested ones.
 """
 
 import json
@@ -76,7 +76,7 @@ def _document(metadata: TableMetadata, io: FileIO) -> dict[str, Any]:
 
 
 def _dumped(metadata: TableMetadata) -> dict[str, Any]:
-    # The class's own method only says that it isn't supported.
+    # The class's own method raises: version 3 isn't supported.
     text = IcebergBaseModel.model_dump_json(metadata, exclude_none=True, by_alias=True)
     dumped: dict[str, Any] = json.loads(text)
     return dumped

@@ -1,4 +1,4 @@
-"""How functions travel to tasks: packed once in a process, and unpacked by each task."""
+"""Functions for tasks: pickled once in a process, and unpickled by each task."""
 
 import gc
 import pickle
@@ -14,29 +14,29 @@ Task = Callable[[dict[str, Any]], Batches]
 """What makes it of plain data."""
 
 
-def unpacking(packed: bytes, told: bytes) -> Batches:
-    """Return a function for ``mapInArrow`` that does what a task makes of what it is told.
+def unpacking(task: bytes, data: bytes) -> Batches:
+    """Return the function for ``mapInArrow`` that a pickled task makes of pickled data.
 
-    Spark Connect packs the functions of a plan whenever it sends it, some four times a batch: this one is small.
+    Spark Connect pickles a plan's functions whenever it sends the plan, some four times a batch: this one is small.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        does: Batches = pickle.loads(packed)(pickle.loads(told))
+        process: Batches = pickle.loads(task)(pickle.loads(data))
         settle_worker()
-        return does(batches)
+        return process(batches)
 
     return run
 
 
 def settle_worker() -> None:
-    """Spare a worker's next tasks what Spark does around each of them, 110 ms; needed once in a process.
+    """Make a worker's next tasks cheaper by 110 ms; needed once in a process.
 
-    After a task, a worker of Spark's collects garbage among all objects of all modules: those that are imported by now
-    are left alone from then on. Before a task, it has Python read each zip file on its path again, once for each of the
-    packages in it: PySpark's own, which don't change, are dropped from what is read.
+    After each task, Spark's worker collects garbage among the objects of all modules, so these are frozen. Before each
+    task, Python reads the directory of each zip file on its path again, once for each package in it, so PySpark's own
+    zip files, which don't change, leave the importer cache.
     """
     if gc.get_freeze_count():
-        # By kafka_lake's own daemon, or by the first task.
+        # kafka_lake's daemon did it, or the first task.
         return
     for path in [path for path in sys.path_importer_cache if "pyspark.zip" in path or "py4j-" in path]:
         del sys.path_importer_cache[path]

@@ -83,7 +83,7 @@ def _value(name: str, bare: str, text: str) -> str:
             raise ConfigurationError(f"{setting(name)} is {trimmed!r}.", "Set it to true or false.")
         return trimmed.lower()
     if bare.endswith((".ms", ".bytes")) and not name.startswith(FOR_JAVA) and not _NUMBER.fullmatch(trimmed):
-        raise ConfigurationError(f"{setting(name)} is {trimmed[:40]!r}, which is no whole number.", "Correct it.")
+        raise ConfigurationError(f"{setting(name)} is {trimmed[:40]!r}, which isn't a whole number.", "Correct it.")
     # In a .env file a certificate is one line.
     return trimmed.replace("\\n", "\n") if bare.endswith(".pem") else trimmed
 
@@ -103,7 +103,7 @@ def addresses(given: str) -> str:
         port = int(match["port"] or _PORT) if match else 0
         if match is None or not 1 <= port <= 65535:
             raise ConfigurationError(
-                # What is no address may be a URL with a password.
+                # It may be a URL with a password.
                 f"{name} has the address {address.rpartition('@')[2]!r}, which is not host:port.",
                 "Correct it. Separate addresses by commas, write an IPv6 address in brackets, as [::1]:9092, and a "
                 "name with other letters than a to z in its ASCII form (xn--).",

@@ -47,7 +47,7 @@ class Renames:
         for path, name in renames.items():
             if name != column_name(name, () if "." in path else RESERVED):
                 raise ConfigurationError(
-                    f"renames: {path} can't become {name!r}, which is no name of a column.",
+                    f"renames: {path} can't become {name!r}, which isn't a valid column name.",
                     "Write the new name alone, without dots, and none of Iceberg's reserved ones.",
                 )
 

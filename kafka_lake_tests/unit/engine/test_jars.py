@@ -164,7 +164,7 @@ def test_an_image_fetches_ahead_what_its_storage_needs(
     monkeypatch.setattr(sys, "argv", ["jars", "moon"])
     with pytest.raises(SystemExit):
         jars.main()
-    assert "moon is none of spark" in capsys.readouterr().err
+    assert "moon isn't one of spark" in capsys.readouterr().err
     assert ivy.times_run() == 2
 
 
