@@ -252,7 +252,7 @@ class _Expiry:
                 "Run its topic once, which recovers the position; rows expire after that.",
             )
         name = branch_name(self.run_id, head, "expire")
-        branch = StagingBranch(self.spark, self.catalog, self.identifier, name, head, table)
+        branch = StagingBranch(self.spark, self.catalog, self.identifier, name, head=head, table=table)
         branch.create()
         try:
             self._stage_and_publish(branch, state, condition, rows)

@@ -24,7 +24,7 @@ from kafka_lake.cli.main import app
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks
 from kafka_lake.common.processes import free_port
 from kafka_lake.errors import CatalogError, ConfigurationError, KafkaError
-from kafka_lake.kafka.records import Place
+from kafka_lake.kafka.records import RecordReference
 from kafka_lake.maintenance.policy import TableHealth
 from kafka_lake.observability import collect
 from kafka_lake.observability import metrics as m
@@ -295,7 +295,7 @@ class Asked:
         assert isinstance(answer, TopicTables)
         return answer
 
-    def _times(self, _: Any, places: set[Place], __: float) -> dict[Place, float | None]:
+    def _times(self, _: Any, places: set[RecordReference], __: float) -> dict[RecordReference, float | None]:
         self.asked += [each.topic for each in places]
         return {each: self.came[each.topic] for each in places if each.topic in self.came}
 
