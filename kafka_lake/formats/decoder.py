@@ -140,7 +140,9 @@ def observed_in_tasks(records: DataFrame, data: Mapping[str, Any], max_columns: 
         data: What `Decoder.for_tasks` returned.
     """
     values = records.select("key", "value", "partition", "offset")
-    frame = values.mapInArrow(task_function(task.observe, data), T.StructType([T.StructField(OBSERVED, T.StringType())]))
+    frame = values.mapInArrow(
+        task_function(task.observe, data), T.StructType([T.StructField(OBSERVED, T.StringType())])
+    )
     return loaded((row[OBSERVED] for row in frame.collect()), max_columns)
 
 
