@@ -22,8 +22,6 @@ def _keyed_problems(entries: Sequence[RuleEntry], write: str) -> Iterator[str]:
                 f"{_where(entry, number)}: isn't there for write: {write}, where each change of a key has the same "
                 "values once more. The table has one row for each key without it."
             )
-        if entry.volume is not None:
-            yield f"{_where(entry, number)}: isn't there for write: {write}, whose rows don't tell how many came."
 
 
 def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
@@ -32,8 +30,6 @@ def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
         problems = []
         if entry.on_failure == "dead_letter":
             problems = ["on_failure: dead_letter is for rows of records. Set fail, which is the default here, or warn."]
-        if entry.volume is not None and not problems:
-            problems = ["volume is for rows of records, by their Kafka timestamp."]
         if entry.within is not None and not problems:
             problems = ["within: is for rows of records. A derived table has each key once by write: upsert."]
         if entry.fail_above is not None and entry.on_failure is None and not problems:

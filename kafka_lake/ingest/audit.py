@@ -163,8 +163,8 @@ def _column_changes(table: Table, primary: StagedTable) -> list[Change]:
 
 def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
     """Check that rows, dead letters and tombstones make up the records read, and that no dead letter is missing."""
-    if staged.keyed is not None:
-        return _upsert_row_count(spec, plan, staged, staged.keyed)
+    if staged.merge_result is not None:
+        return _upsert_row_count(spec, plan, staged, staged.merge_result)
     total = staged.primary.rows + staged.failed + staged.tombstones
     problems = []
     if total != staged.records:
@@ -383,7 +383,7 @@ def partitions_of(spans: Sequence[Span]) -> list[PartitionRows]:
 def _partitions(context: Context, staged: Staged) -> list[PartitionRows] | None:
     """Return the staged rows by Kafka partition, by a scan only if the tasks' reports aren't enough."""
     spec, primary = context.spec, staged.primary
-    if spec.metadata_column is None or staged.keyed is not None:
+    if spec.metadata_column is None or staged.merge_result is not None:
         return None
     if primary.spans is not None:
         reported = partitions_of(primary.spans)

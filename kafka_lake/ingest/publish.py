@@ -15,7 +15,7 @@ from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.audit import Audited, GateFailedError, audit
 from kafka_lake.ingest.table_state import Tables, dead_letters_head
 from kafka_lake.runtime.context import Context, short_pauses
-from kafka_lake.writers.rebase import can_follow, follow
+from kafka_lake.writers.rebase import can_rebase, rebase
 
 _MOST_REBASES = 30
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
@@ -76,7 +76,7 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
         primary = staged.primary
         primary.branch.publish(primary.snapshot, lambda before: {**added(before, totals), **properties})
     except PublishRefusedError as error:
-        if can_follow(audited.plan, staged):
+        if can_rebase(audited.plan, staged):
             raise _OvertakenError(error.message) from error
         raise
     published_at = time.time()
@@ -86,7 +86,7 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
 
 def _rebase(context: Context, audited: Audited) -> Audited:
     """Stage and audit the same data files at the current head of ``main``."""
-    staged = follow(context, audited.plan, audited.staged)
+    staged = rebase(context, audited.plan, audited.staged)
     if staged is None:
         raise PublishRefusedError(
             f"Table {context.table_name}: main moved from snapshot {audited.staged.primary.branch.head} meanwhile, and "
@@ -106,10 +106,11 @@ def _totals(context: Context, audited: Audited) -> Totals:
         rewrites=int(plan.kind != "append"),
         seconds=context.timings.seconds,
     )
+    result = staged.merge_result
     if plan.kind == "dead_letter_replay":
-        return replace(totals, moved=staged.primary.rows if staged.keyed is None else staged.keyed.changes)
+        return replace(totals, moved=staged.primary.rows if result is None else result.changes)
     # The changes of an upsert table are upserts and deletes; deletes without a value are tombstones.
-    rows = staged.primary.rows if staged.keyed is None else staged.keyed.changes - staged.tombstones
+    rows = staged.primary.rows if result is None else result.changes - staged.tombstones
     return replace(
         totals,
         records=staged.records,

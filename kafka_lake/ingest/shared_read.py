@@ -37,7 +37,7 @@ from kafka_lake.routing.conditions import (
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan, Share, can_be_parted, part, position_only
 from kafka_lake.writers.append_tables import Prewritten, prewritten, table_to_write, write_tables
-from kafka_lake.writers.dead_letters import named
+from kafka_lake.writers.dead_letters import record_ids
 
 _LEVEL = StorageLevel.MEMORY_AND_DISK
 _ORDER = ("_route", "partition", "offset")
@@ -357,7 +357,7 @@ class TableReader:
                 _with_counts(plan, 0, self._records_passed),
                 passed.limit(0),
                 # A replay removes rows of records that are now another table's.
-                other_tables=(lambda: named(plan, passed)) if plan.kind == "replace" else None,
+                other_tables=(lambda: record_ids(plan, passed)) if plan.kind == "replace" else None,
                 ignored=self._records_ignored,
             )
         if not can_be_parted(plan):
@@ -392,7 +392,7 @@ class TableReader:
         return Records(
             _with_counts(plan, count, self._records_passed + total - count),
             records,
-            other_tables=lambda: named(plan, not_of_routes(batch.routed(), own_numbers)),
+            other_tables=lambda: record_ids(plan, not_of_routes(batch.routed(), own_numbers)),
             written=batch.written.get(number) if is_all else None,
             without_table=without_table,
             unmatched=within(batch.of(UNMATCHED)) if dead_letters else None,

@@ -1,4 +1,4 @@
-"""Evaluate rules: first by Arrow those of single rows, then by Spark the others on the rows that stay."""
+"""Evaluate rules: first those of single rows in Arrow, then the others in Spark on the rows that stay."""
 
 from dataclasses import replace
 from functools import reduce
@@ -11,12 +11,13 @@ from kafka_lake.engine.task_frames import task_function
 from kafka_lake.quality.custom_check import run_check
 from kafka_lake.quality.result import Refused, RuleResult
 from kafka_lake.quality.row_rules import row_rules
-from kafka_lake.quality.spark_rules import by_spark, column_at
-from kafka_lake.quality.task.rules import BROKEN, LEFT_OUT, UNANSWERED, ask
-from kafka_lake.quality.validation import Validation, ValidationResult, first_place, places, refused_by, where
+from kafka_lake.quality.spark_rules import column_at, evaluate_in_spark
+from kafka_lake.quality.task.rules import BROKEN, UNANSWERED, UNCHANGED, check_frame
+from kafka_lake.quality.validation import Validation, ValidationResult, partition_and_offset, refused_by
 from kafka_lake.spec.rule import BY_ARROW, Rule
 
-_ANSWERED = T.StructType(
+_IN_SPARK = ("expression", "unique", "foreign_key", "row_count", "null_share")
+_ANSWERS = T.StructType(
     [
         T.StructField("topic_id", T.StringType()),
         T.StructField("partition", T.IntegerType()),
@@ -27,70 +28,69 @@ _ANSWERED = T.StructType(
 )
 
 
-def by_arrow(asked: Validation) -> ValidationResult:
-    """Evaluate rules of single rows; raises as `row_rules`."""
-    columns = T.StructType([column for column in asked.rows.schema if column.name != asked.untold])
-    rules = row_rules(asked.subject, asked.rules, columns, asked.declared)
-    paths = {path: f"column_{n}" for n, (*_, (_, path, _)) in enumerate(rules.tests) if path}
-    left_out = [] if asked.untold is None else [F.col(asked.untold).alias(LEFT_OUT)]
-    given = asked.rows.select(
-        *places(asked.column), *[column_at(path).alias(name) for path, name in paths.items()], *left_out
+def evaluate(validation: Validation) -> ValidationResult:
+    """Evaluate rules; raises a ConfigurationError if one doesn't fit the columns."""
+    results, refused = dict[Rule, RuleResult](), list[Refused]()
+    engines = ((_evaluate_in_arrow, BY_ARROW), (evaluate_in_spark, _IN_SPARK), (_run_checks, ("check",)))
+    for engine, kinds in engines:
+        rules = tuple(rule for rule in validation.rules if rule.kind in kinds)
+        if not rules:
+            continue
+        part = engine(replace(validation, rules=rules))
+        results |= {result.rule: result for result in part.results}
+        if part.refused is not None and validation.column is not None:
+            refused.append(part.refused)
+            validation = replace(validation, rows=part.refused.left(validation.rows, validation.column))
+    whole = ValidationResult(tuple(results[rule] for rule in validation.rules))
+    return whole if whole.fails or not refused else replace(whole, refused=reduce(Refused.and_, refused))
+
+
+def _evaluate_in_arrow(validation: Validation) -> ValidationResult:
+    columns = T.StructType([column for column in validation.rows.schema if column.name != validation.unchanged])
+    rules = row_rules(validation.subject, validation.rules, columns, validation.declared)
+    paths = {path: f"column_{number}" for number, (*_, (_, path, _)) in enumerate(rules.tests) if path}
+    unchanged = [] if validation.unchanged is None else [F.col(validation.unchanged).alias(UNCHANGED)]
+    rows = validation.rows.select(
+        *validation.places(), *[column_at(path).alias(name) for path, name in paths.items()], *unchanged
     )
-    answered = given.mapInArrow(task_function(ask, {"tests": rules.tests, "columns": paths}), _ANSWERED)
-    counted = answered.agg(F.count(F.lit(1)).alias("rows"), *_counts(len(rules.tests))).collect()[0]
+    answered = rows.mapInArrow(task_function(check_frame, {"tests": rules.tests, "columns": paths}), _ANSWERS)
+    counts = answered.agg(F.count(F.lit(1)).alias("rows"), *_counts(len(rules.tests))).collect()[0]
     answers = {
-        rule.name: (counted[f"failed_{n}"], counted[f"nulls_{n}"], first_place(asked, counted[f"first_{n}"]))
+        rule.name: (counts[f"failed_{n}"], counts[f"nulls_{n}"], validation.first_place(counts[f"first_{n}"]))
         for n, rule in enumerate(rules.rules)
     }
-    results = rules.results(counted["rows"], answers)
-    if any(each.fails for each in results) or not any(each.refuses_rows for each in results):
-        return ValidationResult(results)
-    refusing = sum(1 << n for n, rule in enumerate(rules.rules) if rule.error_class)
-    found = answered.filter(F.col(BROKEN).bitwiseAND(F.lit(refusing)) != 0).toArrow()
+    result = ValidationResult(rules.results(counts["rows"], answers))
+    if not result.refuses_rows:
+        return result
+    refusing = sum(1 << number for number, rule in enumerate(rules.rules) if rule.error_class)
+    places = answered.filter(F.col(BROKEN).bitwiseAND(F.lit(refusing)) != 0).toArrow()
 
-    def broken(code: int) -> list[Rule]:
-        return [rule for n, rule in enumerate(rules.rules) if code >> n & 1]
+    def broken_rules(code: int) -> list[Rule]:
+        return [rule for number, rule in enumerate(rules.rules) if code >> number & 1]
 
-    return ValidationResult(results, refused_by(found, broken))
+    return replace(result, refused=refused_by(places, broken_rules))
 
 
 def _counts(count: int) -> list[Column]:
-    found = []
-    for n in range(count):
-        broken, unanswered = (F.col(name).bitwiseAND(F.lit(1 << n)) != 0 for name in (BROKEN, UNANSWERED))
-        first = F.min(F.when(broken, where()))
-        found += [F.count_if(broken).alias(f"failed_{n}"), F.count_if(unanswered).alias(f"nulls_{n}")]
-        found.append(first.alias(f"first_{n}"))
-    return found
+    aggregates = []
+    for number in range(count):
+        broken, unanswered = (F.col(name).bitwiseAND(F.lit(1 << number)) != 0 for name in (BROKEN, UNANSWERED))
+        aggregates += [
+            F.count_if(broken).alias(f"failed_{number}"),
+            F.count_if(unanswered).alias(f"nulls_{number}"),
+            F.min(F.when(broken, partition_and_offset())).alias(f"first_{number}"),
+        ]
+    return aggregates
 
 
-_BY_SPARK = ("expression", "unique", "foreign_key", "row_count", "null_share")
-
-
-def evaluate(asked: Validation) -> ValidationResult:
-    """Evaluate rules, each kind by its engine."""
-    results, refused = dict[Rule, RuleResult](), list[Refused]()
-    for engine, kinds in ((by_arrow, BY_ARROW), (by_spark, _BY_SPARK), (_by_checks, ("check",))):
-        rules = tuple(rule for rule in asked.rules if rule.kind in kinds)
-        if not rules:
-            continue
-        verdict = engine(replace(asked, rules=rules))
-        results |= {each.rule: each for each in verdict.results}
-        if verdict.refused is not None and asked.column is not None:
-            refused.append(verdict.refused)
-            asked = replace(asked, rows=verdict.refused.left(asked.rows, asked.column))
-    found = tuple(results[rule] for rule in asked.rules)
-    fails = any(each.fails for each in found)
-    return ValidationResult(found, None if fails or not refused else reduce(Refused.and_, refused))
-
-
-def _by_checks(asked: Validation) -> ValidationResult:
+def _run_checks(validation: Validation) -> ValidationResult:
     """Call custom checks with the rows that the other rules leave, if there are any."""
-    rows = asked.rows if asked.untold is None else asked.rows.drop(asked.untold)
+    rows = validation.rows if validation.unchanged is None else validation.rows.drop(validation.unchanged)
     count = rows.count()
     if not count:
-        return ValidationResult(tuple(RuleResult(rule, 0, 0) for rule in asked.rules))
-    found = {rule: run_check(str(rule.entry.check), rows, asked.samples, asked.mask) for rule in asked.rules}
-    return ValidationResult(
-        tuple(RuleResult(rule, count, int(bool(c.failures)), checked=c) for rule, c in found.items())
-    )
+        return ValidationResult(tuple(RuleResult(rule, 0, 0) for rule in validation.rules))
+    results = []
+    for rule in validation.rules:
+        checked = run_check(str(rule.entry.check), rows, validation.samples, validation.mask)
+        results.append(RuleResult(rule, count, int(bool(checked.failures)), checked=checked))
+    return ValidationResult(tuple(results))

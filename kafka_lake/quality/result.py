@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +13,10 @@ from pyspark.sql import functions as F
 from kafka_lake.common.text import is_over, limit_of
 from kafka_lake.quality.custom_check import Checked
 from kafka_lake.quality.task import rules
-from kafka_lake.quality.volume import VolumeFound
 from kafka_lake.spec.rule import Rule
 
 FEW = 10
-"""So many rows are never too large a share: one bad row of three must not stop a topic."""
+"""Up to this number of rows no share is too large: one bad row of three must not stop a topic."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,11 @@ class RuleResult:
 
     Args:
         failed: Rows that break the rule; 1 if the commit as a whole breaks it.
-        nulls: Rows for which the answer is null; they pass. Of a `null_share`: rows whose column is null.
+        nulls: Rows for which the condition is null; they pass. For a `null_share`: rows whose column is null.
         first: The least partition and offset of a row that breaks it.
         unknown: Columns that the rule names and the table doesn't have yet.
-        snapshot: Of a `foreign_key`: snapshot of the other table.
-        volume: Of a `volume`: the last period.
-        checked: Of a `check`: its results.
+        snapshot: For a `foreign_key`: snapshot of the referenced table.
+        checked: Results of a custom check.
     """
 
     rule: Rule
@@ -41,12 +39,11 @@ class RuleResult:
     first: tuple[int, int] | None = None
     unknown: tuple[str, ...] = ()
     snapshot: int | None = None
-    volume: VolumeFound | None = None
     checked: Checked | None = None
 
     @property
     def passed(self) -> int:
-        """Return the number of rows that keep the rule."""
+        """Return the number of rows that pass."""
         return self.evaluated - self.failed if self.rule.is_of_rows else self.evaluated
 
     @property
@@ -64,13 +61,9 @@ class RuleResult:
         """Return whether rows become dead letters."""
         return bool(self.failed) and self.rule.on_failure == "dead_letter"
 
-    def with_failed(self, failed: int) -> "RuleResult":
-        """Return the result with another count."""
-        return replace(self, failed=failed)
-
 
 def exceeds(limit: int | str | None, failed: int, evaluated: int) -> bool:
-    """Return whether more rows fail than a count or a share allows; a few are never too large a share.
+    """Return whether more rows fail than a count or a share allows.
 
     >>> exceeds("5%", 11, 200), exceeds("5%", 10, 10), exceeds(10, 11, 1_000_000), exceeds(None, 5, 5)
     (True, False, True, False)
@@ -80,7 +73,7 @@ def exceeds(limit: int | str | None, failed: int, evaluated: int) -> bool:
 
 
 def commit_result(rule: Rule, rows: int, nulls: int = 0) -> RuleResult:
-    """Return the result of a `row_count`, or of a `null_share` with so many nulls, for a commit of so many rows."""
+    """Return the result of a `row_count` or a `null_share` for a commit."""
     count, share = rule.entry.row_count, rule.entry.null_share
     if count is not None:
         broken = rows < (count.min or 0) or (count.max is not None and rows > count.max)
@@ -128,10 +121,8 @@ class Refused:
     def and_(self, other: "Refused") -> "Refused":
         """Return these and other, different records together."""
         reasons = pc.add(other.records.column("reason"), pa.scalar(len(self.reasons), pa.int32()))
-        others = other.records.set_column(len(_PLACE), "reason", reasons)
-        return Refused(
-            pa.concat_tables([self.records, others]), self.reasons + other.reasons, {**self.by_rule, **other.by_rule}
-        )
+        records = pa.concat_tables([self.records, other.records.set_column(len(_PLACE), "reason", reasons)])
+        return Refused(records, self.reasons + other.reasons, {**self.by_rule, **other.by_rule})
 
     def by_partition(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """Return ascending offsets and reasons for each partition of one topic."""
@@ -139,21 +130,21 @@ class Refused:
             self.records.column(name).to_numpy() for name in ("partition", "offset", "reason")
         )
         order = np.lexsort((offsets, partitions))
-        found = {}
+        by_partition = {}
         for partition in np.unique(partitions):
-            of_it = order[partitions[order] == partition]
-            found[int(partition)] = (offsets[of_it].astype(np.int64), reasons[of_it].astype(np.int32))
-        return found
+            rows = order[partitions[order] == partition]
+            by_partition[int(partition)] = (offsets[rows].astype(np.int64), reasons[rows].astype(np.int32))
+        return by_partition
 
     def set_apart(self, decoded: DataFrame) -> DataFrame:
         """Return decoded records, the refused ones with error class and message."""
-        told = decoded.sparkSession.createDataFrame(self.records)
-        told = told.select(*[F.col(name).alias(f"refused_{name}") for name in (*_PLACE, "reason")])
+        refused = decoded.sparkSession.createDataFrame(self.records)
+        refused = refused.select(*[F.col(name).alias(f"refused_{name}") for name in (*_PLACE, "reason")])
         same = (F.col("partition") == F.col("refused_partition")) & (F.col("offset") == F.col("refused_offset"))
         if "topic_id" in decoded.columns:
             # A recreated topic has the same offsets.
             same &= F.nullif(F.col("topic_id"), F.lit("")).eqNullSafe(F.col("refused_topic_id"))
-        joined = decoded.join(F.broadcast(told), same, "left")
+        joined = decoded.join(F.broadcast(refused), same, "left")
         columns = {"error_class": 0, "error_message": 1}
         return joined.select(
             *[self._reason(columns[name]).alias(name) if name in columns else F.col(name) for name in decoded.columns]
@@ -161,15 +152,16 @@ class Refused:
 
     def left(self, rows: DataFrame, column: str) -> DataFrame:
         """Return the rows of other records."""
-        told = rows.sparkSession.createDataFrame(self.records)
-        told = told.select(*[F.col(name).alias(f"__kafka_lake_refused_{name}") for name in _PLACE])
+        refused = rows.sparkSession.createDataFrame(self.records)
+        refused = refused.select(*[F.col(name).alias(f"__kafka_lake_refused_{name}") for name in _PLACE])
         place = F.col(f"`{column}`")
         same = F.lit(True)
         for name in _PLACE:
             same &= place[name].eqNullSafe(F.col(f"__kafka_lake_refused_{name}"))
-        return rows.join(F.broadcast(told), same, "left_anti")
+        return rows.join(F.broadcast(refused), same, "left_anti")
 
     def _reason(self, part: int) -> Column:
         name = ("error_class", "error_message")[part]
-        told = F.create_map(*[F.lit(each) for n, reason in enumerate(self.reasons) for each in (n, reason[part])])
-        return F.coalesce(F.col(name), told[F.col("refused_reason")])
+        entries = [F.lit(value) for number, reason in enumerate(self.reasons) for value in (number, reason[part])]
+        reasons = F.create_map(*entries)
+        return F.coalesce(F.col(name), reasons[F.col("refused_reason")])

@@ -1,4 +1,4 @@
-"""Rules of single rows as tests for Arrow, with values converted exactly to the columns' types. Pure."""
+"""Rules of single rows as tests for Arrow; values of the settings are converted to the columns' types. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,30 +40,30 @@ class RowRules:
 
 def row_rules(subject: str, rules: Iterable[Rule], columns: T.StructType, declared: bool) -> RowRules:
     """Return the rules that Arrow evaluates, of all rules of a table."""
-    mine = tuple(rule for rule in rules if rule.kind in BY_ARROW)
+    row_rules = tuple(rule for rule in rules if rule.kind in BY_ARROW)
     tests, unknown = list[RuleTest](), dict[str, tuple[str, ...]]()
-    for rule in mine:
-        found = find(columns, rule.columns[0])
+    for rule in row_rules:
+        column = find_column(columns, rule.columns[0])
         try:
-            if found is None and declared:
-                raise _Wrong(f"the table has no column {rule.columns[0]}")
-            path, asks = ((), None) if found is None else (found[0], _asks(rule, found[1]))
-        except _Wrong as wrong:
-            raise cant_be_asked(subject, rule, str(wrong), columns.names) from wrong
-        if found is None:
+            if column is None and declared:
+                raise _MismatchError(f"the table has no column {rule.columns[0]}")
+            path, argument = ((), None) if column is None else (column[0], _argument(rule, column[1]))
+        except _MismatchError as error:
+            raise rule_error(subject, rule, str(error), columns.names) from error
+        if column is None:
             unknown[rule.name] = rule.columns
-        tests.append((rule.name, rule.said, rule.error_class, (rule.kind, path, asks)))
-    return RowRules(mine, tuple(tests), unknown)
+        tests.append((rule.name, rule.said, rule.error_class, (rule.kind, path, argument)))
+    return RowRules(row_rules, tuple(tests), unknown)
 
 
-def find(columns: T.StructType, path: str) -> tuple[Path, T.DataType] | None:
+def find_column(columns: T.StructType, path: str) -> tuple[Path, T.DataType] | None:
     """Return the exact path and the type of a column or a field; None if it isn't there."""
     kind: T.DataType = columns
     whole = [column for column in columns if column.name.lower() == path.lower()]
     names: list[str] = []
     for part in [path] if whole else path.split("."):
         fields = [f for f in kind if f.name.lower() == part.lower()] if isinstance(kind, T.StructType) else []
-        exact = [each for each in fields if each.name == part] or fields
+        exact = [f for f in fields if f.name == part] or fields
         if not exact:
             return None
         kind = exact[0].dataType
@@ -72,7 +72,7 @@ def find(columns: T.StructType, path: str) -> tuple[Path, T.DataType] | None:
     return None if isinstance(kind, T.NullType) else (tuple(names), kind)
 
 
-def cant_be_asked(subject: str, rule: Rule, problem: str, columns: Iterable[str]) -> ConfigurationError:
+def rule_error(subject: str, rule: Rule, problem: str, columns: Iterable[str]) -> ConfigurationError:
     """Return the error for a rule that doesn't fit a table's columns."""
     return ConfigurationError(
         f"{subject}: rules: {rule.name}: {problem}.",
@@ -80,22 +80,22 @@ def cant_be_asked(subject: str, rule: Rule, problem: str, columns: Iterable[str]
     )
 
 
-class _Wrong(Exception):
+class _MismatchError(Exception):
     pass
 
 
-def _asks(rule: Rule, kind: T.DataType) -> Any:
+def _argument(rule: Rule, kind: T.DataType) -> Any:
     """Return a rule's values in the column's type."""
-    entry, column, said = rule.entry, rule.columns[0], kind.simpleString()
+    entry, column, type_name = rule.entry, rule.columns[0], kind.simpleString()
     if entry.pattern is not None:
         if not isinstance(kind, T.StringType):
-            raise _Wrong(f"{column} is {said}, and a pattern is for text")
+            raise _MismatchError(f"{column} is {type_name}, and a pattern is for text")
         return entry.pattern.regex
     if entry.accepted_values is not None:
         return list(_values(column, entry.accepted_values.values, kind))
     if entry.range is not None:
         if isinstance(kind, T.StringType | T.BooleanType):
-            raise _Wrong(f"{column} is {said}, and a range is for numbers and times")
+            raise _MismatchError(f"{column} is {type_name}, and a range is for numbers and times")
         bounds = ((entry.range.min, ROUND_CEILING), (entry.range.max, ROUND_FLOOR))
         return tuple(None if bound is None else _value(column, bound, kind, rounding) for bound, rounding in bounds)
     return None
@@ -103,9 +103,9 @@ def _asks(rule: Rule, kind: T.DataType) -> Any:
 
 def _values(column: str, values: Iterable[Any], kind: T.DataType) -> Iterator[Any]:
     """Yield values in a column's type, without numbers that the type can't hold exactly."""
-    for each in values:
-        value = _value(column, each, kind, ROUND_FLOOR)
-        is_rounded = isinstance(each, float) and isinstance(value, int | Decimal) and value != Decimal(repr(each))
+    for setting in values:
+        value = _value(column, setting, kind, ROUND_FLOOR)
+        is_rounded = isinstance(setting, float) and isinstance(value, int | Decimal) and value != Decimal(repr(setting))
         if not is_rounded:
             yield value
 
@@ -121,7 +121,7 @@ def _value(column: str, value: Any, kind: T.DataType, rounding: str) -> Any:
     elif isinstance(value, str) and isinstance(kind, (T.StringType, *_TIMES)):
         found = _text(value) if isinstance(kind, T.StringType) else _time(value, kind)
     if found is None:
-        raise _Wrong(f"{column} is {kind.simpleString()}, and {value!r} isn't such a value")
+        raise _MismatchError(f"{column} is {kind.simpleString()}, and {value!r} isn't such a value")
     return found
 
 
@@ -142,7 +142,7 @@ def _number(value: float, kind: T.NumericType, rounding: str) -> int | float | D
 
 def _text(value: str) -> str | None:
     # YAML can contain half of a surrogate pair.
-    return None if any("\ud800" <= each <= "\udfff" for each in value) else value
+    return None if any("\ud800" <= character <= "\udfff" for character in value) else value
 
 
 def _time(text: str, kind: T.DataType) -> date | datetime | None:

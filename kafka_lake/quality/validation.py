@@ -1,4 +1,4 @@
-"""The input of a rule evaluation, with the tables of foreign keys; and its result."""
+"""Input and result of evaluating rules; and the tables that foreign keys refer to."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -22,16 +22,12 @@ BROADCAST_ROWS = 500_000
 """A larger table is shuffled by the key instead of broadcast."""
 
 
-class Source(Protocol):
-    """A catalog and a Spark session."""
+class _Connections(Protocol):
+    @property
+    def catalog(self) -> LakeCatalog: ...
 
     @property
-    def catalog(self) -> LakeCatalog:
-        """Return the catalog."""
-
-    @property
-    def spark(self) -> Callable[[], Any]:
-        """Return the function that opens the session."""
+    def spark(self) -> Callable[[], Any]: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class ReferencedTable:
 
     Args:
         rows: Lazy, without rows that are marked as deleted.
-        count: The most rows that it has.
+        count: Upper bound of the number of rows.
     """
 
     rows: DataFrame
@@ -48,36 +44,36 @@ class ReferencedTable:
     count: int
 
     def keys(self, columns: tuple[str, ...], aliases: Iterable[str]) -> DataFrame:
-        """Return the distinct values of some columns, without nulls, by other names."""
-        there = {name.lower(): name for name in self.rows.columns}
-        found = [there[name.lower()] for name in columns]
-        named = [F.col(f"`{name}`").alias(alias) for name, alias in zip(found, aliases, strict=True)]
-        keys = self.rows.select(*named).dropna().distinct()
+        """Return the distinct values of some columns, without nulls."""
+        exact = {name.lower(): name for name in self.rows.columns}
+        aliased = zip(columns, aliases, strict=True)
+        keys = self.rows.select(*[F.col(f"`{exact[name.lower()]}`").alias(alias) for name, alias in aliased])
+        keys = keys.dropna().distinct()
         return F.broadcast(keys) if self.count <= BROADCAST_ROWS else keys
 
 
-def referenced_tables(source: Source, rules: Iterable[Rule], subject: str) -> Mapping[str, ReferencedTable]:
-    """Return the tables of foreign keys by name."""
-    found: dict[str, ReferencedTable] = {}
+def referenced_tables(connections: _Connections, rules: Iterable[Rule], subject: str) -> Mapping[str, ReferencedTable]:
+    """Return the tables of foreign keys by name; ``subject`` begins error messages."""
+    tables: dict[str, ReferencedTable] = {}
     for rule in rules:
-        given = rule.entry.foreign_key
-        if given is None or given.table in found:
+        foreign_key = rule.entry.foreign_key
+        if foreign_key is None or foreign_key.table in tables:
             continue
-        namespace, _, name = given.table.rpartition(".")
-        table = source.catalog.table((namespace, name))
+        namespace, _, name = foreign_key.table.rpartition(".")
+        table = connections.catalog.table((namespace, name))
         if table is None:
             raise ConfigurationError(
-                f"{subject}: rules: {rule.name}: there is no table {given.table}.",
+                f"{subject}: rules: {rule.name}: there is no table {foreign_key.table}.",
                 "Nothing was published. Create that table first, or correct table: of the rule.",
             )
         snapshot = head_of(table)
-        full_name = source.catalog.spark_name((namespace, name))
-        of = "" if snapshot is None else f" VERSION AS OF {snapshot}"
-        rows = source.spark().sql(f"SELECT * FROM {full_name}{of}")
-        if any(field.name == DELETED and isinstance(field.dataType, T.BooleanType) for field in rows.schema):
+        version = "" if snapshot is None else f" VERSION AS OF {snapshot}"
+        full_name = connections.catalog.spark_name((namespace, name))
+        rows = connections.spark().sql(f"SELECT * FROM {full_name}{version}")
+        if any(column.name == DELETED and isinstance(column.dataType, T.BooleanType) for column in rows.schema):
             rows = rows.filter(~F.coalesce(F.col(DELETED), F.lit(False)))
-        found[given.table] = ReferencedTable(rows, snapshot, row_count(table) if snapshot is not None else 0)
-    return found
+        tables[foreign_key.table] = ReferencedTable(rows, snapshot, row_count(table) if snapshot is not None else 0)
+    return tables
 
 
 @dataclass(frozen=True)
@@ -85,15 +81,15 @@ class Validation:
     """Rules and the rows that they are evaluated on.
 
     Args:
-        topic: Name of the topic, or of what else ``what`` says.
+        topic: Name of the topic, or of what ``what`` says.
         column: The metadata column; without it no row can be refused.
         declared: Whether the settings declare all columns.
-        others: The table's rows, if every `unique` includes them.
+        existing: The table's rows, if each `unique` includes them.
         earlier: The table's rows for a `unique` with `within`.
-        untold: The column that names the columns without a value in this change; None if rows are complete.
+        unchanged: Name of the column that lists the columns without a value; None if all rows are complete.
         tables: Tables of foreign keys by name.
         samples: Whether messages of custom checks may be shown.
-        mask: Regular expressions to redact in those messages.
+        mask: Regular expressions to redact in these messages.
     """
 
     topic: str
@@ -101,9 +97,9 @@ class Validation:
     rows: DataFrame
     column: str | None
     declared: bool = False
-    others: DataFrame | None = None
+    existing: DataFrame | None = None
     what: str = "Topic"
-    untold: str | None = None
+    unchanged: str | None = None
     earlier: DataFrame | None = None
     tables: Mapping[str, ReferencedTable] = field(default_factory=dict)
     samples: bool = False
@@ -114,6 +110,18 @@ class Validation:
         """Return the subject of error messages."""
         return f"{self.what} {self.topic}"
 
+    def places(self) -> list[Column]:
+        """Return topic id, partition and offset of a row's record; generated ones without a metadata column."""
+        if self.column is None:
+            place = (F.lit(None).cast("string"), F.lit(0), F.monotonically_increasing_id())
+        else:
+            place = tuple(F.col(f"`{self.column}`")[name] for name in PLACE)
+        return [value.alias(name) for value, name in zip(place, PLACE, strict=True)]
+
+    def first_place(self, place: Row | None) -> tuple[int, int] | None:
+        """Return partition and offset of a row; None without a metadata column."""
+        return None if place is None or self.column is None else (place["partition"], place["offset"])
+
 
 @dataclass(frozen=True)
 class ValidationResult:
@@ -122,33 +130,29 @@ class ValidationResult:
     results: tuple[RuleResult, ...] = ()
     refused: Refused | None = None
 
+    @property
+    def fails(self) -> bool:
+        """Return whether a rule fails the commit."""
+        return any(result.fails for result in self.results)
 
-def places(column: str | None) -> list[Column]:
-    """Return the columns of a row's record; without a metadata column, numbers in some order."""
-    if column is None:
-        told = (F.lit(None).cast("string"), F.lit(0), F.monotonically_increasing_id())
-    else:
-        told = tuple(F.col(f"`{column}`")[name] for name in PLACE)
-    return [each.alias(name) for each, name in zip(told, PLACE, strict=True)]
+    @property
+    def refuses_rows(self) -> bool:
+        """Return whether rows become dead letters."""
+        return not self.fails and any(result.refuses_rows for result in self.results)
 
 
-def where() -> Column:
+def partition_and_offset() -> Column:
     """Return partition and offset as one column."""
     return F.struct("partition", "offset")
 
 
-def first_place(asked: Validation, place: Row | None) -> tuple[int, int] | None:
-    """Return partition and offset of a place; None without a metadata column."""
-    return None if place is None or asked.column is None else (place["partition"], place["offset"])
-
-
-def refused_by(found: pa.Table, broken: Callable[[Any], list[Rule]]) -> Refused:
-    """Return refused records from a table of places and `BROKEN`, a code that ``broken`` translates into rules."""
-    codes = found.column(BROKEN).combine_chunks().dictionary_encode()
-    rules = [broken(code) for code in codes.dictionary.to_pylist()]
+def refused_by(places: pa.Table, broken_rules: Callable[[Any], list[Rule]]) -> Refused:
+    """Return refused records; ``broken_rules`` translates the codes in the column `BROKEN`."""
+    codes = places.column(BROKEN).combine_chunks().dictionary_encode()
+    rules = [broken_rules(code) for code in codes.dictionary.to_pylist()]
     counts = {row["values"]: row["counts"] for row in codes.indices.value_counts().to_pylist()}
     by_rule = Counter[str]()
-    for n, each in enumerate(rules):
-        by_rule.update({rule.name: counts[n] for rule in each if rule.error_class})
-    records = found.select(PLACE).append_column("reason", codes.indices.cast(pa.int32()))
+    for number, broken in enumerate(rules):
+        by_rule.update({rule.name: counts[number] for rule in broken if rule.error_class})
+    records = places.select(PLACE).append_column("reason", codes.indices.cast(pa.int32()))
     return Refused(records, tuple(map(reason_of, rules)), dict(by_rule))

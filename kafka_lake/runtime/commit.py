@@ -87,9 +87,7 @@ def rule_finding(result: RuleResult) -> Finding:
 def _facts(result: RuleResult) -> dict[str, object]:
     rule = result.rule
     facts: dict[str, object] = {"rule": rule.said, "on_failure": rule.on_failure}
-    if rule.kind == "volume":
-        facts |= result.volume.facts if result.volume is not None else {"checked": "in commits that append"}
-    elif rule.kind == "check":
+    if rule.kind == "check":
         facts |= {"rows": result.evaluated, **(result.checked.facts if result.checked is not None else {})}
     elif rule.kind == "row_count":
         facts["rows"] = result.evaluated
@@ -114,8 +112,6 @@ def _facts(result: RuleResult) -> dict[str, object]:
 
 def _broken(result: RuleResult) -> str:
     rule = result.rule
-    if result.volume is not None:
-        return result.volume.said
     if result.checked is not None:
         return f"of {result.evaluated} rows, {result.checked.said}"
     if rule.kind == "row_count":

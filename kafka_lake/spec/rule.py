@@ -19,7 +19,7 @@ OnFailure = Literal["dead_letter", "fail", "warn"]
 ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
 Kind = Literal[
     "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key", "row_count", "null_share",
-    "volume", "check",
+    "check",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 OF_ROWS: tuple[Kind, ...] = (
@@ -35,8 +35,6 @@ RULE_CLASS = "rule:"
 RULE_CHECK = "rule_"
 """How the names of the rules' checks begin."""
 
-LEAST_HISTORY = 5
-"""How many periods before it a volume is compared with, at least."""
 WHOLE_TABLE = "table"
 """With `within`: all rows that the table has."""
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -171,18 +169,6 @@ class NullShare(RuleKind):
             yield f"null_share never fails: max: is {self.max}. Write less than 100%"
 
 
-class Volume(RuleKind):
-    """The last hour or day brought about as many rows as those of the days before."""
-
-    per: Literal["hour", "day"] = "day"
-    days: int = 14
-    deviations: float = 4.0
-
-    def _problems(self) -> Iterator[str]:
-        if not LEAST_HISTORY <= self.days <= 366 or self.deviations <= 0:
-            yield f"days: has to be from {LEAST_HISTORY} to 366, and deviations: above 0"
-
-
 class RuleEntry(Settings):
     """One entry of ``rules``: exactly one kind of rule, and what is to be done where it is broken."""
 
@@ -239,12 +225,6 @@ class RuleEntry(Settings):
         description="A column is null in at most this share of a commit's rows.",
         examples=[{"column": "coupon", "max": "5%"}],
     )
-    volume: Volume | None = Field(
-        default=None,
-        description="The last hour or day (`per`, in UTC) that is over has about as many rows as the same hours, or "
-        "the days, of the last `days`: their median, and `deviations` standard deviations to either side. Warns.",
-        examples=[{"per": "hour", "days": 14}],
-    )
     check: OptionalText = Field(
         default=None,
         description="A function of your own, as module:function. It gets the rows of a commit as a Spark DataFrame and "
@@ -261,7 +241,7 @@ class RuleEntry(Settings):
         default=None,
         description="What a broken rule does. dead_letter: the row goes to the dead-letter table. fail: nothing is "
         "published, and the run fails. warn: all is published, and the check warns. By default dead_letter for rules "
-        "of rows; those of a whole commit, which no single row breaks, have fail; volume has warn.",
+        "of rows; those of a whole commit, which no single row breaks, have fail.",
     )
     fail_above: Limit = Field(
         default=None,
@@ -290,8 +270,6 @@ class RuleEntry(Settings):
             yield from _expression_problems(self.expression)
         if self.within is not None:
             yield from self._within_problems(self.within)
-        if self.volume is not None and self.on_failure == "fail":
-            yield "volume is about a period that is over: to fail would hold back other rows. Leave on_failure: out"
         if self.check is not None and not _REFERENCE.match(self.check):
             yield f"check: {self.check!r} names nothing in Python. Write module:function"
         yield from self._failure_problems(kinds[0])
@@ -365,10 +343,6 @@ class Rule:
             return f"{column} matches {entry.pattern.regex}"
         if entry.row_count is not None:
             return f"the number of rows is {_from_to(entry.row_count.min, entry.row_count.max)}"
-        if entry.volume is not None:
-            given = entry.volume
-            times = "the same hours" if given.per == "hour" else "those"
-            return f"rows of the last {given.per} are about as many as of {times} of the last {given.days} days"
         if entry.null_share is not None:
             return f"{column} is null in at most {entry.null_share.max} of the rows"
         if entry.foreign_key is not None:
@@ -391,15 +365,11 @@ def rules_of(entries: Iterable[RuleEntry], fail_above: int | str | None = None) 
 
 def _of_entry(entry: RuleEntry, fail_above: int | str | None) -> Iterator[Rule]:
     (kind,) = entry.kinds()
-    others: OnFailure = "warn" if kind == "volume" else "fail"
-    on_failure = entry.on_failure or ("dead_letter" if kind in OF_ROWS else others)
+    on_failure = entry.on_failure or ("dead_letter" if kind in OF_ROWS else "fail")
     limit = entry.fail_above
     if limit is None and on_failure == "dead_letter":
         limit = fail_above
     given = getattr(entry, kind)
-    if kind == "volume" and entry.volume is not None and entry.name is None:
-        yield Rule(f"volume_{entry.volume.per}", kind, (), entry, on_failure=on_failure, fail_above=None)
-        return
     every: list[tuple[str, ...]]
     if kind == "not_null":
         every = [(column,) for column in given]

@@ -1,6 +1,6 @@
-"""Records decoded and written by Arrow in Spark's tasks, so that no row passes through the JVM again.
+"""Append: Spark's tasks decode records and write Parquet files with Arrow, so that no row passes through the JVM again.
 
-Records come from Spark's Kafka source. The data files belong to no snapshot until the driver has seen all reports.
+The driver puts the files into a snapshot once it has the reports of all tasks.
 """
 
 import re
@@ -33,16 +33,16 @@ from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.task.report import Report, loaded, merged
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.frames import tasks_of
-from kafka_lake.writers.task import writer as task
+from kafka_lake.writers.task import writer
 from kafka_lake.writers.task.writer import REPORT, TOPIC_ID
 
 DECODED_BY_ARROW = "kafka-lake.decoded-by-arrow"
-"""In a snapshot's summary: how many records became rows by Arrow's decoders, without a transform."""
+"""Snapshot property: number of records that tasks decoded and wrote, without a transform."""
 
 _TIME_ZONE = "spark.sql.session.timeZone"
 _MISSING = re.compile(r"^(?:ModuleNotFoundError|ImportError): (.*)$", re.MULTILINE)
 _HEADERS = T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())]))
-# What Spark's Kafka source gives, without the topic. To ask the frame would be to plan the reading once more.
+# The columns of Spark's Kafka source, without the topic. To read the frame's schema would plan the query once more.
 _RECORD: dict[str, T.DataType] = {
     "key": T.BinaryType(),
     "value": T.BinaryType(),
@@ -55,12 +55,12 @@ _RECORD: dict[str, T.DataType] = {
 
 
 def check_writable(table: Table) -> None:
-    """Stop a run over a table whose files only other writers can write."""
+    """Refuse a table whose files kafka_lake can't write."""
     metadata = table.metadata
     properties, name = metadata.properties, ".".join(table.name())
     if metadata.format_version == 1:
         remedy = f"Upgrade it with Spark SQL: ALTER TABLE {name} SET TBLPROPERTIES ('format-version' = '2')."
-        raise TableError(f"Table {name} has Iceberg's format version 1, whose rows have no deletes.", remedy)
+        raise TableError(f"Table {name} has Iceberg's format version 1, which has no row-level deletes.", remedy)
     if (form := properties.get("write.format.default", "parquet")) != "parquet":
         remedy = "Set the property write.format.default to parquet: files that are there stay as they are."
         raise TableError(f"Table {name} asks for data files in {form}; kafka_lake writes Parquet.", remedy)
@@ -74,7 +74,7 @@ def check_writable(table: Table) -> None:
 
 
 def nothing_written(records: DataFrame) -> Written:
-    """Return what is written of no records."""
+    """Return the result of writing no records."""
     counts = dict.fromkeys(("records", "bytes_read", "tombstones", "failed", "untimed"), 0)
     return Written((), counts, lambda: none_failed(records), spans=(), rules=(), classes=())
 
@@ -82,11 +82,11 @@ def nothing_written(records: DataFrame) -> Written:
 def write_records(batch: Batch, held: ExitStack) -> Written:
     """Decode a batch and write its rows.
 
-    Files of tasks that fail stay behind, as with every writer of Spark's; no snapshot has them.
+    Files of failed tasks stay behind, as with Spark's own writers; they are in no snapshot.
     """
-    # Other jobs ask some rules only, or ask them otherwise: of the staged snapshot.
+    # Other jobs evaluate fewer rules, on the staged snapshot.
     has_rules = batch.plan.kind == "append"
-    rules = rules_of_rows(batch.spec, batch.decoder, batch.state.table, asks=has_rules)
+    rules = rules_of_rows(batch.spec, batch.decoder, batch.state.table, has_rules=has_rules)
     work = work_of(batch.spec, batch.decoder, batch.target, batch.state.table, plan=batch.plan, rules=rules)
     if batch.refused is not None:
         work |= {"refused": batch.refused.by_partition(), "reasons": batch.refused.reasons}
@@ -94,31 +94,31 @@ def write_records(batch: Batch, held: ExitStack) -> Written:
         work |= {"known": batch.spec.except_columns}
     # Dead letters may be of an earlier topic of this name.
     also = [name for name in (TOPIC_ID,) if name in batch.records.columns]
-    given = given_to_tasks(batch.records, also).coalesce(tasks_of(batch.plan, batch.spark))
-    frame = given.mapInArrow(task_function(task.decode_and_write, work), returned(also))
+    records = task_input(batch.records, also).coalesce(tasks_of(batch.plan, batch.spark))
+    frame = records.mapInArrow(task_function(writer.decode_and_write, work), task_output(also))
     frame, reports = run_tasks(batch.spark, frame, held)
     return written(batch.spec, batch.state.table, reports, frame=frame, records=batch.records, rules=rules)
 
 
 def write_rows(batch: Batch, rows: DataFrame) -> tuple[Any, ...]:
-    """Write rows, as a transform made them, and return the data files; raises as `write_records`."""
+    """Write the rows of a transform, and return the data files; raises as `write_records`."""
     work = table_of_work(batch.state.table)
     columns = T.StructType([T.StructField(REPORT, T.BinaryType())])
-    frame = rows.coalesce(tasks_of(batch.plan, batch.spark)).mapInArrow(task_function(task.write_rows, work), columns)
+    frame = rows.coalesce(tasks_of(batch.plan, batch.spark)).mapInArrow(task_function(writer.write_rows, work), columns)
     with ExitStack() as held:
         _, reports = run_tasks(batch.spark, frame, held, keep=False)
     return _of_table(batch.state.table, chain.from_iterable(report.files for report in reports))
 
 
-def rules_of_rows(spec: TopicTable, decoder: Decoder, table: Table, *, asks: bool = True) -> RowRules:
-    """Return the rules of single rows that a table's writers check; raises as `row_rules`."""
+def rules_of_rows(spec: TopicTable, decoder: Decoder, table: Table, *, has_rules: bool = True) -> RowRules:
+    """Return the rules of single rows that tasks check; raises as `row_rules`."""
     declared = decoder.fixed is not None
-    columns = spark_columns(table.schema().as_struct()) if spec.rules and asks else T.StructType()
-    return row_rules(f"Topic {spec.topic}", spec.named_rules if asks else (), columns, declared)
+    columns = spark_columns(table.schema().as_struct()) if spec.rules and has_rules else T.StructType()
+    return row_rules(f"Topic {spec.topic}", spec.named_rules if has_rules else (), columns, declared)
 
 
 def run_tasks(spark: Any, frame: DataFrame, held: ExitStack, *, keep: bool = True) -> tuple[DataFrame, list[Report]]:
-    """Run the writing tasks; return their rows, which Spark keeps, and their reports."""
+    """Run the writing tasks; return their rows, which Spark caches, and their reports."""
     if (zone := spark.conf.get(_TIME_ZONE)) != "UTC":
         raise ConfigurationError(
             f"Spark's session has the time zone {zone}: Arrow would shift times.", f"Leave {_TIME_ZONE} at UTC."
@@ -141,54 +141,54 @@ def run_tasks(spark: Any, frame: DataFrame, held: ExitStack, *, keep: bool = Tru
 def written(
     spec: TopicTable, table: Table, reports: Sequence[Report], frame: DataFrame, records: DataFrame, rules: RowRules
 ) -> Written:
-    """Return what became of a table's records."""
-    done = _merged(reports)
+    """Return the result of writing a table, from the reports of its tasks."""
+    report = _merged(reports)
     counts = {
-        "records": done.records,
-        "bytes_read": done.bytes_read,
-        "tombstones": done.tombstones,
-        "failed": done.failed,
-        "untimed": done.untimed,
-        "oldest_ms": done.oldest_ms,
-        "newest_ms": done.newest_ms,
-        OBSERVED: loaded_observed(done.seen, spec.max_columns),
+        "records": report.records,
+        "bytes_read": report.bytes_read,
+        "tombstones": report.tombstones,
+        "failed": report.failed,
+        "untimed": report.untimed,
+        "oldest_ms": report.oldest_ms,
+        "newest_ms": report.newest_ms,
+        OBSERVED: loaded_observed(report.seen, spec.max_columns),
     }
 
     def with_errors() -> DataFrame:
-        if not done.failed:
+        if not report.failed:
             return none_failed(records)
-        failed = given_back(spec.topic, frame).filter(F.col(ERROR_CLASS).isNotNull())
+        failed = returned_records(spec.topic, frame).filter(F.col(ERROR_CLASS).isNotNull())
         return failed.select(*records.columns, ERROR_CLASS, ERROR_MESSAGE)
 
     return Written(
-        files=_of_table(table, done.files),
+        files=_of_table(table, report.files),
         counts=counts,
         with_errors=with_errors,
-        spans=done.spans,
-        rules=rules.results(done.asked, done.answers),
-        classes=most_frequent_first(DeadLetterClass(**vars(failure)) for failure in done.failures),
-        properties={DECODED_BY_ARROW: str(done.records - done.failed)},
-        has_stopped=any(report.stopped for report in reports),
+        spans=report.spans,
+        rules=rules.results(report.asked, report.answers),
+        classes=most_frequent_first(DeadLetterClass(**vars(failure)) for failure in report.failures),
+        properties={DECODED_BY_ARROW: str(report.records - report.failed)},
+        has_stopped=any(part.stopped for part in reports),
     )
 
 
-def returned(also: Sequence[str]) -> T.StructType:
-    """Return what tasks give back: records with other columns that they got, what is wrong with them, and reports."""
-    rest = {ERROR_CLASS: T.StringType(), ERROR_MESSAGE: T.StringType(), REPORT: T.BinaryType()}
-    given = {**_RECORD, **dict.fromkeys(also, T.StringType())}
-    return T.StructType([T.StructField(*field) for field in {**given, **rest}.items()])
+def task_output(also: Sequence[str]) -> T.StructType:
+    """Return the columns that tasks return: records, their errors, and a report in the last row."""
+    errors = {ERROR_CLASS: T.StringType(), ERROR_MESSAGE: T.StringType(), REPORT: T.BinaryType()}
+    columns = {**_RECORD, **dict.fromkeys(also, T.StringType()), **errors}
+    return T.StructType([T.StructField(*column) for column in columns.items()])
 
 
-def given_back(topic: str, frame: DataFrame) -> DataFrame:
-    """Return all records that tasks gave back, as they were; those that failed with what is wrong with them."""
+def returned_records(topic: str, frame: DataFrame) -> DataFrame:
+    """Return the records that tasks returned, with error class and message if they failed."""
     records = frame.filter(F.col(REPORT).isNull()).drop(REPORT)
     full = F.when(F.size("headers") > 0, F.col("headers"))
     return records.withColumn("topic", F.lit(topic)).withColumn("headers", full)
 
 
-def given_to_tasks(records: DataFrame, also: Sequence[str] = ()) -> DataFrame:
-    """Return records as tasks get them."""
-    # Null lists one after the other cost Spark's Arrow writer the square of their number.
+def task_input(records: DataFrame, also: Sequence[str] = ()) -> DataFrame:
+    """Return the columns of records that tasks need."""
+    # Spark's Arrow writer needs quadratic time for consecutive null lists.
     headers = F.coalesce("headers", F.array().cast(_HEADERS)).alias("headers")
     return records.select(*[headers if name == "headers" else F.col(name) for name in _RECORD], *also)
 
@@ -208,7 +208,7 @@ def work_of(
 
 
 def table_of_work(table: Table) -> dict[str, Any]:
-    """Return what tasks must know of a table to write its files."""
+    """Return the fields of `Work` by which tasks write files of a table."""
     check_writable(table)
     slim: dict[str, Any] = {
         "snapshots": [],
@@ -223,9 +223,9 @@ def table_of_work(table: Table) -> dict[str, Any]:
 
 
 def prepare() -> None:
-    """Pack the tasks, which is done once in a process, before there is a batch."""
-    for each in (task.decode_and_write, task.decode_and_write_tables):
-        packed(each)
+    """Pack the task functions before there is a batch; that is done once in a process."""
+    for function in (writer.decode_and_write, writer.decode_and_write_tables):
+        packed(function)
 
 
 def _merged(reports: Sequence[Report]) -> Report:
@@ -252,8 +252,8 @@ def _pick(pick: Callable[..., int | None], stamps: Iterable[int | None]) -> int 
 
 
 def _of_table(table: Table, files: Iterable[Any]) -> tuple[Any, ...]:
-    found = tuple(files)
-    for file in found:
+    data_files = tuple(files)
+    for file in data_files:
         # Pickling drops it.
         file.spec_id = table.metadata.default_spec_id
-    return found
+    return data_files

@@ -1,4 +1,4 @@
-"""Several tables written by Arrow in one job: each record to the table of its route, the records read once."""
+"""Append to several tables in one job: the records are read once, and each is written to the table of its route."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
@@ -23,11 +23,11 @@ from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.append import (
     check_writable,
-    given_back,
-    given_to_tasks,
-    returned,
+    returned_records,
     rules_of_rows,
     run_tasks,
+    task_input,
+    task_output,
     work_of,
     written,
 )
@@ -41,12 +41,7 @@ _ORDER = (TABLE, "partition", "offset")
 
 @dataclass(frozen=True)
 class TableToWrite:
-    """A table, and what its records are decoded into.
-
-    Args:
-        state: The table; its current columns are written.
-        rules: Its rules of single rows.
-    """
+    """A table to write; ``target`` are the columns to decode into, ``rules`` those of single rows."""
 
     spec: TopicTable
     decoder: Decoder
@@ -57,13 +52,13 @@ class TableToWrite:
 
 @dataclass(frozen=True)
 class Prewritten:
-    """What was written for a table before it was staged.
+    """Data files that were written for a table before it is staged.
 
     Args:
-        target: The columns that were decoded into.
-        layout: Schema, partition spec and properties of the table as it was written.
-        again: Gives the records once more, should they have to be written in another way.
-        taken: Not empty once the files have been given to a snapshot.
+        target: The columns that the records were decoded into.
+        layout: Schema, partition spec and properties of the table when it was written.
+        again: Returns the records, if they must be written again.
+        taken: Not empty once a stage owns the files.
     """
 
     written: Written
@@ -74,28 +69,28 @@ class Prewritten:
     taken: list[str] = field(default_factory=list, compare=False)
 
     def fits(self, target: Target, state: TableState) -> bool:
-        """Return whether this is what would be written for a table as it is now."""
+        """Return whether the same files would be written for the table as it is now."""
         return self.target == target and self.layout == _layout(state)
 
     def take(self) -> Written:
-        """Return what was written, whose files the caller deletes or gives to a snapshot."""
-        self.taken.append("by a stage")
+        """Return the files; the caller deletes them or puts them into a snapshot."""
+        self.taken.append("taken")
         return self.written
 
     def discard(self) -> None:
-        """Delete the files if nobody has taken them. Never raises: what stays is no part of the table."""
+        """Delete the files unless they were taken. Never raises: files that stay behind are in no snapshot."""
         if not self.taken:
             self.written.delete_files(self.table)
 
 
 @dataclass(frozen=True)
 class WrittenTables:
-    """What was written for several tables.
+    """Result of writing several tables.
 
     Args:
-        by_table: What was written, for each table that got records.
-        counts: How many records each table gets, written or not.
-        left: The records of tables that weren't written, lazy.
+        by_table: Files of each table that got records.
+        counts: Number of records of each table, written or not.
+        left: Records of tables that weren't written, lazy.
     """
 
     by_table: Mapping[str, Written]
@@ -104,10 +99,10 @@ class WrittenTables:
 
 
 def table_to_write(context: Context, state: TableState | None, plan: Plan) -> TableToWrite | None:
-    """Return what is written of a table together with others; None if it must be written alone, or can't be."""
+    """Return a table that can be written together with others; None if it must be written alone."""
     spec = context.spec
-    # Decoders of other formats may ask a registry, which a table without records needn't reach.
-    if state is None or state.head is None or spec.write != "append":
+    # Decoders of other formats may call a registry; a table without records shouldn't.
+    if state is None or state.head is None or spec.is_keyed:
         return None
     if not format_named(spec.format).is_json or spec.key_format is not None:
         return None
@@ -121,7 +116,7 @@ def table_to_write(context: Context, state: TableState | None, plan: Plan) -> Ta
         check_writable(state.table)
         return TableToWrite(spec, decoder, want.target, state, rules=rules_of_rows(spec, decoder, state.table))
     except (ConfigurationError, TableError):
-        # It is refused alone, and the others are written.
+        # Writing it alone raises the error; the other tables are written.
         return None
 
 
@@ -137,25 +132,25 @@ def write_tables(
 ) -> WrittenTables:
     """Decode and write the records of several tables; raises as `write_records`.
 
-    A task sorts its records by table, and writes one table after the other. One or two tasks may both write all
-    tables; more tasks share the tables among themselves. So there are about as many files as tables and tasks together.
+    A task sorts its records by table, and writes one table after the other. One or two tasks write all tables; more
+    tasks divide the tables among themselves. So there are about as many files as tables and tasks together.
     """
     works = {
         name: work_of(table.spec, table.decoder, table.target, table.state.table, plan=plan, rules=table.rules)
         for name, table in tables.items()
     }
-    tasks, given = tasks_of(plan, spark), given_to_tasks(records.withColumnRenamed(column, TABLE), [TABLE])
-    # By ranges, each task beyond the first divides one table in two at the most, whatever their sizes.
+    tasks, columns = tasks_of(plan, spark), task_input(records.withColumnRenamed(column, TABLE), [TABLE])
+    # A range partitioning divides at most one table for each task, whatever the tables' sizes are.
     few = tasks <= _TASKS_FOR_EACH_TABLE
-    spread = given.coalesce(tasks) if few else given.repartitionByRange(tasks, *_ORDER)
+    spread = columns.coalesce(tasks) if few else columns.repartitionByRange(tasks, *_ORDER)
     task = task_function(decode_and_write_tables, {"works": works, "unwanted": tuple(unwanted)})
-    frame = spread.sortWithinPartitions(*_ORDER).mapInArrow(task, returned([TABLE]))
+    frame = spread.sortWithinPartitions(*_ORDER).mapInArrow(task, task_output([TABLE]))
     frame, reports = run_tasks(spark, frame, held)
     counts = dict.fromkeys((str(report.table) for report in reports), 0)
     for report in reports:
         counts[str(report.table)] += report.records
     topic = next(iter(tables.values())).spec.topic
-    left = given_back(topic, frame).filter(F.col(ERROR_CLASS).isNull()).withColumnRenamed(TABLE, column)
+    left = returned_records(topic, frame).filter(F.col(ERROR_CLASS).isNull()).withColumnRenamed(TABLE, column)
     by_table = {
         name: written(
             table.spec,
@@ -171,9 +166,9 @@ def write_tables(
     return WrittenTables(by_table, counts, left.select(*records.columns))
 
 
-def prewritten(done: Written, table: TableToWrite, again: Callable[[], DataFrame]) -> Prewritten:
-    """Return what was written for a table, as its stage takes it."""
-    return Prewritten(done, table.target, _layout(table.state), again, table=table.state.table)
+def prewritten(files: Written, table: TableToWrite, again: Callable[[], DataFrame]) -> Prewritten:
+    """Return the files of a table for its stage."""
+    return Prewritten(files, table.target, _layout(table.state), again, table=table.state.table)
 
 
 def _layout(state: TableState) -> object:

@@ -1,4 +1,4 @@
-"""Dead letters on a branch of their table: only those that it doesn't have yet."""
+"""Write dead letters to a branch of their table, without those that it has already."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,30 +24,25 @@ from kafka_lake.writers.staged import StagedTable
 
 
 def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -> DataFrame | None:
-    """Return the rows that the dead-letter table already has of the plan's records; None if it has none.
+    """Return the dead letters that the table already has of the plan's records; None if it has none.
 
-    It has some if records are read again: by a replay, after a rollback, or after a run that died between its two
-    publications.
+    It has some if records are read again: by a replay, after a rollback, or after a run that died between the
+    publications of the two tables.
     """
-    position = dead_letters.position
     if dead_letters.head is None or not row_count(dead_letters.table):
         return None
-    if position is not None and not position.identity.same_as(plan.after.identity):
-        # The topic has been recreated since: the offsets are of other records.
+    position = dead_letters.position
+    is_foreign = position is not None and not position.identity.same_as(plan.after.identity)
+    if is_foreign or (position is None and dead_letters.others):
+        # The dead letters are of a deleted topic of this name, or of other topics.
         position = Position(plan.after.identity, {})
-    if position is None and dead_letters.others:
-        # It has dead letters of other topics only.
-        position = Position(plan.after.identity, {})
-    reached = None if plan.kind == "replace" or position is None else position.offsets
-    ahead = [r for r in plan.ranges if len(r) and (reached is None or reached.get(r.partition, 0) > r.start)]
-    if not ahead:
+    offsets = None if plan.kind == "replace" or position is None else position.offsets
+    overlapping = [r for r in plan.ranges if len(r) and (offsets is None or offsets.get(r.partition, 0) > r.start)]
+    if not overlapping:
         return None
-    held = at_version(
-        context.connections.spark(),
-        context.connections.catalog.spark_name(context.spec.dead_letter_table),
-        dead_letters.head,
-    )
-    known = context.connections.frames.within_topic(held, ahead, plan.after.identity.topic_id)
+    spark, catalog = context.connections.spark(), context.connections.catalog
+    rows = at_version(spark, catalog.spark_name(context.spec.dead_letter_table), dead_letters.head)
+    known = context.connections.frames.within_topic(rows, overlapping, plan.after.identity.topic_id)
     return known if known.limit(1).count() else None
 
 
@@ -58,44 +53,36 @@ def stage_dead_letters(
     *,
     primary: StagedTable,
     records: DataFrame,
-    others: Callable[[], DataFrame] | None = None,
+    routed: Callable[[], DataFrame] | None = None,
 ) -> tuple[StagedTable | None, int]:
-    """Write dead letters to a branch of their table."""
-    table = ensure_table(
-        context.connections.catalog,
-        context.spec.dead_letter_table,
-        schema_of(to_arrow_schema(nullable_all(dead_letters.schema))),
-    )
+    """Write dead letters to a branch of their table, and remove obsolete ones.
+
+    Args:
+        records: All records of the plan.
+        routed: Returns the ids of the plan's records that other tables take.
+
+    Returns:
+        The staged table, None if nothing changed; and how many dead letters the table has already.
+    """
+    spark, catalog = context.connections.spark(), context.connections.catalog
+    identifier = context.spec.dead_letter_table
+    table = ensure_table(catalog, identifier, schema_of(to_arrow_schema(nullable_all(dead_letters.schema))))
     state = state_of(context.spec, table)
-    position, known_failed = state.position, 0
-    if position is not None and not position.identity.same_as(plan.after.identity):
-        position = None
-    # Of the snapshot that the branch starts from: if others publish meanwhile, this commit is refused.
-    obsolete = list[Row]()
+    assert state.head is not None, "ensure_table gives every table a first snapshot"
+    known_count, obsolete = 0, list[Row]()
     if (known := known_dead_letters(context, plan, state)) is not None:
-        frames = context.connections.frames
-        if may_be_obsolete(context, plan):
-            # Records that Kafka no longer has were not read, and stay dead letters.
-            unread = frames.without(known, named(plan, records), OFFSET)
-            unread = unread if others is None else frames.without(unread, others(), OFFSET)
-            gone = frames.without(frames.without(known, dead_letters), unread, OFFSET)
-            obsolete = gone.select("partition", "offset").collect()
-        elif others is not None:
-            moved = frames.without(known, frames.without(known, others(), OFFSET), OFFSET)
-            obsolete = moved.select("partition", "offset").collect()
-        fresh = frames.without(dead_letters, known)
-        known_failed = dead_letters.count() - fresh.count()
-        dead_letters = fresh
+        obsolete = _obsolete(context, plan, known, dead_letters, records=records, routed=routed)
+        new = context.connections.frames.without(dead_letters, known)
+        known_count = dead_letters.count() - new.count()
+        dead_letters = new
     summary = {
-        **positions_summary(_furthest(plan.after, position), state.others),
+        **positions_summary(_furthest_position(plan.after, state.position), state.others),
         **author_summary(context.run_id, plan.kind),
         STAGED_WITH: str(primary.appended),
     }
-    spark, identifier = context.connections.spark(), context.spec.dead_letter_table
-    assert state.head is not None, "ensure_table gives every table a first snapshot"
     branch = StagingBranch(
         spark=spark,
-        catalog=context.connections.catalog,
+        catalog=catalog,
         identifier=identifier,
         name=primary.branch.name,
         head=state.head,
@@ -104,34 +91,57 @@ def stage_dead_letters(
     try:
         if obsolete:
             _delete(context, branch, obsolete, plan.after.identity.topic_id)
-        columns = spark.table(context.connections.catalog.spark_name(identifier)).schema
+        columns = spark.table(catalog.spark_name(identifier)).schema
         staged = append(branch, state, shaped(dead_letters, columns).coalesce(tasks_of(plan, spark)), summary)
     except BaseException:
         branch.discard()
         raise
     if staged.rows == 0 and not obsolete:
-        staged.branch.discard()
-        return None, known_failed
-    return staged, known_failed
+        branch.discard()
+        return None, known_count
+    return staged, known_count
+
+
+def _obsolete(
+    context: Context,
+    plan: Plan,
+    known: DataFrame,
+    dead_letters: DataFrame,
+    *,
+    records: DataFrame,
+    routed: Callable[[], DataFrame] | None,
+) -> list[Row]:
+    """Return partition and offset of the known dead letters whose records aren't dead letters any more."""
+    frames = context.connections.frames
+    if may_be_obsolete(context, plan):
+        # Dead letters stay if Kafka no longer has their records.
+        unread = frames.without(known, record_ids(plan, records), OFFSET)
+        unread = unread if routed is None else frames.without(unread, routed(), OFFSET)
+        obsolete = frames.without(frames.without(known, dead_letters), unread, OFFSET)
+    elif routed is not None:
+        obsolete = frames.without(known, frames.without(known, routed(), OFFSET), OFFSET)
+    else:
+        return []
+    rows: list[Row] = obsolete.select("partition", "offset").collect()
+    return rows
 
 
 def may_be_obsolete(context: Context, plan: Plan) -> bool:
-    """Return whether a commit removes dead letters whose records are decoded now.
+    """Return whether a commit itself removes dead letters whose records decode now.
 
-    Other tables have a row for each record, by which `kafka_lake.dead_letters.reconcile` finds them later. Rows
-    of upsert tables and histories don't name each record.
+    Upsert tables and histories don't have a row for each record, so `kafka_lake.dead_letters.reconcile` can't do it.
     """
     return context.spec.is_keyed and plan.kind in ("append", "replace")
 
 
-def named(plan: Plan, records: DataFrame) -> DataFrame:
-    """Return the ids of records as rows and dead letters have them: the topic's id, partition and offset."""
+def record_ids(plan: Plan, records: DataFrame) -> DataFrame:
+    """Return the topic id, partition and offset of records, as rows and dead letters have them."""
     topic_id = F.lit(plan.after.identity.topic_id or None).cast("string").alias("topic_id")
     return records.select(topic_id, "partition", "offset")
 
 
 def _delete(context: Context, branch: StagingBranch, records: Sequence[Row], topic_id: str) -> None:
-    """Delete the dead letters of some records of the topic from a branch."""
+    """Delete the dead letters of some records from a branch."""
     by_partition: dict[int, list[int]] = {}
     for row in records:
         by_partition.setdefault(row["partition"], []).append(row["offset"])
@@ -143,27 +153,27 @@ def _delete(context: Context, branch: StagingBranch, records: Sequence[Row], top
     context.connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {same_topic} AND ({places})")
 
 
-def _furthest(after: Position, before: Position | None) -> Position:
-    # Never back: a killed run may have been further in some partitions than this plan is.
-    furthest = {**after.offsets}
-    for partition, offset in before.offsets.items() if before else ():
-        furthest[partition] = max(offset, furthest.get(partition, 0))
-    # Last records of partitions that another run has read further are unknown.
-    return replace(after, offsets=furthest, last={})
+def _furthest_position(after: Position, before: Position | None) -> Position:
+    """Return the plan's position, or that of a killed run where it had read further."""
+    offsets = {**after.offsets}
+    if before is not None and before.identity.same_as(after.identity):
+        for partition, offset in before.offsets.items():
+            offsets[partition] = max(offset, offsets.get(partition, 0))
+    # The last records of partitions that another run has read further are unknown.
+    return replace(after, offsets=offsets, last={})
 
 
 def added_rows(context: Context, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:
     """Return the rows that a staged commit adds."""
-    base = staged.state.table.refresh().metadata.snapshot_by_id(staged.appended)
-    before = base.parent_snapshot_id if base else None
+    appended = staged.state.table.refresh().metadata.snapshot_by_id(staged.appended)
+    parent = appended.parent_snapshot_id if appended else None
     name = context.connections.catalog.spark_name(identifier)
-    return added_between(
-        context.connections.spark(), name, staged.branch.head if before is None else before, staged.appended
-    )
+    before = staged.branch.head if parent is None else parent
+    return added_between(context.connections.spark(), name, before, staged.appended)
 
 
 def classes_of(dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
-    """Return dead letters by class, the most frequent first, each with the first one of the lowest partition."""
+    """Return dead letters by class, the most frequent first, each with a sample from the lowest partition."""
     sample = F.struct(
         F.col("partition"),
         F.col("offset"),
@@ -171,7 +181,7 @@ def classes_of(dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
         F.substring(F.make_valid_utf8(F.col("value").cast("string")), 1, SAMPLE_CHARACTERS).alias("value"),
     )
     grouped = dead_letters.groupBy("error_class").agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("sample"))
-    found = [
+    return most_frequent_first(
         DeadLetterClass(
             name=row["error_class"],
             count=row["count"],
@@ -181,5 +191,4 @@ def classes_of(dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
             value=row["sample"]["value"] or "",
         )
         for row in grouped.collect()
-    ]
-    return most_frequent_first(found)
+    )

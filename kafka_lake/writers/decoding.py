@@ -1,10 +1,11 @@
-"""What Spark makes of a topic's records: data files, changes and dead letters, by the topic's format."""
+"""Decode a topic's records in Spark: to data files, to change events, and to dead letters."""
 
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from kafka_lake.catalog.commit_requirements import check_commit_requirements
@@ -36,7 +37,7 @@ from kafka_lake.writers.append import write_records, write_rows
 from kafka_lake.writers.dead_letters import classes_of
 from kafka_lake.writers.frames import shaped, tasks_of
 from kafka_lake.writers.schema_changes import create_table, evolve_table, plan_schema, refuse_changes, row_columns
-from kafka_lake.writers.upsert.change_events import changes_of
+from kafka_lake.writers.upsert.change_events import change_events
 
 
 class SparkDecoding:
@@ -60,23 +61,23 @@ class SparkDecoding:
     def evolve_table(
         self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame
     ) -> tuple[SchemaPlan, tuple[Change, ...]]:
-        """Change the table's schema and layout, if need be; raises as `Decoding.evolve_table`."""
-        want = plan_schema(spec, decoder, state)
-        refuse_changes(spec, want.refused)
-        rows = row_columns(spec, decoder, records, want.target)
-        return want, evolve_table(spec, state, rows=rows, want=want, declared=decoder.fixed is not None)
+        """Change the table's schema and layout if need be; raises as `Decoding.evolve_table`."""
+        plan = plan_schema(spec, decoder, state)
+        refuse_changes(spec, plan.refused)
+        rows = row_columns(spec, decoder, records, plan.target)
+        return plan, evolve_table(spec, state, rows=rows, plan=plan, declared=decoder.fixed is not None)
 
     def write(self, batch: Batch, held: ExitStack) -> Written:
-        """Write data files by Arrow, of what a transform returns if there is one."""
+        """Write data files of the records, or of the rows that a transform returns."""
         if batch.spec.transform is None:
             return write_records(batch, held)
-        # Decoding starts Python once for each partition of the records: few tasks, before it, not behind it.
+        # Decoding starts Python once for each partition of the records, so they are coalesced before it.
         records = batch.records.coalesce(tasks_of(batch.plan, batch.spark))
         topic_id = batch.plan.after.identity.topic_id
-        made = self.decode(batch.spec, batch.decoder, batch.target, records, topic_id=topic_id, refused=batch.refused)
+        rows = self.decode(batch.spec, batch.decoder, batch.target, records, topic_id=topic_id, refused=batch.refused)
         columns = spark_columns(batch.state.table.schema().as_struct())
-        files = write_rows(batch, shaped(made.rows, columns))
-        return Written(files, made.counts(), made.with_errors)
+        files = write_rows(batch, shaped(rows.rows, columns))
+        return Written(files, rows.counts(), rows.with_errors)
 
     def decode(
         self,
@@ -87,62 +88,60 @@ class SparkDecoding:
         topic_id: str,
         refused: Refused | None = None,
     ) -> Decoded:
-        """Decode, count while the rows are written, and transform."""
-        found = decoded(records, decoder, target, spec.max_record_bytes)
-        with_errors = found if refused is None else refused.set_apart(found)
-        observation, metrics = Observation(), batch_metrics()
-        is_keyed = spec.is_keyed
-        # PySpark's Connect client can't join an observed frame with itself, as upserts do: they are counted apart.
-        observes = not (is_keyed and ".connect." in type(records).__module__)
-        observed = with_errors.observe(observation, *metrics) if observes else with_errors
-        rows = changes_of(observed, spec, topic_id) if is_keyed else transformed(observed, spec, topic_id)
-        marked_errors = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
-        refusals = Observation() if marks_errors(rows, spec) else None
-        if refusals is not None:
-            rows = rows.observe(refusals, marked_errors)
+        """Decode and transform; the batch is counted while the rows are written."""
+        with_errors = decoded(records, decoder, target, spec.max_record_bytes)
+        if refused is not None:
+            with_errors = refused.set_apart(with_errors)
+        metrics, observation = batch_metrics(), None
+        # PySpark's Connect client can't join an observed frame with itself, as upserts do.
+        if not (spec.is_keyed and ".connect." in type(records).__module__):
+            observation = Observation()
+        observed = with_errors if observation is None else with_errors.observe(observation, *metrics)
+        as_rows = change_events if spec.is_keyed else transformed
+        rows = as_rows(observed, spec, topic_id)
+        transform_failures = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("failed")
+        failures = Observation() if marks_errors(rows, spec) else None
+        if failures is not None:
+            rows = rows.observe(failures, transform_failures)
 
         def counts() -> dict[str, Any]:
-            # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
-            counted = dict(
-                (_observed(observation) if observes else {}) or with_errors.agg(*metrics).collect()[0].asDict()
-            )
-            if refusals is not None:
-                marked = (
-                    _observed(refusals)
-                    or transformed(with_errors, spec, topic_id).agg(marked_errors).collect()[0].asDict()
-                )
-                counted["failed"] += marked["refused"]
+            counted = _counts(observation, with_errors, metrics)
+            if failures is not None:
+                by_transform = _counts(failures, as_rows(with_errors, spec, topic_id), [transform_failures])
+                counted["failed"] += by_transform["failed"]
             counted[OBSERVED] = loaded(counted[OBSERVED], spec.max_columns)
             return counted
 
         return Decoded(without_errors(rows, spec), counts, lambda: with_errors)
 
-    def evaluate(self, asked: Validation) -> ValidationResult:
-        """Check rows by Arrow and Spark."""
-        return evaluate(asked)
+    def evaluate(self, validation: Validation) -> ValidationResult:
+        """Evaluate rules."""
+        return evaluate(validation)
 
     def dead_letters(self, spec: TopicTable, with_errors: DataFrame, run_id: str, topic_id: str) -> DataFrame:
-        """Select what failed; the transform is evaluated a second time if it sets rows apart."""
-        decoded = with_errors
-        if spec.transform is not None and marks_errors(transformed(decoded, spec, topic_id), spec):
-            decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
-        return dead_letters_of(decoded, run_id, topic_id=topic_id)
+        """Return the failed records as dead letters; a transform that marks errors is evaluated again."""
+        if spec.transform is not None:
+            rows = transformed(with_errors, spec, topic_id)
+            if marks_errors(rows, spec):
+                with_errors = with_transform_errors(with_errors, transform_errors(rows, spec))
+        return dead_letters_of(with_errors, run_id, topic_id=topic_id)
 
     def classes(self, dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
         """Group by class."""
         return classes_of(dead_letters)
 
     def records(self, dead_letters: DataFrame) -> DataFrame:
-        """Select what Kafka gave."""
+        """Return the records of dead letters."""
         return records_from_dead_letters(dead_letters)
 
 
-def _observed(observation: Observation) -> dict[str, Any]:
-    """Return what an observation has counted; nothing if Spark has taken the node that counts out of the plan.
+def _counts(observation: Observation | None, frame: DataFrame, metrics: Sequence[Column]) -> dict[str, Any]:
+    """Return what an observation counted; count again if it counted nothing.
 
-    It does so for a batch in which nothing is a row.
+    Spark removes the observing node from the plan of a batch without rows. Through Connect, metrics may be late.
     """
-    try:
-        return dict(observation.get)
-    except Py4JJavaError:
-        return {}
+    if observation is not None:
+        with suppress(Py4JJavaError):
+            if counted := dict(observation.get):
+                return counted
+    return dict(frame.agg(*metrics).collect()[0].asDict())

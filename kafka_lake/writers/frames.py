@@ -1,4 +1,4 @@
-"""Frames of rows: brought into the table's columns, and appended by Spark where no task of ours writes them."""
+"""Spark frames: cast to a table's columns, and appended by Spark."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,13 +14,13 @@ from kafka_lake.engine.settings import PARALLELISM
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.writers.staged import StagedTable, staged_table
 
-_ROWS_WORTH_A_TASK = 250_000
-_ROWS_WORTH_A_FILE = 1_000_000
-_PARTITIONS_WORTH_A_TASK = 100
+_ROWS_PER_TASK = 250_000
+_ROWS_PER_FILE = 1_000_000
+_PARTITIONS_PER_TASK = 100
 
 
 def append(branch: StagingBranch, state: TableState, rows: DataFrame, summary: Mapping[str, str]) -> StagedTable:
-    """Append rows to a branch by Spark, as a snapshot with a summary."""
+    """Append rows to a branch as a snapshot."""
     base = branch.staged_snapshot()
     writer: Any = rows.writeTo(branch.write_name)
     for key, value in summary.items():
@@ -30,32 +30,31 @@ def append(branch: StagingBranch, state: TableState, rows: DataFrame, summary: M
 
 
 def tasks_of(plan: Plan, spark: Any) -> int:
-    """Return how many tasks write a plan's records.
+    """Return the number of tasks that write a plan's records.
 
-    No core is idle on a long batch. A cluster that doesn't say how many tasks it runs at once gets a task for each
-    million records.
+    A long batch uses all cores. Without a known parallelism, each million records get a task.
     """
     records = plan.records_at_most - plan.elsewhere
     parallelism = spark.conf.get(PARALLELISM, "")
-    cores = int(parallelism) if parallelism else max(2, records // _ROWS_WORTH_A_FILE)
-    by_work = -(-records // _ROWS_WORTH_A_TASK)
-    # Each Kafka partition takes a consumer of its own to open: many are opened on all cores.
-    by_partitions = -(-len(plan.ranges) // _PARTITIONS_WORTH_A_TASK)
+    cores = int(parallelism) if parallelism else max(2, records // _ROWS_PER_FILE)
+    by_work = -(-records // _ROWS_PER_TASK)
+    # Each Kafka partition needs a consumer; many are opened on all cores.
+    by_partitions = -(-len(plan.ranges) // _PARTITIONS_PER_TASK)
     return max(1, min(cores, max(by_work, by_partitions)))
 
 
 def shaped(rows: DataFrame, target: T.StructType) -> DataFrame:
-    """Return the rows with exactly the columns of a table."""
+    """Cast rows to the columns of a table; missing ones are null."""
     if rows.schema.simpleString() == target.simpleString():
         return rows
     return rows.select(*[_field(rows.schema, lambda name: F.col(quoted(name)), column) for column in target])
 
 
 def _field(have: T.StructType, get: Any, column: T.StructField) -> Any:
-    twin = next((field for field in have if field.name.lower() == column.name.lower()), None)
-    value = (
-        F.lit(None).cast(column.dataType) if twin is None else _value(get(twin.name), twin.dataType, column.dataType)
-    )
+    source = next((field for field in have if field.name.lower() == column.name.lower()), None)
+    if source is None:
+        return F.lit(None).cast(column.dataType).alias(column.name)
+    value = _value(get(source.name), source.dataType, column.dataType)
     return value.alias(column.name)
 
 

@@ -1,7 +1,7 @@
-"""Which columns a topic's records need, and how its table gets them: the rules of evolution, applied to one topic."""
+"""Schema changes at commit time: the columns that the records need, and how the table gets them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -36,72 +36,62 @@ _REASONS, _NAMED = 50, 3
 
 def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) -> SchemaPlan:
     """Return the columns to decode a topic's records into."""
-    whole = decoder
-    if isinstance(decoder, Changes):
-        decoder = decoder.rows
-    # A table has the columns that the transform returns; those that it gets evolve from nothing.
-    known = state is not None and spec.transform is None
-    current = state.table.schema().as_struct() if state is not None and known else None
-    sources = sources_of(state.table) if state is not None and known else {}
-    if decoder.fixed is not None:
-        _refuse_own_names(spec, decoder.fixed)
+    rows = decoder.rows if isinstance(decoder, Changes) else decoder
+    # With a transform, the table has the transform's columns; those of the records evolve from nothing.
+    table = state.table if state is not None and spec.transform is None else None
+    current = table.schema().as_struct() if table else None
+    sources = sources_of(table) if table else {}
+    if rows.fixed is not None:
+        _refuse_own_names(spec, rows.fixed)
         changes = evolve(current, sources, (), spec.policy).changes
-        return SchemaPlan(decoder.fixed, tuple(c for c in changes if c.kind == "renamed"))
-    adopted = state is not None and known and LAYOUT not in state.table.properties
-    about_changes = [field.name for field in change_columns(spec)]
-    key_column = {spec.key_column} if isinstance(decoder, Keyed) else set()
-    columns = _without(current, {spec.metadata_column, *about_changes} | key_column)
-    taken = partition_names(state.table) if state is not None and known else frozenset()
-    reserved = [
-        *taken,
-        *about_changes,
-        *(name for name in (spec.metadata_column, spec.key_column if spec.key_format else None) if name),
-    ]
-    if not isinstance(decoder, Keyed):
-        return _joined(
-            [
-                evolve(
-                    columns,
-                    sources,
-                    incoming=_incoming(whole.incoming(), spec),
-                    policy=spec.policy,
-                    reserved=reserved,
-                    adopted=adopted,
-                )
-            ],
-            adopted,
+        return SchemaPlan(rows.fixed, tuple(change for change in changes if change.kind == "renamed"))
+    is_adopted = table is not None and LAYOUT not in table.properties
+    own = [spec.metadata_column, *(field.name for field in change_columns(spec))]
+    reserved = [*(partition_names(table) if table else ()), *filter(None, own)]
+    if spec.key_format:
+        reserved.append(spec.key_column)
+    if not isinstance(rows, Keyed):
+        evolution = evolve(
+            _columns(current, lambda name: name not in own),
+            sources,
+            incoming=_incoming(decoder.incoming(), spec),
+            policy=spec.policy,
+            reserved=reserved,
+            adopted=is_adopted,
         )
-    # Apart: a field of the value that has the name of the key's column gets another one.
-    values, keys = _incoming(decoder.incoming_values(), spec), _incoming(decoder.incoming_keys())
-    about_key = {path: name for path, name in sources.items() if path.split(".")[0] == spec.key_column}
-    about_value = {path: name for path, name in sources.items() if path not in about_key}
-    return _joined(
-        [
-            evolve(columns, about_value, incoming=values, policy=spec.policy, reserved=reserved, adopted=adopted),
-            evolve(
-                _only(current, spec.key_column),
-                about_key,
-                incoming=keys,
-                policy=replace(spec.policy, renames={}),
-                reserved=(),
-                adopted=adopted,
-            ),
-        ],
-        adopted,
+        return _schema_plan([evolution], is_adopted)
+    # Key and value evolve separately: a field of the value with the key column's name gets another name.
+    key_sources = {path: name for path, name in sources.items() if path.split(".")[0] == spec.key_column}
+    of_value = evolve(
+        _columns(current, lambda name: name not in (*own, spec.key_column)),
+        {path: name for path, name in sources.items() if path not in key_sources},
+        incoming=_incoming(rows.incoming_values(), spec),
+        policy=spec.policy,
+        reserved=reserved,
+        adopted=is_adopted,
     )
+    of_key = evolve(
+        _columns(current, lambda name: name == spec.key_column),
+        key_sources,
+        incoming=_incoming(rows.incoming_keys()),
+        policy=replace(spec.policy, renames={}),
+        reserved=(),
+        adopted=is_adopted,
+    )
+    return _schema_plan([of_value, of_key], is_adopted)
 
 
 def may_bring_columns(spec: TopicTable, state: TableState) -> TopicTable:
-    """Return settings that allow new columns if the table was created without records and has none yet."""
-    beside = {spec.metadata_column, *(field.name for field in change_columns(spec))}
+    """Return settings that allow new columns if the table was created before there were records."""
+    own = {spec.metadata_column, *(field.name for field in change_columns(spec))}
     if spec.key_format is not None:
-        beside.add(spec.key_column)
-    has_columns = any(field.name not in beside for field in state.table.schema().fields)
+        own.add(spec.key_column)
+    has_columns = any(field.name not in own for field in state.table.schema().fields)
     return spec if has_columns else replace(spec, evolution="evolve")
 
 
 def _refuse_own_names(spec: TopicTable, target: Target) -> None:
-    """Stop a run whose schema has a column with the name of one that the table has by itself."""
+    """Refuse a declared schema with the name of a column that the table adds itself."""
     own = {field.name for field in change_columns(spec)}
     if taken := [field.name for field in target.columns if field.name.lower() in own]:
         raise TableError(
@@ -131,7 +121,7 @@ class SchemaRefusedError(AuditFailedError):
 
 
 def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
-    """Stop a run whose records want what the policy or Iceberg forbids."""
+    """Refuse changes that the policy or Iceberg forbids."""
     if not changes:
         return
     reasons = [f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in changes[:_REASONS]]
@@ -145,7 +135,7 @@ def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
 
 
 def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> None:
-    """Stop a run whose records would give the table more than ``max_columns`` columns."""
+    """Refuse a schema with more than ``max_columns`` columns."""
     if before is not None and spec.evolution == "ignore_new":
         return
 
@@ -158,7 +148,7 @@ def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> N
     if not new or len(have) + len(new) <= spec.max_columns:
         return
     parents = Counter(path.rpartition(".")[0] for path in new)
-    parent = max(parents, key=lambda each: parents[each])
+    parent = max(parents, key=lambda name: parents[name])
     some = [path for path in new if path.rpartition(".")[0] == parent][:_NAMED]
     reason = (
         f"at least {len(new)} new columns and the {len(have)} there are would be more than "
@@ -178,7 +168,7 @@ def _incoming(schemas: Iterable[tuple[str, T.StructType]], spec: TopicTable | No
     return [Incoming(label, iceberg_columns(fields)) for label, fields in wanted]
 
 
-def _joined(parts: list[Evolution], adopted: bool) -> SchemaPlan:
+def _schema_plan(parts: list[Evolution], any_case: bool) -> SchemaPlan:
     columns = T.StructType([field for part in parts for field in spark_columns(part.columns)])
     sources: dict[str, str] = {}
     also: dict[str, tuple[str, ...]] = {}
@@ -187,7 +177,7 @@ def _joined(parts: list[Evolution], adopted: bool) -> SchemaPlan:
         also |= part.also
     changes = [change for part in parts for change in part.changes]
     return SchemaPlan(
-        target=Target(columns, sources, also, any_case=adopted),
+        target=Target(columns, sources, also, any_case=any_case),
         renamed=tuple(c for c in changes if c.kind == "renamed"),
         ignored=tuple(c for part in parts for c in part.ignored),
         refused=tuple(c for part in parts for c in part.refused),
@@ -195,12 +185,8 @@ def _joined(parts: list[Evolution], adopted: bool) -> SchemaPlan:
     )
 
 
-def _without(columns: StructType | None, names: Collection[str | None]) -> StructType | None:
-    return columns and StructType(*[f for f in columns.fields if f.name not in names])
-
-
-def _only(columns: StructType | None, name: str) -> StructType | None:
-    return columns and StructType(*[f for f in columns.fields if f.name == name])
+def _columns(columns: StructType | None, keeps: Callable[[str], bool]) -> StructType | None:
+    return columns and StructType(*[field for field in columns.fields if keeps(field.name)])
 
 
 def create_table(spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool = False) -> None:
@@ -209,21 +195,21 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     if not undecodable:
         decoder = decoder.inspect(records)
     elif decoder.fixed is None:
-        # The transform would get no columns yet.
+        # There are no columns yet for the transform.
         spec = replace(spec, transform=None)
     if isinstance(decoder, Changes):
         refuse_excepted_key(spec, decoder.key)
-    want = plan_schema(spec, decoder, None)
-    refuse_changes(spec, want.refused)
-    if not want.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
-        # A table that begins at the latest offset must hold its position before there are records; columns follow.
+    plan = plan_schema(spec, decoder, None)
+    refuse_changes(spec, plan.refused)
+    if not plan.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
+        # A table that starts at the latest offset exists for its position before there are records.
         raise TableError(
             f"Topic {spec.topic}: no record of the {records.count()} looked at shows a field by format {spec.format} "
             f"that isn't null, so there are no columns to make a table of.{_why_none(decoder)}",
             "Check format:, declare the columns with columns: or a schema of format:, or wait for other records.",
         )
-    kind = row_columns(spec, decoder, records, want.target)
-    schema = schema_of(arrow_columns(kind, want.target.columns, write=spec.write))
+    kind = row_columns(spec, decoder, records, plan.target)
+    schema = schema_of(arrow_columns(kind, plan.target.columns, write=spec.write))
     if decoder.fixed is None:
         refuse_too_many(spec, None, schema)
     ensure_table(
@@ -233,28 +219,28 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
         partition_by=spec.partition_by,
         sort_by=spec.sort_by,
         properties={**_keyed_properties(spec, decoder), **spec.table_properties},
-        sources=_sources(spec, want),
+        sources=_sources(spec, plan),
         renames=spec.renames,
     )
 
 
 def _why_none(decoder: Decoder) -> str:
-    """Return why schemas of the records can't be read, as sentences; empty if all can."""
-    known = _registered_values(decoder)
-    reasons = list(dict.fromkeys(known.refused.values())) if known else []
+    """Return why schemas of the records can't be read, as sentences."""
+    registered = _registered_values(decoder)
+    reasons = list(dict.fromkeys(registered.refused.values())) if registered else []
     return "".join(f" {reason[0].upper()}{reason[1:].rstrip('.')}." for reason in reasons[:_NAMED])
 
 
 def _keyed_properties(spec: TopicTable, decoder: Decoder) -> Mapping[str, str]:
-    """Return the properties of an upsert table: its key, and that merges write new rows and deletes only."""
+    """Return the properties of an upsert table or a history: its key, and merge-on-read."""
     if not isinstance(decoder, Changes):
         return {}
-    modes = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update", "delete")}
+    modes = {f"write.{operation}.mode": "merge-on-read" for operation in ("merge", "update", "delete")}
     return {KEYED: keyed_property(spec, decoder.key), **modes}
 
 
 def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: Target) -> T.StructType:
-    """Return the columns of a table's rows; Spark knows those of a transform."""
+    """Return the columns of a table's rows, from Spark if there is a transform."""
     if spec.transform is None:
         return row_type(target.columns, spec)
     kind: T.StructType = rows_of(decoded(records, decoder, target, spec.max_record_bytes), spec).schema
@@ -263,43 +249,42 @@ def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: 
 
 def arrow_columns(rows: T.StructType, declared: T.StructType, *, write: WriteMode = "append") -> Any:
     """Return the Arrow schema of a table's rows, required where the declared columns are, and with their comments."""
-    # The declaration says whether a column is required, not Spark's optimizer.
-    # Rows of deletes in a history have nothing but their key.
+    # Spark's nullability depends on its optimizer. In a history, deletes have only their key.
     required = {f.name for f in declared if not f.nullable and write != "history"}
     kinds = [T.StructField(f.name, nullable_all(f.dataType), f.name not in required) for f in rows]
     return documented(to_arrow_schema(T.StructType(kinds)), declared)
 
 
 def evolve_table(
-    spec: TopicTable, state: TableState, rows: T.StructType, want: SchemaPlan, declared: bool
+    spec: TopicTable, state: TableState, rows: T.StructType, plan: SchemaPlan, declared: bool
 ) -> tuple[Change, ...]:
     """Give the table the columns that the rows need, and return those that the policy leaves out."""
     table = state.table
-    if want.renamed:
-        apply_changes(table, table.schema(), want.renamed)
-    schema = schema_of(arrow_columns(rows, want.target.columns, write=spec.write))
+    if plan.renamed:
+        apply_changes(table, table.schema(), plan.renamed)
+    schema = schema_of(arrow_columns(rows, plan.target.columns, write=spec.write))
     changes = needed_changes(table.schema(), schema)
-    # The policy is about columns of the records, not about those that the settings ask for.
-    asked = {field.name for field in change_columns(spec)}
-    brought = [c for c in changes if c.column.split(".")[0] not in asked]
-    refuse_changes(spec, [c for c in changes if not c.safe or (c in brought and spec.evolution == "freeze")])
-    ignored = tuple(c for c in brought if c.kind == "added" and spec.evolution == "ignore_new")
+    # The policy is for columns of the records, not for columns that the write mode adds.
+    own = {field.name for field in change_columns(spec)}
+    of_records = [c for c in changes if c.column.split(".")[0] not in own]
+    refuse_changes(spec, [c for c in changes if not c.safe or (c in of_records and spec.evolution == "freeze")])
+    ignored = tuple(c for c in of_records if c.kind == "added" and spec.evolution == "ignore_new")
     if not declared:
         refuse_too_many(spec, table.schema(), schema)
-    apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
+    apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, plan))
     evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
     if spec.is_keyed:
         keep_keyed_property(spec, table)
     return ignored
 
 
-def _sources(spec: TopicTable, want: SchemaPlan) -> Mapping[str, str] | None:
+def _sources(spec: TopicTable, plan: SchemaPlan) -> Mapping[str, str] | None:
     # The columns of a transform's result have no sources.
-    return None if spec.transform else want.target.sources
+    return None if spec.transform else plan.target.sources
 
 
 def _registered_values(decoder: Decoder) -> Registered | None:
-    """Return the decoder of values with registered schemas; None if there is none."""
+    """Return the decoder of values with registered schemas, if it is one."""
     part = decoder.rows if isinstance(decoder, Changes) else decoder
     part = part.value if isinstance(part, Keyed) else part
     return part if isinstance(part, Registered) else None

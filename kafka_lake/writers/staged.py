@@ -1,4 +1,4 @@
-"""What a plan becomes: data files, then snapshots on the branches of its tables, not yet visible to anyone."""
+"""Staged tables: snapshots on branches, which aren't published yet."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,14 +20,15 @@ from kafka_lake.writers.upsert.merge import UpsertResult
 
 @dataclass(frozen=True)
 class StagedTable:
-    """One table's part of a commit, on its branch.
+    """A table on its branch.
 
     Args:
         snapshot: The branch's tip, which will be published.
         appended: The snapshot that adds the rows; others on the branch delete replaced rows or keep missing ones.
-        state: The table as it was before.
-        rows: Rows that the appending snapshot adds, by its own summary.
-        files: Data files that it adds.
+        state: The table before the commit.
+        rows: Number of added rows, by the snapshot's summary.
+        files: Number of added data files.
+        size: Their bytes.
         spans: As in `Written`.
         rules: As in `Written`.
         data_files: As in `Written`; empty if Spark wrote them.
@@ -47,13 +48,13 @@ class StagedTable:
 
 
 def side_summary(summary: Mapping[str, str]) -> dict[str, str]:
-    """Return the snapshot properties of a side table by those of the topic's table: position and author."""
+    """Return the snapshot properties of a side table: position and author of the topic's table."""
     return {key: value for key, value in summary.items() if key in (POSITION, *AUTHOR)}
 
 
 @dataclass(frozen=True)
 class Vanished:
-    """Rows of the table that Kafka no longer has, within what was read again."""
+    """Rows of a partition whose records were to be replayed, and that Kafka no longer has."""
 
     partition: int
     rows: int
@@ -62,26 +63,26 @@ class Vanished:
 
 @dataclass(frozen=True)
 class Staged:
-    """Everything that a plan became, not yet visible to anyone.
+    """A staged commit.
 
     Args:
-        dead_letters: The dead-letter table, None if there is nothing new for it.
-        records: How many were read.
-        tombstones: How many of them have no value.
-        failed: How many became no row, for a reason.
-        known_failed: How many of the failed are in the dead-letter table already.
-        vanished: Rows that a replacement would lose, since Kafka no longer has their records.
-        failed_rows: The failed as rows of the dead-letter table, lazy.
+        dead_letters: The dead-letter table; None if nothing was added to it.
+        records: Number of records read.
+        tombstones: Number of records without a value.
+        failed: Number of dead letters.
+        known_failed: Dead letters that the table has already.
+        vanished: Rows that a replay would lose, since Kafka no longer has their records.
+        failed_rows: All dead letters as rows of their table, lazy.
         ignored: Columns that the policy leaves out.
         conflicts: Types that don't fit the columns, and where such values go.
-        schemas: How many records were written with which schema of the registry.
-        oldest_ms: The least Kafka timestamp, milliseconds since the epoch; None if there is none.
-        unkept: What was in the records and is in no column, by path.
-        bytes_read: Of keys, values and headers.
-        deletes: The table of deleted keys, None if there is nothing new for it.
-        keyed: What became of the changes; None for a table that is appended to.
-        untimed: How many records have no Kafka timestamp, or one that is no time.
-        decoded_singly: How many records no fast decoder took, so that they were decoded one by one.
+        schemas: Number of records by schema of the registry.
+        oldest_ms: The least Kafka timestamp, in milliseconds since the epoch; None if there is none.
+        unkept: Values of the records that are in no column, by path.
+        bytes_read: Bytes of keys, values and headers.
+        deletes: The table of deleted keys; None if nothing was added to it.
+        merge_result: None for a table that is appended to.
+        untimed: Number of records without a valid Kafka timestamp.
+        decoded_singly: Number of records that the fast decoder refused; they were decoded one by one.
     """
 
     primary: StagedTable
@@ -101,17 +102,17 @@ class Staged:
     unkept: Mapping[str, str] = field(default_factory=dict)
     bytes_read: int = 0
     deletes: StagedTable | None = None
-    keyed: UpsertResult | HistoryResult | None = None
+    merge_result: UpsertResult | HistoryResult | None = None
     rules: tuple[RuleResult, ...] = ()
     untimed: int = 0
     decoded_singly: int = 0
 
     def tables(self) -> list[StagedTable]:
-        """Return the tables in the order of publication: side tables first, the primary last."""
+        """Return the tables in the order of publication."""
         return [t for t in (self.dead_letters, self.deletes, self.primary) if t is not None]
 
     def discard(self) -> None:
-        """Remove what was staged and not published, files included."""
+        """Remove the branches and their files."""
         for table in self.tables():
             table.branch.discard()
 
@@ -119,7 +120,7 @@ class Staged:
 def staged_table(
     branch: StagingBranch, base: int | None, state: TableState, written: Written | None = None
 ) -> StagedTable:
-    """Return the snapshot that has just been appended to a branch that was at a base."""
+    """Return the table after a snapshot was appended to its branch at ``base``."""
     snapshot = branch.written(base)
     summary = summary_of(snapshot)
     return StagedTable(

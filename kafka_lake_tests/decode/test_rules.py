@@ -202,7 +202,7 @@ def test_dead_letter_replay_compares_with_table_rows(
     for number, row in enumerate(rows):
         row["n"] = number // 2
     rules = rules_of([RuleEntry(unique=("n",))])
-    verdict = asked(frame(rows[2:]), rules, others=frame(rows[:3]))
+    verdict = asked(frame(rows[2:]), rules, existing=frame(rows[:3]))
     assert verdict.refused is not None
     # 1 is in the table already; of the two with 2 the first stays.
     found = [(r["partition"], r["offset"]) for r in verdict.refused.records.to_pylist()]
@@ -290,7 +290,7 @@ def test_rules_about_a_commit(frame: Callable[[Sequence[Row]], DataFrame]) -> No
     ("entry", "says"),
     [
         (RuleEntry(range=Range(column="s", min=0)), "s is string, and a range is for numbers and times"),
-        (RuleEntry(expression="s RLIKE '*a'", name="like"), "rules: like: Spark can't ask that"),
+        (RuleEntry(expression="s RLIKE '*a'", name="like"), "rules: like: Spark can't evaluate it"),
         (RuleEntry(expression="n >", name="cut"), "rules: cut: 'n >' isn't a condition"),
         (RuleEntry(expression="n + 1", name="number"), "rules: number: 'n + 1' isn't a condition"),
         (RuleEntry(expression="sum(n) > 1", name="total"), "rules: total: 'sum(n) > 1' isn't a condition"),

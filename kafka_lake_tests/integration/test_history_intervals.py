@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.formats.rows import DELETED, EVENT, EVENT_TYPE, METADATA, VALID_FROM, VALID_TO
 from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.writers.history.versions import Shape, events_of, is_changed, joined, with_intervals
+from kafka_lake.writers.history.versions import HistoryTable, event_rows, is_changed, union_events, with_intervals
 from kafka_lake.writers.upsert.keys import EVENT_TIME, OPERATION, UNCHANGED, Keys
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.history_model import Event, assert_tiles, history
@@ -38,9 +38,9 @@ IDS = {name: number for number, name in enumerate(VALUES.names)}
 BATCHES = 3
 
 
-def shape_of(track: tuple[str, ...] = ()) -> Shape:
+def shape_of(track: tuple[str, ...] = ()) -> HistoryTable:
     keys = Keys("_kafka", columns=("id",), order_by=("at",), has_envelope=False, topic_id="today")
-    return Shape(keys, TABLE, track, may_lack=("a", "b", "m"), ids=IDS)
+    return HistoryTable(keys, TABLE, track, nullable=("a", "b", "m"), ids=IDS)
 
 
 def random_events(chance: random.Random, keys: int) -> list[tuple[int, Event]]:
@@ -87,7 +87,7 @@ def test_the_rows_are_those_of_all_events_sorted_at_once(track: tuple[str, ...],
     for number in range(BATCHES):
         batch = {event: None for in_batch, event in events if in_batch == number}
         changes = spark.createDataFrame([change(each) for each in batch], CHANGES)
-        told = joined(spark.createDataFrame(stored, shape.columns), events_of(changes, shape), shape)
+        told = union_events(spark.createDataFrame(stored, shape.columns), event_rows(changes, shape), shape)
         rows = with_intervals(told, shape).cache()
         stored = rows.select(*shape.columns.names).collect()
         arrived = [event for in_batch, event in events if in_batch <= number]
@@ -100,7 +100,7 @@ def test_the_rows_are_those_of_all_events_sorted_at_once(track: tuple[str, ...],
         found = {(r["id"], r["_kafka"]["partition"], r["_kafka"]["offset"]): as_told(r) for r in stored}
         assert found == wanted
     # What is told once more changes nothing.
-    again = joined(spark.createDataFrame(stored, shape.columns), events_of(changes, shape), shape)
+    again = union_events(spark.createDataFrame(stored, shape.columns), event_rows(changes, shape), shape)
     assert with_intervals(again, shape).filter(is_changed(shape)).count() == 0
 
 
@@ -112,7 +112,7 @@ def test_maps_are_compared_by_their_entries_to_the_microsecond(spark_resource: S
         f"struct(CAST(null AS {kind}) AS m, 0.0D AS d, array(CAST(null AS {kind})) AS l) AS s"
     ).schema
     keys = Keys("_kafka", columns=("id",), order_by=(), has_envelope=False, topic_id="today")
-    shape = Shape(keys, table)
+    shape = HistoryTable(keys, table)
     entries = "'a', TIMESTAMP '2026-01-01 00:00:00.000001'", "'b', TIMESTAMP '2026-01-02 00:00:00'"
     others = {
         f"map({', '.join(entries)})": True,
@@ -128,8 +128,8 @@ def test_maps_are_compared_by_their_entries_to_the_microsecond(spark_resource: S
             f"struct(struct({one} AS m, 0.0D AS d, array({one}, null) AS l) AS s) AS v, "
             f"struct(struct(CAST({other} AS {kind}) AS m, -0.0D AS d, array({one}, null) AS l) AS s) AS w"
         )
-        same = shape.compared(("m",), "x").eqNullSafe(shape.compared(("m",), "y"))
-        nested = shape.compared(("s",), "v").eqNullSafe(shape.compared(("s",), "w"))
+        same = shape.comparable(("m",), "x").eqNullSafe(shape.comparable(("m",), "y"))
+        nested = shape.comparable(("s",), "v").eqNullSafe(shape.comparable(("s",), "w"))
         (found,) = frame.select(same.alias("same"), nested.alias("nested")).collect()
         assert found["same"] == is_same, other
         assert found["nested"] == is_same, other

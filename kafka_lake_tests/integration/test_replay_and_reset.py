@@ -471,7 +471,7 @@ def test_a_reconciliation_that_removes_too_much_is_not_published(
     before = view(strict).dead_letters()
     sound = connections()
     greedy = replace(sound, spark=lambda: RemovesAll(sound.spark()))
-    wrong = "2 letters without 1 that are rows by now, and with 0 others, are not the 0 that were staged"
+    wrong = "it has 2 rows, 1 are removed and 0 added, but 0 were staged"
     with pytest.raises(AuditFailedError, match=wrong):
         replay_dead_letters(lenient, greedy, "again", "offset = 0")
     assert view(strict).dead_letters() == before

@@ -93,20 +93,18 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
     assert [each.what for each in log[:2]] == ["row expiry", "part of the row expiry"]
     assert sum(each.rows_deleted - each.rows_added for each in log[:2]) == 6
 
-    # Commits go on, a replay of all doesn't bring them back, and nothing is said of them.
+    # Commits go on. A replay brings old rows back, and the next maintenance deletes them again.
     said: list[str] = []
     topic.send({"id": 30}, 1)
     ingest(spec, connections(), "after", observer=Observer(warn=said.append))
     assert said == []
     read = read_of(see.table)
     replay(spec, connections(), "again", Extent(), observer=Observer(warn=said.append))
-    assert len(said) == 2
-    assert "6 of the rows that are read again are older than 90d" in said[0]
-    assert "1 of the dead letters that are read again are older" in said[1]
+    assert said == []
+    maintain(spec, connections())
     ends[1] += 1
     see.assert_exactly_once(young(topic.ledger), ends)
     assert all(found.passed for found in examine(spec, connections().catalog, connections().cluster))
-    assert {each.what for each in snapshot_log(see.table)[:3]} == {"replay", "part of the replay"}
     found = changes_since(read, read_of(see.table), see.table)
     assert (found.unknown, bool(found.ranges)) == ("", True), "derived tables know what it did"
 
@@ -118,7 +116,7 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
     assert see.position() == {}
     topic.send({"id": 31}, 2)
     ingest(spec, connections(), "rebuilt", observer=Observer(warn=said.append))
-    assert "recovered from the rows" in said[2]
+    assert "recovered from the rows" in said[0]
     ends[2] += 1
     see.assert_exactly_once(young(topic.ledger), ends)
 

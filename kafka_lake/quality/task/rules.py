@@ -24,58 +24,58 @@ Test = tuple[str, Path, Any]
 RuleTest = tuple[str, str, str, Test]
 """A rule's name, its description, the error class of its dead letters (empty if it makes none), and its test."""
 Answer = tuple[int, int, tuple[int, int] | None]
-"""How many rows break a rule, for how many the answer is null, partition and offset of the first that breaks it."""
+"""Number of rows that break a rule, number for which the condition is null, place of the first that breaks it."""
 
 PLACE = ("topic_id", "partition", "offset")
 BROKEN, UNANSWERED = "broken", "unanswered"
-LEFT_OUT = "left_out"
-"""A column of names: the columns that a change leaves unchanged."""
+UNCHANGED = "unchanged"
+"""Names of the columns that a change event leaves unchanged."""
 
 
 def reason_of(broken: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
-    """Return error class and message of a row's dead letter. The message has no values, so it may be shown anywhere."""
-    error_class = next(filter(None, (each for *_, each in broken)))
-    said = "; ".join(f"{name} ({asks})" for name, asks, _ in broken)
-    return error_class, f"Breaks {'a rule' if len(broken) == 1 else f'{len(broken)} rules'}: {said}."
+    """Return error class and message of a row's dead letter. The message contains no values of the row."""
+    error_class = next(filter(None, (rule_class for *_, rule_class in broken)))
+    rules = "; ".join(f"{name} ({condition})" for name, condition, _ in broken)
+    return error_class, f"Breaks {'a rule' if len(broken) == 1 else f'{len(broken)} rules'}: {rules}."
 
 
 def answers(
-    tests: Sequence[RuleTest], column: Callable[[Path], pa.Array], count: int, left_out: pa.Array | None = None
+    tests: Sequence[RuleTest], column: Callable[[Path], pa.Array], count: int, unchanged: pa.Array | None = None
 ) -> Iterator[pa.Array]:
-    """Give for each rule whether each row keeps it: null where a null leaves that open."""
-    for *_, (kind, path, asks) in tests:
+    """Yield for each rule whether each row keeps it; null if that is unknown."""
+    for *_, (kind, path, argument) in tests:
         if not path:
             yield pa.array([False if kind == "not_null" else None] * count, pa.bool_())
             continue
-        answer = _answer(kind, column(path), asks)
-        if kind == "not_null" and left_out is not None:
-            answer = pc.if_else(_lists(left_out, path[0]), None, answer)
+        answer = _answer(kind, column(path), argument)
+        if kind == "not_null" and unchanged is not None:
+            answer = pc.if_else(_lists(unchanged, path[0]), None, answer)
         yield answer
 
 
-def _answer(kind: str, column: pa.Array, asks: Any) -> pa.Array:
+def _answer(kind: str, column: pa.Array, argument: Any) -> pa.Array:
     if kind == "not_null":
         return pc.is_valid(column)
     if kind == "pattern":
-        return pc.match_substring_regex(column, asks)
+        return pc.match_substring_regex(column, argument)
     if kind == "range":
         kept = pa.scalar(True)
-        for compare, bound in zip((pc.greater_equal, pc.less_equal), asks, strict=True):
+        for compare, bound in zip((pc.greater_equal, pc.less_equal), argument, strict=True):
             if bound is not None:
                 kept = pc.and_kleene(kept, compare(column, pa.scalar(bound, column.type)))
         return kept
-    values = pa.array(asks, column.type)
+    values = pa.array(argument, column.type)
     if pa.types.is_floating(column.type):
         # Arrow looks values up by their bits, by which -0.0 isn't 0.0.
-        column, values = (pc.add(each, pa.scalar(0.0, column.type)) for each in (column, values))
+        column, values = (pc.add(value, pa.scalar(0.0, column.type)) for value in (column, values))
     return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=values), None)
 
 
 def _lists(lists: pa.ListArray, name: str) -> pa.Array:
     """Return whether each list has a name."""
-    found = np.zeros(len(lists), dtype=bool)
-    found[pc.list_parent_indices(lists).filter(pc.equal(lists.flatten(), name)).to_numpy()] = True
-    return pa.array(found)
+    has_name = np.zeros(len(lists), dtype=bool)
+    has_name[pc.list_parent_indices(lists).filter(pc.equal(lists.flatten(), name)).to_numpy()] = True
+    return pa.array(has_name)
 
 
 def field_of(column: pa.Array, path: Path) -> pa.Array:
@@ -89,7 +89,7 @@ def bits_of(broken: Sequence[bool] | np.ndarray, number: int) -> np.ndarray:
 
 
 class RuleChecker:
-    """Checks rows while they are written, and counts the answers. The rules are for values of the table's types."""
+    """Checks rows while they are written, and counts the results."""
 
     def __init__(self, tests: Sequence[RuleTest], columns: pa.Schema) -> None:
         self._tests, self._columns, self._rows = tests, columns, 0
@@ -98,13 +98,13 @@ class RuleChecker:
         self._reasons: dict[int, tuple[str, str]] = {}
 
     def add(self, rows: pa.Table, records: pa.RecordBatch) -> np.ndarray:
-        """Check rows, and return which rules each breaks: a number with a bit for each rule."""
-        known: dict[str, pa.Array] = {}
+        """Check rows; return for each row a number with a bit for each rule that it breaks."""
+        columns: dict[str, pa.Array] = {}
 
         def column(path: Path) -> pa.Array:
-            if path[0] not in known:
-                known[path[0]] = column_of(rows, self._columns.field(path[0]))
-            return field_of(known[path[0]], path)
+            if path[0] not in columns:
+                columns[path[0]] = column_of(rows, self._columns.field(path[0]))
+            return field_of(columns[path[0]], path)
 
         self._rows += len(rows)
         broken = np.zeros(len(rows), dtype=np.int64)
@@ -128,13 +128,13 @@ class RuleChecker:
         codes, places = np.unique(broken, return_inverse=True)
         for code in map(int, codes):
             if code not in self._reasons:
-                self._reasons[code] = reason_of([each[:3] for n, each in enumerate(self._tests) if code >> n & 1])
-        told = [self._reasons[int(code)] for code in codes]
-        classes, messages = (pa.array([each[part] for each in told], pa.string()).take(places) for part in (0, 1))
+                self._reasons[code] = reason_of([test[:3] for n, test in enumerate(self._tests) if code >> n & 1])
+        reasons = [self._reasons[int(code)] for code in codes]
+        classes, messages = (pa.array([r[part] for r in reasons], pa.string()).take(places) for part in (0, 1))
         return classes, messages
 
     def answers(self) -> tuple[int, Mapping[str, Answer]]:
-        """Return how many rows were asked, and what they answered to each rule."""
+        """Return the number of checked rows, and the answers by rule."""
         return self._rows, self._answers
 
 
@@ -149,35 +149,35 @@ def _both(one: Answer, other: Answer) -> Answer:
     return one[0] + other[0], one[1] + other[1], min(firsts, default=None)
 
 
-def merged_answers(found: Iterable[tuple[int, Mapping[str, Answer]]]) -> tuple[int, dict[str, Answer]]:
+def merged_answers(parts: Iterable[tuple[int, Mapping[str, Answer]]]) -> tuple[int, dict[str, Answer]]:
     """Return the sum of several tasks' answers."""
     count, merged = 0, dict[str, Answer]()
-    for rows, by_rule in found:
+    for rows, by_rule in parts:
         count += rows
         for name, answer in by_rule.items():
             merged[name] = _both(merged.get(name, (0, 0, None)), answer)
     return count, merged
 
 
-def ask(told: Mapping[str, Any]) -> Batches:
+def check_frame(work: Mapping[str, Any]) -> Batches:
     """Return the function for ``mapInArrow`` that checks rows of a frame.
 
-    Its input has the columns of `PLACE`, one for each path, and perhaps `LEFT_OUT`. Its output has those of `PLACE`,
+    Its input has the columns of `PLACE`, one for each path, and perhaps `UNCHANGED`. Its output has those of `PLACE`,
     and two numbers with a bit for each rule: `BROKEN`, and `UNANSWERED` where the answer is null.
     """
-    tests, columns = told["tests"], told["columns"]
+    tests, columns = work["tests"], work["columns"]
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
         for batch in batches:
             names, count = batch.schema.names, len(batch)
-            left_out = batch.column(LEFT_OUT) if LEFT_OUT in names else None
+            unchanged = batch.column(UNCHANGED) if UNCHANGED in names else None
             broken, unanswered = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-            given = answers(tests, lambda path, rows=batch: rows.column(columns[path]), count, left_out)  # type: ignore[misc]
+            given = answers(tests, lambda path, rows=batch: rows.column(columns[path]), count, unchanged)  # type: ignore[misc]
             for number, answer in enumerate(given):
                 broken |= bits_of(pc.invert(pc.fill_null(answer, True)), number)
                 unanswered |= bits_of(pc.is_null(answer), number)
-            found = [*(batch.column(name) for name in PLACE), pa.array(broken), pa.array(unanswered)]
-            yield pa.RecordBatch.from_arrays(found, names=[*PLACE, BROKEN, UNANSWERED])
+            columns_out = [*(batch.column(name) for name in PLACE), pa.array(broken), pa.array(unanswered)]
+            yield pa.RecordBatch.from_arrays(columns_out, names=[*PLACE, BROKEN, UNANSWERED])
 
     return run

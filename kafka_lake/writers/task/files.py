@@ -1,4 +1,4 @@
-"""Data files of a table, written from rows as they come."""
+"""Write rows to Parquet data files of an Iceberg table."""
 
 import io
 from collections import deque
@@ -25,7 +25,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, PrimitiveType, S
 from kafka_lake.formats.task.shapes import column_of, small_offsets
 from kafka_lake.writers.task.pyiceberg_compat import partitions_of, use_dictionary
 
-_WORTH_A_LOOK, _LOOKED_AT = 1000, 10_000
+_MIN_ROWS, _SAMPLE_ROWS = 1000, 10_000
 _GROUP_BYTES, _FILE_BYTES = 32 << 20, 512 << 20
 _ORIGIN = {"topic", "topic_id", "partition", "offset"}
 
@@ -33,15 +33,14 @@ _ORIGIN = {"topic", "topic_id", "partition", "offset"}
 class Files:
     """Gathers rows and writes them as data files of a table.
 
-    A table without partitions and sort order gets a row group whenever 32 MiB have been gathered, so that the memory
-    stays small. Otherwise the rows of a file are gathered, and each partition among them gets a file. A file's rows are
-    sorted; those of two files may overlap.
+    A table without partitions and sort order gets a row group for each 32 MiB, which bounds the memory. Otherwise all
+    rows of a file are gathered, and each of their partitions gets a file. The rows of a file are sorted.
 
     Args:
         metadata: The table's metadata as JSON; snapshots may be left out.
         io: Properties of the file system.
-        group_bytes: Bytes of Arrow columns that become a row group.
-        file_bytes: Bytes of them that become a data file.
+        group_bytes: Arrow bytes of a row group.
+        file_bytes: Arrow bytes of a data file.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Files:
     ) -> None:
         self._metadata = TableMetadataUtil.parse_raw(metadata)
         self._order = self._metadata.sort_order()
-        self._whole = self._metadata.spec().is_unpartitioned() and self._order.is_unsorted
+        self._is_simple = self._metadata.spec().is_unpartitioned() and self._order.is_unsorted
         self._group_bytes, self._file_bytes = group_bytes, file_bytes
         self._io = load_file_io(dict(io), self._metadata.location)
         self.columns = pa.schema([small_offsets(f) for f in schema_to_pyarrow(self._metadata.schema())])
@@ -61,14 +60,14 @@ class Files:
         self._files: list[DataFile] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows, with the table's columns by name; write those that were gathered if they are enough."""
+        """Add rows with the table's columns by name; write the gathered rows if they are enough."""
         self._rows.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes >= (self._group_bytes if self._whole else self._file_bytes):
+        if self._bytes >= (self._group_bytes if self._is_simple else self._file_bytes):
             self._write()
 
     def close(self) -> list[DataFile]:
-        """Write the rest, and return Iceberg's descriptions of all files."""
+        """Write the remaining rows, and return all data files."""
         if self._rows:
             self._write()
         self._roll()
@@ -78,7 +77,7 @@ class Files:
         rows = pa.concat_tables(self._rows)
         size, self._rows, self._bytes = self._bytes, [], 0
         rows = pa.Table.from_arrays([column_of(rows, column) for column in self.columns], schema=self.columns)
-        if self._whole:
+        if self._is_simple:
             self._open = self._open or self._new_file(None, _repetitive(rows))
             self._open.write(rows, size)
             if self._open.size >= self._file_bytes:
@@ -110,7 +109,7 @@ class Files:
 class _File:
     """A data file that is being written.
 
-    PyIceberg's write_file writes one table at a time, and makes null lists of structs empty ones.
+    PyIceberg's write_file takes all rows at once, and turns null lists of structs into empty ones.
     """
 
     def __init__(
@@ -144,10 +143,10 @@ class _File:
 
 
 class OriginBounds:
-    """Bounds of the numbers and times in the metadata column, if the table has one.
+    """Bounds of partition, offset and timestamp in the metadata column, if the table has one.
 
-    PyIceberg keeps none of fields in structs, as Iceberg's own writers do. By them files are skipped by the offsets of
-    their records, and dropped by their age.
+    Queries skip files by them, and row retention drops files. Iceberg's Java writers keep bounds of struct fields;
+    PyIceberg doesn't.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -161,7 +160,7 @@ class OriginBounds:
         self._bounds: dict[int, tuple[int, int]] = {}
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows into account; nulls have no bounds."""
+        """Add rows."""
         for column, field, _ in self._fields:
             values = pc.struct_field(rows.column(column), [field.name])
             # Microseconds, as everywhere in the table.
@@ -183,7 +182,7 @@ class OriginBounds:
 
 
 def in_order(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
-    """Return rows sorted by the table's order (https://iceberg.apache.org/spec/#sorting), stable."""
+    """Sort rows by the table's order, stable (https://iceberg.apache.org/spec/#sorting)."""
     if order.is_unsorted or len(rows) < 2:
         return rows
     keys: dict[str, pa.Array] = {}
@@ -194,7 +193,7 @@ def in_order(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
         first, *inner = [name] if name in rows.column_names else name.split(".")
         column = pc.struct_field(rows.column(first), inner) if inner else rows.column(first)
         values = field.transform.pyarrow_transform(kind)(column)
-        # Arrow places the nulls of all keys alike: whether a value is null is a key of its own.
+        # Arrow has one null placement for all keys, so a further key says whether the value is null.
         keys[f"null {number}"] = pc.is_null(values)
         keys[f"value {number}"] = values
         nulls = "descending" if field.null_order == NullOrder.NULLS_FIRST else "ascending"
@@ -204,13 +203,13 @@ def in_order(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
 
 
 def _repetitive(rows: pa.Table) -> list[str] | bool:
-    """Return Parquet's paths of the columns whose values repeat, by a look at the first rows; true for all.
+    """Return Parquet's paths of columns whose values repeat in the first rows; True for all columns.
 
-    A dictionary of values that are all different, as offsets and ids are, takes time and room. Lists aren't looked at.
+    A dictionary of unique values, such as offsets, costs time and space. Lists always get one.
     """
-    if len(rows) < _WORTH_A_LOOK:
+    if len(rows) < _MIN_ROWS:
         return True
-    some = rows.slice(0, _LOOKED_AT)
+    some = rows.slice(0, _SAMPLE_ROWS)
     empty = io.BytesIO()
     pq.write_table(some.slice(0, 0), empty)
     paths = pq.read_metadata(empty).schema
@@ -219,7 +218,7 @@ def _repetitive(rows: pa.Table) -> list[str] | bool:
 
 
 def _leaves(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """Give the columns that are no lists and their paths, those in structs one by one."""
+    """Yield paths and values of primitive columns, also inside structs."""
     todo = deque((name, rows.column(name)) for name in rows.column_names)
     while todo:
         path, values = todo.popleft()

@@ -1,6 +1,6 @@
-"""What leans on private parts of PyIceberg in Spark's Python workers, each with what happens without it.
+"""Private parts of PyIceberg that tasks use, each with the effect if it is missing.
 
-These are the machines' PyIceberg, which may be another version than the driver's.
+Spark's machines may have another version of PyIceberg than the driver.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from pyiceberg.table.metadata import TableMetadata
 
 
 def partitions_of(metadata: TableMetadata, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
-    """Give rows by the partition of a table that they belong to.
+    """Yield a table's rows by partition.
 
-    Private: ``pyiceberg.io.pyarrow._determine_partitions``; PyIceberg's public ways write the files as well. Without it
-    the task fails with ImportError, and the run's error names it.
+    Private: ``pyiceberg.io.pyarrow._determine_partitions``; PyIceberg's public functions also write the files. Without
+    it the task fails with ImportError, and the run's error names it.
     """
     from pyiceberg.io.pyarrow import _determine_partitions
 
@@ -24,10 +24,10 @@ def partitions_of(metadata: TableMetadata, rows: pa.Table) -> Iterator[tuple[Par
 
 
 def use_dictionary(writer: ParquetFormatWriter, columns: list[str] | bool) -> None:
-    """Say which columns of a Parquet file shall have dictionaries, before its first rows.
+    """Set which columns of a Parquet file have dictionaries, before its first rows.
 
-    Private: ``ParquetFormatWriter._parquet_writer_kwargs``; no property of a table says it. Without it all columns have
-    them, which takes somewhat more time and room.
+    Private: ``ParquetFormatWriter._parquet_writer_kwargs``; no table property exists for it. Without it, all columns
+    have dictionaries, which costs some time and space.
     """
     options = getattr(writer, "_parquet_writer_kwargs", None)
     if isinstance(options, dict):

@@ -1,4 +1,4 @@
-"""From batches of records to data files of tables, in a Spark task; records that become no row are given back."""
+"""In a Spark task: decode batches of records and write them to data files; failed records are returned."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,26 +18,26 @@ from kafka_lake.writers.task.files import Files
 
 REPORT, TABLE, TOPIC_ID = "report", "table", "topic_id"
 Places = Mapping[int, tuple[np.ndarray, np.ndarray]]
-"""By Kafka partition: offsets, ascending, and for each of them the number of its reason."""
+"""By Kafka partition: ascending offsets, and the index of each one's reason."""
 _TIMESTAMP_TYPES = ["CreateTime", "LogAppendTime"]
 _ENOUGH_RECORDS = 20_000
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a task must know of a table.
+    """A task's input beside the records.
 
     Args:
         metadata: The table's metadata as JSON; snapshots may be left out.
         io: Properties of the file system, credentials among them; not shown in its repr.
-        decoding: What `unpack_decoder` makes a decoder of; empty for rows, which need none.
-        topic_id: None if the brokers report none.
-        metadata_column: Struct that says where a row came from; None for none.
-        refused: Records that become no row although they decode.
-        reasons: Error classes and messages of these.
+        decoding: Input of `unpack_decoder`; empty for rows.
+        topic_id: Empty if the brokers report none.
+        metadata_column: Struct with a row's Kafka position; None for no such column.
+        refused: Records that become dead letters although they decode.
+        reasons: Error classes and messages of refused records.
         tests: The table's rules of single rows.
-        known: Top-level fields that get no column; None if no field gets one. After the first other new field, the task
-            decodes 20,000 records more, to learn their types, and no others: all is written again with the columns.
+        known: Top-level fields that get no column; None if new fields get none. After another new field, the task
+            decodes 20,000 more records, to see their types, and stops: all records are then written again.
     """
 
     metadata: str
@@ -53,7 +53,7 @@ class Work:
 
 
 def decode_and_write(work: Mapping[str, Any]) -> Batches:
-    """Return the function for ``mapInArrow`` that writes records, gives back those that failed, and reports.
+    """Return the function for ``mapInArrow`` that writes records, and returns the failed ones and a report.
 
     Its input has the columns key, value, partition, offset, timestamp, timestampType, headers, and perhaps topic_id.
     Its output has also ``error_class`` and ``error_message``, and ``report``: null for a record, and the only column
@@ -64,43 +64,42 @@ def decode_and_write(work: Mapping[str, Any]) -> Batches:
         single_threaded()
         writer, schema = Writer(Work(**work)), None
         for batch in batches:
-            schema = schema or returned(batch.schema)
+            schema = schema or output_schema(batch.schema)
             if writer.has_stopped:
                 # To leave input unread would end this worker while Spark writes to it.
                 continue
             failed = writer.add(batch)
             if len(failed):
-                yield given_back(failed, schema)
+                yield with_schema(failed, schema)
         if schema is not None:
             yield reported(writer.close(), schema)
 
     return run
 
 
-def decode_and_write_tables(told: Mapping[str, Any]) -> Batches:
+def decode_and_write_tables(work: Mapping[str, Any]) -> Batches:
     """Return the function for ``mapInArrow`` that writes each record to its table, one table after the other.
 
-    A table's files are closed before the next table's are opened, so that the memory is that of one table.
-
-    Its input has the columns of `decode_and_write`, and ``table``, by which it is sorted. Its output has them too.
-    Records of tables that aren't written are given back without an error. Each table gets a row with a report.
+    A table's files are closed before the next table's are opened, so the memory is that of one table. Its input has the
+    columns of `decode_and_write`, and ``table``, by which it is sorted. Its output has them too. Records of tables that
+    aren't written are returned without an error. Each table gets a row with a report.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
-        works, unwanted = told["works"], told["unwanted"]
+        works, unwanted = work["works"], work["unwanted"]
         schema, table, writer = None, None, None
         for batch in batches:
-            schema = schema or returned(batch.schema)
+            schema = schema or output_schema(batch.schema)
             for name, part in _by_table(batch):
                 if writer is None or name != table:
                     if writer is not None:
                         yield reported(replace(writer.close(), table=table), schema)
                     table = name
                     writer = Writer(Work(**works[name])) if name in works else _Unwritten(wanted=name not in unwanted)
-                back = writer.add(part)
-                if len(back):
-                    yield given_back(back, schema)
+                records = writer.add(part)
+                if len(records):
+                    yield with_schema(records, schema)
         if writer is not None:
             yield reported(replace(writer.close(), table=table), schema)
 
@@ -108,7 +107,7 @@ def decode_and_write_tables(told: Mapping[str, Any]) -> Batches:
 
 
 def write_rows(work: Mapping[str, Any]) -> Batches:
-    """Return the function for ``mapInArrow`` that writes rows of a table, and gives one row with a report."""
+    """Return the function for ``mapInArrow`` that writes rows of a table, and returns one row with a report."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
@@ -124,7 +123,7 @@ def write_rows(work: Mapping[str, Any]) -> Batches:
 
 
 class Writer:
-    """Writes the records that it is given to data files of a table, and counts what becomes of each."""
+    """Writes records to data files of a table, and counts rows and failed records."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -135,11 +134,11 @@ class Writer:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether enough records have shown what columns the table lacks."""
+        """Whether enough records were decoded since the first new field."""
         return self._before_stop is not None and self._before_stop <= 0
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Take records, and return those of them that failed, with ``error_class`` and ``error_message``."""
+        """Write records; return the failed ones with ``error_class`` and ``error_message``."""
         report, work = self._report, self._work
         whole, apart = batch, None
         if work.refused:
@@ -167,7 +166,7 @@ class Writer:
     def _checked(
         self, rows: pa.Table, kept: pa.RecordBatch, failed: pa.RecordBatch
     ) -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch]:
-        """Check rows by the table's rules, and set those apart that become dead letters."""
+        """Check the table's rules; move rows that become dead letters to the failed records."""
         broken = self._asked.add(rows, kept)
         bad = self._asked.refuses(broken)
         if not bad.any():
@@ -177,7 +176,7 @@ class Writer:
         return rows.filter(stays), kept.filter(stays), pa.concat_batches([failed, apart])
 
     def close(self) -> Report:
-        """Write the rest, and return what was done."""
+        """Write the remaining rows, and return the report."""
         files = tuple(self._files.close())
         asked, answers = self._asked.answers()
         return replace(
@@ -191,7 +190,7 @@ class Writer:
 
 
 class _Unwritten:
-    """Counts the records of a table that isn't written, and gives them back if they are wanted."""
+    """Counts the records of a table that isn't written, and returns them if they are wanted."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted, self._count = wanted, 0
@@ -204,19 +203,19 @@ class _Unwritten:
         return Report(records=self._count)
 
 
-def returned(given: pa.Schema) -> pa.Schema:
-    """Return the schema of what a task returns, by that of its input."""
-    return pa.schema([*given, (ERROR_CLASS, pa.string()), (ERROR_MESSAGE, pa.string()), (REPORT, pa.binary())])
+def output_schema(records: pa.Schema) -> pa.Schema:
+    """Return the schema of a task's output."""
+    return pa.schema([*records, (ERROR_CLASS, pa.string()), (ERROR_MESSAGE, pa.string()), (REPORT, pa.binary())])
 
 
-def given_back(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return records as a task returns them: columns that they lack are null."""
+def with_schema(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return records as a task's output: columns that they lack are null."""
     missing = [pa.nulls(len(records), field.type) for field in list(schema)[records.num_columns :]]
     return pa.RecordBatch.from_arrays([*records.columns, *missing], schema=schema)
 
 
 def reported(report: Report, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a report as a task returns it."""
+    """Return a report as a row of a task's output."""
     return pa.RecordBatch.from_pylist([{**dict.fromkeys(schema.names), REPORT: dumped_report(report)}], schema)
 
 
@@ -227,12 +226,12 @@ def without_refused(
     numbers = np.full(len(batch), -1, dtype=np.int32)
     partitions, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
     for partition, (refused, reason) in places.items():
-        of_it = np.flatnonzero(partitions == partition)
-        if not len(of_it):
+        rows = np.flatnonzero(partitions == partition)
+        if not len(rows):
             continue
-        at = np.minimum(np.searchsorted(refused, offsets[of_it]), len(refused) - 1)
-        hit = refused[at] == offsets[of_it]
-        numbers[of_it[hit]] = reason[at[hit]]
+        at = np.minimum(np.searchsorted(refused, offsets[rows]), len(refused) - 1)
+        is_refused = refused[at] == offsets[rows]
+        numbers[rows[is_refused]] = reason[at[is_refused]]
     apart = numbers >= 0
     chosen = pa.array(numbers[apart])
     classes, messages = (pa.array([reason[part] for reason in reasons], pa.string()).take(chosen) for part in (0, 1))
@@ -242,7 +241,7 @@ def without_refused(
 def decode(
     batch: pa.RecordBatch, work: Work, decoder: RecordDecoder
 ) -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch, Decoded]:
-    """Turn records into a table's rows."""
+    """Decode records; return rows, their records, the failed records, and the decoder's result."""
     decoded = decoder.decode_records(batch)
     rows, kept = decoded.made, batch
     if len(rows) < len(batch):
@@ -251,7 +250,7 @@ def decode(
     failed = _failing(batch.filter(bad), decoded.error_class.filter(bad), decoded.error_message.filter(bad))
     arrays, names = rows.flatten(), [field.name for field in rows.type]
     if work.metadata_column is not None:
-        # Together with the columns: a table without any would have no rows.
+        # A pyarrow table without columns has no rows.
         arrays, names = [*arrays, _metadata(kept, work)], [*names, work.metadata_column]
     return pa.Table.from_arrays(arrays, names=names), kept, failed, decoded
 
@@ -319,7 +318,7 @@ def _counted(report: Report, batch: pa.RecordBatch, failed: pa.RecordBatch) -> R
 
 
 def _by_table(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Give the records of each table, which are next to each other."""
+    """Yield the records of each table; they are sorted by table."""
     encoded = batch.column(TABLE).dictionary_encode()
     numbers = encoded.indices.to_numpy()
     begins = [0, *(np.flatnonzero(np.diff(numbers)) + 1)]

@@ -1,4 +1,4 @@
-"""Decoded records as changes of rows."""
+"""Decoded records become change events: the table's columns, and what the event does."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -9,13 +9,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.task.change import DELETE, READ, TRUNCATE, UPSERT
 from kafka_lake.cdc.unavailable import may_be_unavailable
 from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.excepted import without_excepted
 from kafka_lake.formats.rows import CHANGE, DELETED, change_columns, origin_of
-from kafka_lake.formats.task.batches import CHANGE as TOLD
+from kafka_lake.formats.task.batches import CHANGE as DECODED
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.upsert.keys import (
     EVENT_TIME,
@@ -25,130 +26,132 @@ from kafka_lake.writers.upsert.keys import (
     SNAPSHOT_MARKER,
     SOURCE_TABLE,
     UNCHANGED,
-    quoted,
 )
 
-BEGINS = ("first", "first_in_data_collection")
-ENDS = ("last", "last_in_data_collection")
+SNAPSHOT_BEGINS = ("first", "first_in_data_collection")
+SNAPSHOT_ENDS = ("last", "last_in_data_collection")
 """Debezium's names for the first and the last row of a source snapshot."""
-_TOLD_TYPE = "struct<operation: string, order: array<bigint>, at: bigint, snapshot: string, source: string>"
+INTERNAL_COLUMNS = T.StructType(
+    [
+        T.StructField(OPERATION, T.StringType()),
+        T.StructField(UNCHANGED, T.ArrayType(T.StringType())),
+        T.StructField(EVENT_TIME, T.TimestampType()),
+        T.StructField(SNAPSHOT_MARKER, T.StringType()),
+        T.StructField(SOURCE_TABLE, T.StringType()),
+        T.StructField(KEY_CHANGED, T.BooleanType()),
+    ]
+)
+_DECODED_TYPE = "struct<operation: string, order: array<bigint>, at: bigint, snapshot: string, source: string>"
 
 
-def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame:
-    """Return the changes that decoded records stand for, without records that change nothing."""
-    if TOLD not in decoded.columns:
-        # The decoder looked at none of them.
-        decoded = decoded.withColumn(TOLD, F.lit(None).cast(_TOLD_TYPE))
-    told = F.col(TOLD)
-    good = decoded.filter(F.col("error_class").isNull() & told["operation"].isNotNull())
-    columns = [F.col("decoded.*"), origin_of(good, topic_id).alias(spec.metadata_column or "")]
-    rows = good.select(*columns, told.alias(TOLD))
-    does = F.col(TOLD)["operation"]
+def change_events(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame:
+    """Return the change events of decoded records; records that change nothing are left out."""
+    if DECODED not in decoded.columns:
+        decoded = decoded.withColumn(DECODED, F.lit(None).cast(_DECODED_TYPE))
+    decoded_change = F.col(DECODED)
+    good = decoded.filter(F.col("error_class").isNull() & decoded_change["operation"].isNotNull())
+    metadata = origin_of(good, topic_id).alias(spec.metadata_column or "")
+    rows = good.select("decoded.*", metadata, decoded_change.alias(DECODED))
+    decoded_operation = operation = decoded_change["operation"]
     if spec.delete_when is not None:
-        gone = _condition(rows, spec, spec.delete_when)
-        does = F.when(does.isin(UPSERT, READ) & gone, F.lit(DELETE)).otherwise(does)
-    kind = decoded.schema["decoded"].dataType
-    assert isinstance(kind, T.StructType)
-    values = without_excepted(kind, spec)
+        is_deleted = operation.isin(UPSERT, READ) & _condition(rows, spec, spec.delete_when)
+        operation = F.when(is_deleted, F.lit(DELETE)).otherwise(operation)
+    row_type, change_type = decoded.schema["decoded"].dataType, rows.schema[DECODED].dataType
+    assert isinstance(row_type, T.StructType)
+    assert isinstance(change_type, T.StructType)
+    values = without_excepted(row_type, spec)
     is_soft = spec.deletes == "soft"
-    # A soft delete changes the row as any other change does.
-    acts = F.col(TOLD)["operation"] if is_soft else does
-    told_of = rows.schema[TOLD].dataType
-    assert isinstance(told_of, T.StructType)
-    kept = F.array().cast("array<string>")
+    unchanged = no_names()
     if spec.is_partial:
-        kept = _untold(spec, values, acts)
-    elif "unavailable" in told_of.names:
-        kept = told["unavailable"]
+        # A soft delete by delete_when changes the row as any other event does.
+        unchanged = _ignored_nulls(spec, values, decoded_operation if is_soft else operation)
+    elif "unavailable" in change_type.names:
+        unchanged = decoded_change["unavailable"]
     if is_soft:
-        kept = F.when(F.col(TOLD)["operation"] == DELETE, _all_but_key(values, spec)).otherwise(kept)
-    added = {
-        OPERATION: does,
-        UNCHANGED: kept,
-        EVENT_TIME: F.timestamp_millis(told["at"]),
-        SNAPSHOT_MARKER: told["snapshot"],
+        unchanged = F.when(decoded_operation == DELETE, _all_but_key(values, spec)).otherwise(unchanged)
+    events = {name: F.col(quoted(name)) for name in rows.columns if name != DECODED}
+    events |= {
+        OPERATION: operation,
+        UNCHANGED: unchanged,
+        EVENT_TIME: F.timestamp_millis(decoded_change["at"]),
+        SNAPSHOT_MARKER: decoded_change["snapshot"],
+        KEY_CHANGED: F.lit(False),
+        SOURCE_TABLE: decoded_change["source"] if needs_source_table(spec) else F.lit(None).cast("string"),
     }
-    added[KEY_CHANGED] = F.lit(False)
-    added[SOURCE_TABLE] = told["source"] if deletes_by_source(spec) else F.lit(None).cast("string")
     for field in change_columns(spec):
         if field.name == CHANGE:
-            added[CHANGE] = F.struct(does.alias("op"), F.col(TOLD)["order"].alias("order"))
+            events[CHANGE] = F.struct(operation.alias("op"), decoded_change["order"].alias("order"))
         if field.name == DELETED:
-            added[DELETED] = does == DELETE
-    made = {name: F.col(quoted(name)) for name in rows.columns if name != TOLD} | added
-    if "old_key" not in told_of.names:
-        return rows.select(*_named(made))
-    return _with_moved(rows, made, told_of["old_key"].dataType.fieldNames(), spec, values=values)
+            events[DELETED] = operation == DELETE
+    if "old_key" not in change_type.names:
+        return rows.select(*_named(events))
+    return _with_key_changes(rows, events, change_type["old_key"].dataType.fieldNames(), spec, values=values)
 
 
-def _with_moved(
-    rows: DataFrame, made: dict[str, Column], key: Sequence[str], spec: TopicTable, values: T.StructType
+def _with_key_changes(
+    rows: DataFrame, events: dict[str, Column], key: Sequence[str], spec: TopicTable, values: T.StructType
 ) -> DataFrame:
-    """Add to each change of a row's key the delete of the old key's row, with the same place and order."""
-    old = F.col(TOLD)["old_key"]
-    kinds = rows.select(*_named(made)).schema
-    gone = {field.name: F.lit(None).cast(field.dataType) for field in kinds}
+    """Add to each update of a row's key the delete of the old key, with the same offset and order."""
+    old = F.col(DECODED)["old_key"]
+    delete = {field.name: F.lit(None).cast(field.dataType) for field in rows.select(*_named(events)).schema}
     shared = (*spec.order_by, spec.metadata_column, EVENT_TIME, SOURCE_TABLE)
-    gone |= {name: made[name] for name in shared if name in made}
-    gone |= {name: old[name] for name in key}
-    gone |= {OPERATION: F.lit(DELETE), KEY_CHANGED: F.lit(True), UNCHANGED: F.array().cast("array<string>")}
+    delete |= {name: events[name] for name in shared if name in events}
+    delete |= {name: old[name] for name in key}
+    delete |= {OPERATION: F.lit(DELETE), KEY_CHANGED: F.lit(True), UNCHANGED: no_names()}
     if spec.deletes == "soft":
-        gone |= {UNCHANGED: _all_but_key(values, spec), DELETED: F.lit(True)}
-    if CHANGE in made:
-        gone[CHANGE] = F.struct(F.lit(DELETE).alias("op"), F.col(TOLD)["order"].alias("order"))
-    is_moved = old.isNotNull() & reduce(or_, [~old[name].eqNullSafe(F.col(quoted(name))) for name in key])
-    as_it_is, moved = (F.struct(*_named(columns)) for columns in (made, gone))
-    both = F.when(is_moved, F.array(as_it_is, moved)).otherwise(F.array(as_it_is))
-    return rows.select(F.explode(both).alias("change")).select("change.*")
+        delete |= {UNCHANGED: _all_but_key(values, spec), DELETED: F.lit(True)}
+    if CHANGE in events:
+        delete[CHANGE] = F.struct(F.lit(DELETE).alias("op"), F.col(DECODED)["order"].alias("order"))
+    is_changed = old.isNotNull() & reduce(or_, [~old[name].eqNullSafe(F.col(quoted(name))) for name in key])
+    event, delete_event = (F.struct(*_named(columns)) for columns in (events, delete))
+    both = F.when(is_changed, F.array(event, delete_event)).otherwise(F.array(event))
+    return rows.select(F.explode(both).alias("event")).select("event.*")
 
 
 def _all_but_key(values: T.StructType, spec: TopicTable) -> Column:
-    """Return the columns that a soft delete leaves as they are.
-
-    A delete by delete_when has the whole row; other deletes have the key alone, for which the metadata column stands.
-    """
+    """Return the columns that a soft delete leaves unchanged, the metadata column included: it tells partial rows."""
     return F.array(*[F.lit(name) for name in (*values.names, spec.metadata_column)])
 
 
 def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:
-    about = f"delete_when: {text!r} isn't a condition on the rows of topic {spec.topic}"
-    remedy = f"Its columns are {', '.join(name for name in rows.columns if name != TOLD)}."
+    problem = f"delete_when: {text!r} isn't a condition on the rows of topic {spec.topic}"
+    remedy = f"Its columns are {', '.join(name for name in rows.columns if name != DECODED)}."
     if unsafe := unsafe_condition(text):
-        raise ConfigurationError(f"{about}: {unsafe}.", remedy)
+        raise ConfigurationError(f"{problem}: {unsafe}.", remedy)
     try:
         # Connect analyses the condition only when the schema is requested.
         rows.filter(F.expr(text)).schema  # noqa: B018
     except (AnalysisException, ParseException) as error:
         reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
-        raise ConfigurationError(f"{about}: {reason}.", remedy) from error
+        raise ConfigurationError(f"{problem}: {reason}.", remedy) from error
     return F.expr(text)
 
 
-def counted(spec: TopicTable) -> tuple[dict[str, Column], dict[str, Column]]:
-    """Return aggregates over the changes of one key, and the aggregates that sum these up for the batch."""
-    does = F.col(OPERATION)
+def event_counts(spec: TopicTable) -> tuple[dict[str, Column], dict[str, Column]]:
+    """Return aggregates over the events of one key, and aggregates that sum these up for the batch."""
+    operation = F.col(OPERATION)
     counts = {
         "changes": F.count_if(~F.col(KEY_CHANGED)),
-        "deletes": F.count_if(does == DELETE),
-        "truncates": F.count_if(does == TRUNCATE),
-        "reads": F.count_if(F.col(SNAPSHOT_MARKER).isin(*BEGINS, *ENDS)),
+        "deletes": F.count_if(operation == DELETE),
+        "truncates": F.count_if(operation == TRUNCATE),
+        "snapshot_markers": F.count_if(F.col(SNAPSHOT_MARKER).isin(*SNAPSHOT_BEGINS, *SNAPSHOT_ENDS)),
     }
-    parts = {f"{INTERNAL}{name}": count for name, count in counts.items()}
+    per_key = {f"{INTERNAL}{name}": count for name, count in counts.items()}
     totals = {name: F.coalesce(F.sum(f"{INTERNAL}{name}"), F.lit(0)) for name in counts}
-    if not deletes_by_source(spec):
-        return parts, {**totals, "sources": F.array().cast("array<string>")}
+    if not needs_source_table(spec):
+        return per_key, {**totals, "sources": no_names()}
     first, last = f"{INTERNAL}first_source", f"{INTERNAL}last_source"
-    parts |= {first: F.min(SOURCE_TABLE), last: F.max(SOURCE_TABLE)}
-    return parts, {**totals, "sources": F.array_distinct(F.array_compact(F.array(F.min(first), F.max(last))))}
+    per_key |= {first: F.min(SOURCE_TABLE), last: F.max(SOURCE_TABLE)}
+    return per_key, {**totals, "sources": F.array_distinct(F.array_compact(F.array(F.min(first), F.max(last))))}
 
 
-def deletes_by_source(spec: TopicTable) -> bool:
-    """Return whether rows may go because one of the source's tables lacks them."""
+def needs_source_table(spec: TopicTable) -> bool:
+    """Return whether rows are deleted because a table of the source lacks them."""
     return spec.snapshot == "replace" or spec.on_truncate == "apply"
 
 
-def can_leave_out(field: T.StructField, spec: TopicTable) -> bool:
-    """Return whether a change may leave a column as it is."""
+def may_be_unchanged(field: T.StructField, spec: TopicTable) -> bool:
+    """Return whether an event may leave a column unchanged."""
     if spec.deletes == "soft":
         return True
     if spec.ignore_null_updates:
@@ -156,14 +159,18 @@ def can_leave_out(field: T.StructField, spec: TopicTable) -> bool:
     return spec.envelope == "debezium" and may_be_unavailable(field.dataType)
 
 
-def _untold(spec: TopicTable, values: T.StructType, does: Column) -> Column:
-    """Return the columns that a change leaves as they are by a null."""
-    none = F.array().cast("array<string>")
-    named = [name for name in values.names if spec.null_leaves(name) and name not in (*spec.key, *spec.order_by)]
-    if not named:
-        return none
-    untold = F.array_compact(F.array(*[F.when(F.col(quoted(name)).isNull(), F.lit(name)) for name in named]))
-    return F.when(does.isin(UPSERT, READ), untold).otherwise(none)
+def _ignored_nulls(spec: TopicTable, values: T.StructType, operation: Column) -> Column:
+    """Return the columns whose null leaves them unchanged."""
+    names = [name for name in values.names if spec.null_leaves(name) and name not in (*spec.key, *spec.order_by)]
+    if not names:
+        return no_names()
+    nulls = F.array_compact(F.array(*[F.when(F.col(quoted(name)).isNull(), F.lit(name)) for name in names]))
+    return F.when(operation.isin(UPSERT, READ), nulls).otherwise(no_names())
+
+
+def no_names() -> Column:
+    """Return an empty list of column names."""
+    return F.array().cast("array<string>")
 
 
 def _named(columns: dict[str, Column]) -> list[Column]:

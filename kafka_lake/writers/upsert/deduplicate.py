@@ -1,345 +1,249 @@
-"""Fold: of all changes of a key in a batch, one is left, with the newest value of each column."""
+"""Deduplicate change events: one event per key remains, with the newest value of each column."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row, Window, WindowSpec
 from pyspark.sql import functions as F
 
+from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
 from kafka_lake.engine.frames import cached
-from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.formats.rows import CHANGE
-from kafka_lake.formats.task.error_classes import VALUE_NOT_SENT
-from kafka_lake.runtime.context import Context
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.upsert.change_events import counted
-from kafka_lake.writers.upsert.deleted_keys import without_late
+from kafka_lake.writers.upsert.change_events import event_counts, no_names
 from kafka_lake.writers.upsert.keys import (
     INTERNAL,
     OPERATION,
-    TOMBSTONE_ELSEWHERE,
     UNCHANGED,
     WITHOUT_ORDER,
-    Bounds,
+    KeyBounds,
     Keys,
-    bounds,
-    not_comparable,
-    quoted,
-    stop,
+    key_bounds,
+    partitions_error,
 )
 
-_ALIAS, _ORDER, _DELETED_AT = "__kafka_lake_changes", "__kafka_lake_order", "__kafka_lake_deleted_at"
-_LACKING, _TELLS_ROW = "__kafka_lake_lacking", "__kafka_lake_tells_row"
-SEVERAL_PARTITIONS = "__kafka_lake_several_partitions"
-"""Whether the changes of a key came from several Kafka partitions."""
-NEEDS_ROW = "__kafka_lake_needs_row"
-"""Whether a delete has no order of its own, and no delete before it in the batch has one."""
-_OF_ROW = f"{INTERNAL}of_row"
-UNKNOWN = "__kafka_lake_unknown"
-"""Columns that the newest change leaves as they are, though the row was deleted before it."""
-MOST_NOT_SENT = 100_000
-"""The most changes of a batch that may lack a value."""
-_NOT_SENT = {"partition": "int", "offset": "bigint", "columns": "string"}
+SEVERAL_PARTITIONS = f"{INTERNAL}several_partitions"
+"""Whether the events of a key came from several Kafka partitions."""
+NEEDS_ROW = f"{INTERNAL}needs_row"
+"""Whether a delete has no order of its own, and no delete with an order precedes it in the batch."""
+UNKNOWN = f"{INTERNAL}unknown"
+"""Columns that the newest event leaves unchanged although a delete precedes it: their values are unknown."""
+_EVENTS, _ORDER, _DELETED_AT, _HAS_ROW, _ROW_EVENTS = (
+    f"{INTERNAL}{name}" for name in ("events", "order", "deleted_at", "has_row", "row_events")
+)
 
 
 @dataclass(frozen=True)
-class MissingValue:
-    """The place of a change whose source left values out that neither the batch nor the table has."""
-
-    partition: int
-    offset: int
-    columns: str
-
-
-@dataclass(frozen=True)
-class LatestEvents:
-    """The changes of a batch, and the one of each key that counts.
+class EventStatistics:
+    """Statistics of a batch's events, from one pass.
 
     Args:
-        one_each: One change for each key, as `folded` returns them.
-        within: Bounds of the keys.
-        count: Number of keys.
-        deletes: Keys whose change is a delete.
-        lacking: Keys whose change lacks a value.
-    """
-
-    changes: DataFrame
-    one_each: DataFrame
-    within: Bounds
-    count: int
-    deletes: int
-    lacking: int
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What one pass over a batch's changes shows.
-
-    Args:
-        counts: ``changes``, ``deletes``, ``truncates``, ``reads`` and ``sources``, as `counted` defines them.
+        counts: ``changes``, ``deletes``, ``truncates``, ``snapshot_markers`` and ``sources``; see `event_counts`.
         keys: Number of keys.
-        most: The most changes that a key has.
-        within: Bounds of the keys.
+        events_per_key: The most events that a key has.
     """
 
     counts: Row
     keys: int
-    most: int
-    within: Bounds
+    events_per_key: int
+    bounds: KeyBounds
 
 
-def look_at(spec: TopicTable, changes: DataFrame, keys: Keys, *, few: bool) -> Figures:
-    """Count changes, in all and of each key, in one pass that moves nothing but keys between tasks."""
-    names = [f"{INTERNAL}key_{number}" for number in range(len(keys.key("c")))]
-    key = [F.expr(each).alias(name) for name, each in zip(names, keys.key("c"), strict=True)]
-    parts, totals = counted(spec)
-    kinds = [UPSERT, READ] if spec.deletes == "ignore" else [UPSERT, READ, DELETE]
-    parts[_OF_ROW] = F.count_if(F.col(OPERATION).isin(*kinds))
-    by_key = changes.alias("c").groupBy(*key).agg(*[part.alias(name) for name, part in parts.items()])
+@dataclass(frozen=True)
+class LatestEvents:
+    """One event per key, as `latest_per_key` returns them, and counts of them.
+
+    Args:
+        incomplete: Number of keys whose event lacks a value.
+    """
+
+    events: DataFrame
+    bounds: KeyBounds
+    count: int
+    deletes: int
+    incomplete: int
+
+
+def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, list_keys: bool) -> EventStatistics:
+    """Count events, in all and per key, in one pass that shuffles nothing but keys."""
+    names = [key_column(number) for number in range(len(keys.key("c")))]
+    key = [F.expr(expression).alias(name) for name, expression in zip(names, keys.key("c"), strict=True)]
+    per_key, totals = event_counts(spec)
+    operations = [UPSERT, READ] if spec.deletes == "ignore" else [UPSERT, READ, DELETE]
+    per_key[_ROW_EVENTS] = F.count_if(F.col(OPERATION).isin(*operations))
+    by_key = events.alias("c").groupBy(*key).agg(*[count.alias(name) for name, count in per_key.items()])
     if keys.columns:
         named = [F.col(name).alias(column) for name, column in zip(names, keys.columns, strict=True)]
     else:
         named = [F.struct(F.col(names[0]).alias("key")).alias(keys.metadata)]
-    totals |= {"keys": F.count_if(F.col(_OF_ROW) > 0), "most": F.coalesce(F.max(_OF_ROW), F.lit(0))}
-    asked = [total.alias(name) for name, total in totals.items()]
-    within, found = bounds(by_key.select(*named, *parts), keys, *asked, few=few)
-    return Figures(found, found["keys"], found["most"], within)
+    totals |= {"keys": F.count_if(F.col(_ROW_EVENTS) > 0), "most": F.coalesce(F.max(_ROW_EVENTS), F.lit(0))}
+    aggregates = [total.alias(name) for name, total in totals.items()]
+    bounds, row = key_bounds(by_key.select(*named, *per_key), keys, *aggregates, list_keys=list_keys)
+    return EventStatistics(row, row["keys"], row["most"], bounds)
 
 
-def already_folded(spec: TopicTable, changes: DataFrame, seen: Figures) -> LatestEvents:
-    """Return changes of which each is of another key as folded: nothing is sorted or moved."""
-    deletes = 0 if spec.deletes == "ignore" else seen.counts["deletes"]
-    one_each = changes.withColumns({SEVERAL_PARTITIONS: F.lit(False), UNKNOWN: F.array().cast("array<string>")})
-    return LatestEvents(changes, one_each, seen.within, count=seen.keys, deletes=deletes, lacking=0)
+def already_unique(spec: TopicTable, events: DataFrame, statistics: EventStatistics) -> LatestEvents:
+    """Return the events of a batch in which no key has two."""
+    deletes = 0 if spec.deletes == "ignore" else statistics.counts["deletes"]
+    unique = events.withColumns({SEVERAL_PARTITIONS: F.lit(False), UNKNOWN: no_names()})
+    return LatestEvents(unique, statistics.bounds, count=statistics.keys, deletes=deletes, incomplete=0)
 
 
-def fold_batch(
-    spec: TopicTable, changes: DataFrame, keys: Keys, may_lack: Sequence[str], *, held: ExitStack, few: bool
+def deduplicate(
+    spec: TopicTable, events: DataFrame, keys: Keys, nullable: Sequence[str], *, held: ExitStack, list_keys: bool
 ) -> LatestEvents:
-    """Fold changes to one for each key, cache these, and count them in one pass."""
-    one_each = cached(folded(changes, keys, may_lack, spec.is_partial), held)
-    lacks = (F.col(OPERATION) != DELETE) & ((F.size(UNCHANGED) > 0) | (F.size(UNKNOWN) > 0))
+    """Return one event per key; Spark caches them until ``held`` ends.
+
+    Args:
+        nullable: Columns that an event may leave unchanged.
+    """
+    latest = cached(latest_per_key(events, keys, nullable, spec.is_partial), held)
+    is_incomplete = (F.col(OPERATION) != DELETE) & ((F.size(UNCHANGED) > 0) | (F.size(UNKNOWN) > 0))
     aggregates = (
         F.count(F.lit(1)).alias("count"),
         F.count_if(F.col(OPERATION) == DELETE).alias("deletes"),
         F.bool_or(SEVERAL_PARTITIONS).alias("several"),
-        F.count_if(lacks).alias("lacking"),
+        F.count_if(is_incomplete).alias("incomplete"),
     )
-    within, found = bounds(one_each, keys, *aggregates, few=few)
-    if not keys.has_order and found["several"]:
-        raise not_comparable(spec, "in one batch")
-    counts = {name: found[name] for name in ("count", "deletes", "lacking")}
-    return LatestEvents(changes, one_each, within, **counts)
+    bounds, row = key_bounds(latest, keys, *aggregates, list_keys=list_keys)
+    if not keys.has_order and row["several"]:
+        raise partitions_error(spec, "in one batch")
+    counts = {name: row[name] for name in ("count", "deletes", "incomplete")}
+    return LatestEvents(latest, bounds, **counts)
 
 
-def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: bool = False) -> DataFrame:
-    """Return one change for each key.
+def latest_per_key(events: DataFrame, keys: Keys, nullable: Sequence[str], is_partial: bool = False) -> DataFrame:
+    """Return the newest event of each key.
 
-    A value that the newest change leaves as it is comes from the newest change before it that has the value, back to
-    the last delete.
+    A value that it leaves unchanged comes from the newest event before it that has the value, back to the last delete.
     """
-    columns = changes.columns
-    named = changes.alias(_ALIAS)
-    key = [F.expr(each).alias(f"__kafka_lake_key_{number}") for number, each in enumerate(keys.key(_ALIAS))]
+    columns = events.columns
+    named = events.alias(_EVENTS)
+    key = [F.expr(each).alias(key_column(number)) for number, each in enumerate(keys.key(_EVENTS))]
     ordered = named.select(
-        *[F.col(f"{_ALIAS}.{quoted(name)}") for name in columns], *key, F.expr(keys.order(_ALIAS)).alias(_ORDER)
+        *[F.col(f"{_EVENTS}.{quoted(name)}") for name in columns], *key, F.expr(keys.order(_EVENTS)).alias(_ORDER)
     )
-    by = [F.col(f"__kafka_lake_key_{number}") for number in range(len(key))]
-    partition = F.col(quoted(keys.metadata))["partition"]
+    by = [F.col(key_column(number)) for number in range(len(key))]
+    partition, order = F.col(quoted(keys.metadata))["partition"], F.col(_ORDER)
     several = (F.min(partition) != F.max(partition)).alias(SEVERAL_PARTITIONS)
-    order = F.col(_ORDER)
-    if not may_lack:
+    if not nullable:
         newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in columns]), order).alias("newest")
-        none = F.array().cast("array<string>").alias(UNKNOWN)
-        return ordered.groupBy(*by).agg(newest, several).select("newest.*", SEVERAL_PARTITIONS, none)
+        grouped = ordered.groupBy(*by).agg(newest, several)
+        return grouped.select("newest.*", SEVERAL_PARTITIONS, no_names().alias(UNKNOWN))
     # A soft delete keeps the row's values.
-    takes_away = (F.col(OPERATION) == DELETE) & F.lit(not keys.is_soft)
-    deleted_at = F.max(F.when(takes_away, order)).over(Window.partitionBy(*by))
-    since = ordered.withColumn(_DELETED_AT, deleted_at)
+    is_delete = (F.col(OPERATION) == DELETE) & F.lit(not keys.is_soft)
+    since = ordered.withColumn(_DELETED_AT, F.max(F.when(is_delete, order)).over(Window.partitionBy(*by)))
     since = since.filter(F.col(_DELETED_AT).isNull() | (order >= F.col(_DELETED_AT)))
-    whole = [name for name in columns if name not in may_lack and name != UNCHANGED]
-    newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in whole]), order).alias("newest")
-    # Each value has the order of its change, since the table may have a newer value.
-    told_by = [F.struct(F.col(quoted(name)).alias("value"), order.alias("order")) for name in may_lack]
-    values = [
-        F.max_by(F.when(_tells(name) & ~takes_away, told), F.when(_tells(name) & ~takes_away, order)).alias(
-            value_of(number)
-        )
-        for number, (name, told) in enumerate(zip(may_lack, told_by, strict=True))
-    ]
-    tells_row = F.bool_or(_tells(keys.metadata)).alias(_TELLS_ROW)
-    grouped = since.groupBy(*by).agg(newest, several, tells_row, F.max(_DELETED_AT).alias(_DELETED_AT), *values)
-    lacking = [F.when(F.col(value_of(number)).isNull(), F.lit(name)) for number, name in enumerate(may_lack)]
-    # After a delete there is no row with values to keep.
-    all_lacking, none = F.array_compact(F.array(*lacking)), F.array().cast("array<string>")
-    is_gone = F.col(_DELETED_AT).isNotNull()
-    unknown = F.when(is_gone & (F.col("newest")[OPERATION] != DELETE), all_lacking)
-    found = {name: F.col("newest")[name] for name in whole}
-    found |= {name: F.col(value_of(number))["value"] for number, name in enumerate(may_lack)}
-    # A row that the batch both inserts and marks is a row as well.
-    is_brought = F.lit(keys.is_soft and is_partial) & F.col(_TELLS_ROW)
-    found[UNCHANGED] = F.when(is_gone | is_brought, none).otherwise(all_lacking)
+    complete = [name for name in columns if name not in nullable and name != UNCHANGED]
+    newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in complete]), order).alias("newest")
+    values = []
+    for number, name in enumerate(nullable):
+        # Each value has the order of its event, since the table may have a newer value.
+        value = F.struct(F.col(quoted(name)).alias("value"), order.alias("order"))
+        has_value = _has_value(name) & ~is_delete
+        values.append(F.max_by(F.when(has_value, value), F.when(has_value, order)).alias(_value_column(number)))
+    has_row = F.bool_or(_has_value(keys.metadata)).alias(_HAS_ROW)
+    grouped = since.groupBy(*by).agg(newest, several, has_row, F.max(_DELETED_AT).alias(_DELETED_AT), *values)
+    missing = F.array_compact(
+        F.array(*[F.when(F.col(_value_column(n)).isNull(), F.lit(name)) for n, name in enumerate(nullable)])
+    )
+    # After a delete there is no row that has the missing values.
+    is_deleted = F.col(_DELETED_AT).isNotNull()
+    unknown = F.when(is_deleted & (F.col("newest")[OPERATION] != DELETE), missing)
+    result = {name: F.col("newest")[name] for name in complete}
+    result |= {name: F.col(_value_column(number))["value"] for number, name in enumerate(nullable)}
+    # The batch both inserts the row and marks it as deleted.
+    is_inserted = F.lit(keys.is_soft and is_partial) & F.col(_HAS_ROW)
+    result[UNCHANGED] = F.when(is_deleted | is_inserted, no_names()).otherwise(missing)
     orders = [
-        F.coalesce(F.col(value_of(number))["order"], F.col(_DELETED_AT)).alias(order_of(number))
-        for number in range(len(may_lack))
+        F.coalesce(F.col(_value_column(number))["order"], F.col(_DELETED_AT)).alias(value_order_column(number))
+        for number in range(len(nullable))
     ]
     return grouped.select(
-        *[found[name].alias(name) for name in columns],
+        *[result[name].alias(name) for name in columns],
         *orders,
         SEVERAL_PARTITIONS,
-        F.coalesce(unknown, none).alias(UNKNOWN),
+        F.coalesce(unknown, no_names()).alias(UNKNOWN),
     )
 
 
-def without_value(changes: DataFrame, of: DataFrame, keys: Keys) -> DataFrame:
-    """Return the changes of some keys that come after the key's last delete, with the columns that they lack."""
-    names = F.array_join(F.when(F.size(UNKNOWN) > 0, F.col(UNKNOWN)).otherwise(F.col(UNCHANGED)), ", ")
-    key = [F.expr(each).alias(f"__kafka_lake_key_{number}") for number, each in enumerate(keys.key("o"))]
-    lacking = of.alias("o").select(*key, names.alias(_LACKING))
-    by = [F.expr(each) for each in keys.key("c")]
-    same = [each == F.col(f"__kafka_lake_key_{number}") for number, each in enumerate(by)]
-    order = F.expr(keys.order("c"))
-    joined = changes.alias("c").join(lacking, reduce(and_, same))
-    deleted_at = F.max(F.when(F.col(f"c.{OPERATION}") == DELETE, order)).over(Window.partitionBy(*by))
-    place = F.col(f"c.{quoted(keys.metadata)}")
-    told = joined.select(
-        place["partition"].alias("partition"), place["offset"].alias("offset"), F.col(_LACKING).alias("columns"),
-        (F.col(f"c.{OPERATION}") != DELETE).alias("brings"),
-        (deleted_at.isNull() | (order > deleted_at)).alias("behind"),
-    )  # fmt: skip
-    return told.filter("brings AND behind").select("partition", "offset", "columns")
+def key_column(number: int) -> str:
+    """Return the name of a column with a part of the key."""
+    return f"{INTERNAL}key_{number}"
 
 
-def value_of(number: int) -> str:
-    """Return the name of the column with a value and the order of its change."""
-    return f"__kafka_lake_value_{number}"
+def _value_column(number: int) -> str:
+    return f"{INTERNAL}value_{number}"
 
 
-def order_of(number: int) -> str:
-    """Return the name of the column with the order of a value; null if no change of the batch has the value."""
-    return f"__kafka_lake_order_{number}"
+def value_order_column(number: int) -> str:
+    """Return the name of the column with the order of a value; null if no event of the batch has the value."""
+    return f"{INTERNAL}order_{number}"
 
 
-def _tells(name: str) -> Column:
+def _has_value(name: str) -> Column:
     return ~F.array_contains(F.col(UNCHANGED), F.lit(name))
 
 
-def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
+def order_tombstones(events: DataFrame, keys: Keys) -> DataFrame:
     """Give deletes without an order the newest order before them in their Kafka partition."""
-    named = changes.alias(_ALIAS)
-    place = [F.expr(each) for each in keys.place(_ALIAS)]
-    before = Window.partitionBy(*[F.expr(each) for each in keys.key(_ALIAS)], *place[:2]).orderBy(place[2])
-    told = [F.expr(each) for each in keys.told(_ALIAS)]
-    is_told = F.when(told[0].isNotNull(), F.expr(f"struct({', '.join(keys.own_order(_ALIAS))})"))
-    is_gone = F.col(f"{_ALIAS}.{OPERATION}") == DELETE
-    newest = told_before(told, is_gone, is_told, before, has_envelope=keys.has_envelope)
-    last = [F.coalesce(each, newest[f"_{n}"]) for n, each in enumerate(told)]
+    named = events.alias(_EVENTS)
+    topic, partition, offset = map(F.expr, keys.kafka_order(_EVENTS))
+    before = Window.partitionBy(*map(F.expr, keys.key(_EVENTS)), topic, partition).orderBy(offset)
+    values = [F.expr(value) for value in keys.order_values(_EVENTS)]
+    order = F.when(values[0].isNotNull(), F.expr(f"struct({', '.join(keys.source_order(_EVENTS))})"))
+    is_delete = F.col(f"{_EVENTS}.{OPERATION}") == DELETE
+    earlier = newest_before(values, is_delete, order, before, has_envelope=keys.has_envelope)
+    filled = [F.coalesce(value, earlier[f"_{number}"]) for number, value in enumerate(values)]
     # A tombstone after a delete with an order adds nothing.
-    needs_row = is_gone & told[0].isNull() & ~F.coalesce(newest["is_gone"], F.lit(False))
-    # Debezium's tombstones never delete anything by themselves.
-    untold = needs_row & F.lit(not keys.has_envelope)
-    ordered = with_order(_ALIAS, changes.columns, keys, last)
-    return named.select(*ordered, needs_row.alias(NEEDS_ROW), untold.alias(WITHOUT_ORDER))
+    needs_row = is_delete & values[0].isNull() & ~F.coalesce(earlier["is_delete"], F.lit(False))
+    # Debezium sends a tombstone after each delete: by itself it deletes nothing.
+    without_order = needs_row & F.lit(not keys.has_envelope)
+    columns = with_order(_EVENTS, events.columns, keys, filled)
+    return named.select(*columns, needs_row.alias(NEEDS_ROW), without_order.alias(WITHOUT_ORDER))
 
 
-def told_before(
-    told: Sequence[Column], is_gone: Column, order: Column, before: WindowSpec, *, has_envelope: bool
+def newest_before(
+    values: Sequence[Column], is_delete: Column, order: Column, before: WindowSpec, *, has_envelope: bool
 ) -> Column:
-    """Return the order of the newest earlier change as a struct of `_0`, `_1` and so on, and whether it `is_gone`."""
-    change = F.struct(*[each.alias(f"_{n}") for n, each in enumerate(told)], is_gone.alias("is_gone"))
-    newest = F.max_by(change, order).over(before)
+    """Return the newest event of a window, as a struct of its order's values `_0`, `_1`, … and `is_delete`."""
+    event = F.struct(*[value.alias(f"_{number}") for number, value in enumerate(values)], is_delete.alias("is_delete"))
+    newest = F.max_by(event, order).over(before)
     if not has_envelope:
         return newest
-    # Debezium sends a delete and then a tombstone. Sent again, both follow newer changes.
-    previous = F.last(F.when(told[0].isNotNull(), change), ignorenulls=True).over(before)
-    return F.when(previous["is_gone"], previous).otherwise(newest)
+    # Debezium sends a delete and then a tombstone. If a connector sends both again, newer events precede them.
+    previous = F.last(F.when(values[0].isNotNull(), event), ignorenulls=True).over(before)
+    return F.when(previous["is_delete"], previous).otherwise(newest)
 
 
-def with_order_of_rows(changes: DataFrame, rows: DataFrame, keys: Keys, within: Bounds) -> DataFrame:
-    """Give deletes without an order that of the row that they delete, if it is newer.
+def order_by_rows(events: DataFrame, rows: DataFrame, keys: Keys, bounds: KeyBounds) -> DataFrame:
+    """Give deletes that need it the order of the row that they delete, if that is newer.
 
-    So a change that is older than the row stays late after the row is gone. The query fails if the row came from
-    another Kafka partition, since nothing orders the two.
+    So an event that is older than the row stays late after the row is deleted. The query fails if the row came from
+    another Kafka partition: delete and row can't be compared then.
     """
-    named = changes.alias("s")
-    there = F.expr(" AND ".join([keys.same("s", "t"), *within.hold_for("t")]))
-    found = named.filter(F.col(NEEDS_ROW)).join(rows.alias("t"), there, "left")
-    told = list(zip(keys.told("s"), keys.told("t"), strict=True))
-    elsewhere = keys.other_partition("s", "t")
-    stopped = f"{elsewhere} AND {keys.is_untold('s')} AND {stop(TOMBSTONE_ELSEWHERE, keys, 's', 't')}"
-    own, its = (f"struct({', '.join(keys.own_order(alias))})" for alias in ("s", "t"))
-    takes = f"{keys.is_untold('s')} OR (NOT coalesce({elsewhere}, true) AND {its} > {own})"
-    last = [F.expr(f"CASE WHEN {stopped} THEN NULL WHEN {takes} THEN {its} ELSE {own} END") for own, its in told]
-    names = [name for name in changes.columns if name != NEEDS_ROW]
-    others = named.filter(~F.col(NEEDS_ROW)).select(*[F.col(f"s.{quoted(name)}") for name in names])
-    return others.unionByName(found.select(*with_order("s", names, keys, last)))
+    named = events.alias("s")
+    condition = F.expr(" AND ".join([keys.same_key("s", "t"), *bounds.conditions("t")]))
+    joined = named.filter(F.col(NEEDS_ROW)).join(rows.alias("t"), condition, "left")
+    other_partition, has_no_order = keys.other_partition("s", "t"), keys.has_no_order("s")
+    fails = f"{other_partition} AND {has_no_order} AND {keys.raise_tombstone('s', 't')}"
+    event_order, row_order = (f"struct({', '.join(keys.source_order(alias))})" for alias in ("s", "t"))
+    takes_row = f"{has_no_order} OR (NOT coalesce({other_partition}, true) AND {row_order} > {event_order})"
+    order = [
+        F.expr(f"CASE WHEN {fails} THEN NULL WHEN {takes_row} THEN {of_row} ELSE {of_event} END")
+        for of_event, of_row in zip(keys.order_values("s"), keys.order_values("t"), strict=True)
+    ]
+    names = [name for name in events.columns if name != NEEDS_ROW]
+    unaffected = named.filter(~F.col(NEEDS_ROW)).select(*[F.col(f"s.{quoted(name)}") for name in names])
+    return unaffected.unionByName(joined.select(*with_order("s", names, keys, order)))
 
 
 def with_order(alias: str, names: Sequence[str], keys: Keys, order: Sequence[Column]) -> list[Column]:
-    """Return columns of changes with another order; the alias may be that of a struct column."""
+    """Return the columns of events with another order; the alias may be that of a struct column."""
     replaced = dict(zip(keys.order_by, order, strict=False))
     if keys.has_envelope:
-        op = F.col(f"{alias}.{CHANGE}")["op"].alias("op")
-        replaced[CHANGE] = F.struct(op, order[-1].alias("order"))
+        operation = F.col(f"{alias}.{CHANGE}")["op"].alias("op")
+        replaced[CHANGE] = F.struct(operation, order[-1].alias("order"))
     return [replaced.get(name, F.col(f"{alias}.{quoted(name)}")).alias(name) for name in names]
-
-
-def find_not_sent(context: Context, batch: LatestEvents, rows: DataFrame, keys: Keys) -> tuple[MissingValue, ...]:
-    """Return the changes whose source left out a value that neither the batch nor the table has."""
-    in_time = without_late(context, batch.one_each, keys)
-    lacking = (batch.one_each if in_time is None else in_time).filter(F.col(OPERATION) != DELETE)
-    there = F.expr(" AND ".join([keys.same("t", "s"), *batch.within.hold_for("t")]))
-    no_row = (
-        lacking.filter((F.size(UNCHANGED) > 0) & (F.size(UNKNOWN) == 0))
-        .alias("s")
-        .join(rows.alias("t"), there, "left_anti")
-    )
-    of = no_row.unionByName(lacking.filter(F.size(UNKNOWN) > 0))
-    found = without_value(batch.changes, of, keys).orderBy("partition", "offset").limit(MOST_NOT_SENT + 1).collect()
-    if len(found) > MOST_NOT_SENT:
-        raise value_not_told(context.spec, *found[0])
-    return tuple(MissingValue(*each) for each in found)
-
-
-def without(changes: DataFrame, spark: Any, not_sent: Sequence[MissingValue], keys: Keys) -> DataFrame:
-    """Return the changes of a batch without those that lack a value."""
-    place = F.col(quoted(keys.metadata))
-    return changes.join(_places(spark, not_sent), _same_place(place["partition"], place["offset"]), "left_anti")
-
-
-def with_not_sent(with_errors: DataFrame, spark: Any, not_sent: Sequence[MissingValue]) -> DataFrame:
-    """Return records with ``error_class`` and ``error_message``, which changes that lack a value have as well."""
-    if not not_sent:
-        return with_errors
-    columns = F.col("__kafka_lake_columns")
-    said = F.concat(F.lit("Not sent, since unchanged, and no row of the key has it: "), columns, F.lit("."))
-    found = {
-        "error_class": F.coalesce("error_class", F.when(columns.isNotNull(), F.lit(VALUE_NOT_SENT))),
-        "error_message": F.coalesce("error_message", said),
-    }
-    joined = with_errors.join(_places(spark, not_sent), _same_place(F.col("partition"), F.col("offset")), "left")
-    return joined.select(*[found.get(name, F.col(quoted(name))).alias(name) for name in with_errors.columns])
-
-
-def _places(spark: Any, changes: Sequence[MissingValue]) -> DataFrame:
-    columns = ", ".join(f"__kafka_lake_{name} {kind}" for name, kind in _NOT_SENT.items())
-    frame: DataFrame = spark.createDataFrame([(c.partition, c.offset, c.columns) for c in changes], columns)
-    return F.broadcast(frame)
-
-
-def _same_place(partition: Column, offset: Column) -> Column:
-    return (partition == F.col("__kafka_lake_partition")) & (offset == F.col("__kafka_lake_offset"))
-
-
-def value_not_told(spec: TopicTable, partition: object, offset: object, columns: str) -> ChangeRefusedError:
-    """Return the refusal of a change that leaves out values that nothing has."""
-    return ChangeRefusedError(
-        f"Topic {spec.topic}: the change in partition {partition} at offset {offset} and more than {MOST_NOT_SENT:,} "
-        f"others don't have {columns}, which the source left unchanged, and there is no row of their keys.",
-        "main is as it was. Read the topic from its beginning, or let the source take a new snapshot.",
-    )

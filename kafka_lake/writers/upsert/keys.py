@@ -1,4 +1,7 @@
-"""Key and order of changes as SQL, used alike for a batch in itself, against the table, and for deleted keys."""
+"""Key and order of change events, as SQL expressions.
+
+Deduplication, MERGE and the table of deleted keys compare events with the same expressions.
+"""
 
 import re
 from collections.abc import Sequence
@@ -8,42 +11,44 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.task.change import READ
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.formats.rows import CHANGE
 from kafka_lake.spec.topic_table import TopicTable
 
 INTERNAL = "__kafka_lake_"
-"""Prefix of columns that travel with changes and aren't the table's."""
-OPERATION, UNCHANGED = f"{INTERNAL}does", f"{INTERNAL}kept"
-"""What a change does, and the columns that it leaves as they are."""
-EVENT_TIME = f"{INTERNAL}at"
-"""When a change happened, if the envelope has that."""
-SNAPSHOT_MARKER = f"{INTERNAL}reads"
-"""The envelope's name for a row of a source snapshot, such as ``first`` and ``last``."""
-KEY_CHANGED = f"{INTERNAL}moves"
+"""Prefix of columns that describe a change event and aren't columns of the table."""
+OPERATION = f"{INTERNAL}operation"
+UNCHANGED = f"{INTERNAL}unchanged"
+"""Columns that an event leaves unchanged: TOAST values, or nulls that the settings ignore."""
+EVENT_TIME = f"{INTERNAL}event_time"
+"""Time of the change in the source, if the envelope has it."""
+SNAPSHOT_MARKER = f"{INTERNAL}snapshot_marker"
+"""Debezium's `source.snapshot`, such as ``first`` and ``last``."""
+KEY_CHANGED = f"{INTERNAL}key_changed"
 """Whether a delete is the first half of an update that changes the key."""
-SOURCE_TABLE = f"{INTERNAL}source"
-"""The source's table, where that matters."""
-WITHOUT_ORDER = f"{INTERNAL}untold"
-"""Whether a delete has no order of its own: it is newer than everything before it in its Kafka partition."""
-OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
-TOMBSTONE_ELSEWHERE = "KAFKA_LAKE_TOMBSTONE_ELSEWHERE"
+SOURCE_TABLE = f"{INTERNAL}source_table"
+WITHOUT_ORDER = f"{INTERNAL}without_order"
+"""Whether a delete is a tombstone without an order: it is newer than all earlier events of its Kafka partition."""
+
+_OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
+_TOMBSTONE = "KAFKA_LAKE_TOMBSTONE_OF_OTHER_PARTITION"
 _SOURCE = "s"
-_FEW = 1_000
-_NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType)
+_LISTED_KEYS = 1_000
+_EXACT_NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Key and order of a table's changes, as SQL expressions.
+    """Key and order of a table's change events.
 
     Args:
-        metadata: The metadata column, with a change's place in Kafka.
-        columns: The key's columns; empty if it is the record's key.
-        has_envelope: Whether an envelope has the order.
-        topic_id: Changes with another topic id are older.
-        is_soft: Whether deletes only mark rows.
+        metadata: The metadata column, with an event's Kafka partition and offset.
+        columns: Key columns; empty if the key is the record's key.
+        has_envelope: Whether an envelope provides the order.
+        topic_id: Events with another topic id are older.
+        is_soft: Whether a delete only marks the row.
         texts: Columns of the order that are text.
     """
 
@@ -57,9 +62,9 @@ class Keys:
 
     @classmethod
     def of(cls, spec: TopicTable, columns: Sequence[str], topic_id: str, table: T.StructType) -> "Keys":
-        """Return those of a topic; the topic id is empty for brokers without ids."""
+        """Return key and order of a table; the topic id is empty for brokers without topic ids."""
         texts = frozenset(f.name for f in table if isinstance(f.dataType, T.StringType) and f.name in spec.order_by)
-        assert spec.metadata_column is not None, "an upsert table without one is refused at load"
+        assert spec.metadata_column is not None, "the settings require it"
         return cls(
             metadata=spec.metadata_column,
             columns=tuple(columns),
@@ -72,99 +77,99 @@ class Keys:
 
     @property
     def has_order(self) -> bool:
-        """Return whether changes have an order of their own."""
+        """Return whether events have an order of their own, beside Kafka's."""
         return self.has_envelope or bool(self.order_by)
 
     def key(self, alias: str) -> list[str]:
-        """Return the key's expressions for a table or a frame with this alias."""
+        """Return the key's expressions."""
         if not self.columns:
             return [f"{alias}.{quoted(self.metadata)}.`key`"]
         return [f"{alias}.{quoted(name)}" for name in self.columns]
 
-    def same(self, one: str, other: str) -> str:
+    def same_key(self, one: str, other: str) -> str:
         """Return the condition that two rows have the same key."""
         return " AND ".join(f"{a} = {b}" for a, b in zip(self.key(one), self.key(other), strict=True))
 
-    def own_order(self, alias: str) -> list[str]:
-        """Return the order of the changes themselves, without Kafka's."""
-        # A row of a source snapshot never beats a change with the same position.
-        read = [f"({alias}.{CHANGE}.`op` <> '{READ}')"] if self.has_envelope else []
-        return [*(part for value in self.told(alias) for part in self._compared(value)), *read]
+    def order_values(self, alias: str) -> list[str]:
+        """Return the columns of the events' own order: those of `order_by`, then the envelope's."""
+        envelope = [f"{alias}.{CHANGE}.`order`"] if self.has_envelope else []
+        return [*(f"{alias}.{quoted(name)}" for name in self.order_by), *envelope]
 
-    def place(self, alias: str) -> list[str]:
-        """Return Kafka's order: whether it is today's topic, partition, offset."""
+    def source_order(self, alias: str) -> list[str]:
+        """Return the events' own order, as comparable values."""
+        # A row of a source snapshot is older than a change with the same log position.
+        read = [f"({alias}.{CHANGE}.`op` <> '{READ}')"] if self.has_envelope else []
+        return [*(part for value in self.order_values(alias) for part in self._comparable(value)), *read]
+
+    def kafka_order(self, alias: str) -> list[str]:
+        """Return Kafka's order: whether the event is of today's topic, partition, offset."""
         column = f"{alias}.{quoted(self.metadata)}"
         topic_id = f"'{self.topic_id.replace(chr(39), '')}'" if self.topic_id else "CAST(NULL AS STRING)"
         return [f"({column}.`topic_id` <=> {topic_id})", f"{column}.`partition`", f"{column}.`offset`"]
 
     def order(self, alias: str) -> str:
-        """Return the order as one value; the newer change has the greater one."""
-        return f"struct({', '.join([*self.own_order(alias), *self.place(alias)])})"
+        """Return the whole order as one value; the newer event has the greater one."""
+        return f"struct({', '.join([*self.source_order(alias), *self.kafka_order(alias)])})"
 
-    def is_newer(self, change: str, row: str) -> str:
-        """Return the condition that a change is newer than a row, or the very change that wrote it.
-
-        A tombstone without an order is newer than everything before it in its Kafka partition.
-        """
-        newer = f"{self.order(change)} >= {self.order(row)}"
+    def is_newer(self, event: str, row: str) -> str:
+        """Return the condition that an event is newer than a row, or wrote it."""
+        newer = f"{self.order(event)} >= {self.order(row)}"
         if not self.has_order:
             return newer
-        return f"(CASE WHEN {self.is_untold(change)} THEN {self.is_behind(change, row)} ELSE {newer} END)"
+        return f"(CASE WHEN {self.has_no_order(event)} THEN {self.is_later_in_kafka(event, row)} ELSE {newer} END)"
 
-    def is_behind(self, one: str, other: str) -> str:
-        """Return the condition that one is newer than another, or the same, by Kafka's order alone."""
-        (topic, partition, offset), (its_topic, its_partition, its_offset) = self.place(one), self.place(other)
-        behind = f"({topic} AND NOT {its_topic}) OR ({partition} = {its_partition} AND {offset} >= {its_offset})"
-        return f"(({topic} = {its_topic} OR {topic}) AND ({behind}))"
+    def is_later_in_kafka(self, one: str, other: str) -> str:
+        """Return the condition that an event is newer than another, or the same, by Kafka's order alone."""
+        topic, partition, offset = self.kafka_order(one)
+        other_topic, other_partition, other_offset = self.kafka_order(other)
+        same_partition = f"({partition} = {other_partition} AND {offset} >= {other_offset})"
+        return f"(({topic} = {other_topic} OR {topic}) AND (({topic} AND NOT {other_topic}) OR {same_partition}))"
 
-    def is_untold(self, change: str) -> str:
-        """Return the condition that a change has no order of its own, though other changes have."""
-        return " AND ".join(f"{value} IS NULL" for value in self.told(change))
+    def has_no_order(self, event: str) -> str:
+        """Return the condition that an event lacks an order, though other events have one."""
+        return " AND ".join(f"{value} IS NULL" for value in self.order_values(event))
 
-    def other_partition(self, change: str, row: str) -> str:
+    def other_partition(self, event: str, row: str) -> str:
         """Return the condition that two offsets aren't comparable."""
-        (topic, partition, _), (its_topic, its_partition, _) = self.place(change), self.place(row)
-        return f"({topic} AND {its_topic} AND {partition} <> {its_partition})"
+        (topic, partition, _), (row_topic, row_partition, _) = self.kafka_order(event), self.kafka_order(row)
+        return f"({topic} AND {row_topic} AND {partition} <> {row_partition})"
 
-    def told(self, alias: str) -> list[str]:
-        """Return the values that a change's own order consists of: the columns of `order_by`, then the envelope's."""
-        order = [f"{alias}.{CHANGE}.`order`"] if self.has_envelope else []
-        return [*(f"{alias}.{quoted(name)}" for name in self.order_by), *order]
+    def raise_other_partition(self, event: str, row: str) -> str:
+        """Return a boolean that fails the query; `ordering_error` reads its message."""
+        return self._raise(_OTHER_PARTITION, event, row)
 
-    def _compared(self, expression: str) -> list[str]:
-        """Return what a value is compared by; text that begins as a time is first compared by that time."""
+    def raise_tombstone(self, event: str, row: str) -> str:
+        """Return a boolean that fails the query; `ordering_error` reads its message."""
+        return self._raise(_TOMBSTONE, event, row)
+
+    def _raise(self, marker: str, event: str, row: str) -> str:
+        column = quoted(self.metadata)
+        place = f"{event}.{column}.`partition`, ' ', {event}.{column}.`offset`, ' ', {row}.{column}.`partition`"
+        return f"CAST(raise_error(concat('{marker} ', {place})) AS BOOLEAN)"
+
+    def _comparable(self, expression: str) -> list[str]:
+        """Return what a value is compared by; text that begins with a date is compared as a timestamp first."""
         if not any(expression.endswith(f".{quoted(name)}") for name in self.texts):
             return [expression]
         time = f"try_cast({expression} AS timestamp)"
         return [f"CASE WHEN {expression} RLIKE '^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}' THEN {time} END", expression]
 
 
-def quoted(name: str) -> str:
-    """Return a column's name as SQL has it."""
-    return f"`{name.replace('`', '``')}`"
-
-
-def stop(marker: str, keys: Keys, change: str, row: str) -> str:
-    """Return a boolean that fails the query with both places; `refusal_of` reads its message."""
-    column = quoted(keys.metadata)
-    place = f"{change}.{column}.`partition`, ' ', {change}.{column}.`offset`, ' ', {row}.{column}.`partition`"
-    return f"CAST(raise_error(concat('{marker} ', {place})) AS BOOLEAN)"
-
-
-def refusal_of(spec: TopicTable, error: Exception) -> ChangeRefusedError | None:
-    """Return the error that the message of `stop` stands for; None for any other error."""
+def ordering_error(spec: TopicTable, error: Exception) -> ChangeRefusedError | None:
+    """Return the error for a query that `Keys.raise_other_partition` or `raise_tombstone` failed; None otherwise."""
     text = str(error)
-    if found := re.search(rf"{OTHER_PARTITION} (\d+) (\d+) (\d+)", text):
-        return not_comparable(
-            spec, f"in partition {found[1]} at offset {found[2]}; its row came from partition {found[3]}"
+    if match := re.search(rf"{_OTHER_PARTITION} (\d+) (\d+) (\d+)", text):
+        partition, offset, other = match.groups()
+        return partitions_error(
+            spec, f"in partition {partition} at offset {offset}; its row came from partition {other}"
         )
-    if found := re.search(rf"{TOMBSTONE_ELSEWHERE} (\d+) (\d+) (\d+)", text):
-        return tombstone_elsewhere(spec, *found.groups())
+    if match := re.search(rf"{_TOMBSTONE} (\d+) (\d+) (\d+)", text):
+        return tombstone_error(spec, *match.groups())
     return None
 
 
-def not_comparable(spec: TopicTable, where: str) -> ChangeRefusedError:
-    """Return the refusal of a key's changes that nothing orders."""
+def partitions_error(spec: TopicTable, where: str) -> ChangeRefusedError:
+    """Return the error for a key with events from several Kafka partitions and no order."""
     return ChangeRefusedError(
         f"Topic {spec.topic}: a key has changes from several Kafka partitions ({where}), and offsets of different "
         "partitions can't be compared.",
@@ -172,8 +177,8 @@ def not_comparable(spec: TopicTable, where: str) -> ChangeRefusedError:
     )
 
 
-def tombstone_elsewhere(spec: TopicTable, partition: object, offset: object, other: object) -> ChangeRefusedError:
-    """Return the refusal of a delete without an order whose key has a row from another Kafka partition."""
+def tombstone_error(spec: TopicTable, partition: object, offset: object, other: object) -> ChangeRefusedError:
+    """Return the error for a tombstone whose key has a row from another Kafka partition."""
     return ChangeRefusedError(
         f"Topic {spec.topic}: the record in partition {partition} at offset {offset} deletes a key and has no "
         f"value, so no order; the key's row came from partition {other}. Which is newer isn't known.",
@@ -182,63 +187,63 @@ def tombstone_elsewhere(spec: TopicTable, partition: object, offset: object, oth
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Bounds of a batch's keys, by which files and rows of the table are skipped.
+class KeyBounds:
+    """Bounds of a batch's keys, by which Spark skips files and rows of the table.
 
     Args:
-        found: Key columns of the changes, each with its least and greatest value as SQL literals.
-        listed: All values of each column, if there are few.
+        ranges: Key columns, each with its least and greatest value as SQL literals.
+        values: All values of each column, if there are few.
     """
 
-    found: tuple[tuple[str, str, str], ...]
-    listed: tuple[tuple[str, ...], ...] = ()
+    ranges: tuple[tuple[str, str, str], ...]
+    values: tuple[tuple[str, ...], ...] = ()
 
-    def hold_for(self, alias: str) -> list[str]:
-        """Return conditions that the rows of all keys meet, for a table or a frame with an alias."""
-        columns = [f"{alias}.{name.removeprefix(f'{_SOURCE}.')}" for name, _, _ in self.found]
+    def conditions(self, alias: str) -> list[str]:
+        """Return conditions that the rows of all keys meet."""
+        columns = [f"{alias}.{name.removeprefix(f'{_SOURCE}.')}" for name, _, _ in self.ranges]
         between = [
             f"{column} BETWEEN {least} AND {greatest}"
-            for column, (_, least, greatest) in zip(columns, self.found, strict=True)
+            for column, (_, least, greatest) in zip(columns, self.ranges, strict=True)
         ]
-        listed = zip(columns, self.listed, strict=False)
+        listed = zip(columns, self.values, strict=False)
         return [*between, *(f"{column} IN ({', '.join(values)})" for column, values in listed)]
 
 
-def are_few(changes: int) -> bool:
+def may_list_keys(count: int) -> bool:
     """Return whether keys are listed: planning a query with more of them costs more than it saves."""
-    return changes <= _FEW
+    return count <= _LISTED_KEYS
 
 
-def bounds(changes: DataFrame, keys: Keys, *others: Column, few: bool = False) -> tuple[Bounds, Row]:
-    """Return the bounds of changes' keys, listed if there are few, and other aggregates of the same pass."""
+def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, list_keys: bool = False) -> tuple[KeyBounds, Row]:
+    """Return the bounds of the events' keys, and further aggregates of the same pass."""
     expressions = keys.key(_SOURCE)
-    named = changes.alias(_SOURCE)
-    types = named.select(*[F.expr(each) for each in expressions]).schema
-    usable = {each: field.dataType for each, field in zip(expressions, types, strict=True) if _as_text(field.dataType)}
-    looked = []
-    for number, (each, kind) in enumerate(usable.items()):
+    named = events.alias(_SOURCE)
+    types = named.select(*map(F.expr, expressions)).schema
+    usable = {key: field.dataType for key, field in zip(expressions, types, strict=True) if _as_text(field.dataType)}
+    bounds = []
+    for number, (key, kind) in enumerate(usable.items()):
         text = _as_text(kind) or ""
-        looked += [F.expr(text.format(f"{f}({each})")).alias(f"{f}_{number}") for f in ("min", "max")]
-        looked += [F.expr(f"collect_set({text.format(each)})").alias(f"all_{number}")] if few else []
-    row = named.agg(*others, *looked).collect()[0]
-    found, listed = [], []
-    for number, (each, kind) in enumerate(usable.items()):
+        bounds += [F.expr(text.format(f"{f}({key})")).alias(f"{f}_{number}") for f in ("min", "max")]
+        bounds += [F.expr(f"collect_set({text.format(key)})").alias(f"all_{number}")] if list_keys else []
+    row = named.agg(*aggregates, *bounds).collect()[0]
+    ranges, values = [], []
+    for number, (key, kind) in enumerate(usable.items()):
         if row[f"min_{number}"] is not None:
-            found.append((each, _literal(row[f"min_{number}"], kind), _literal(row[f"max_{number}"], kind)))
-            listed += [tuple(_literal(value, kind) for value in sorted(row[f"all_{number}"]))] if few else []
-    # A plan may not know how many records it reads.
-    return Bounds(tuple(found), tuple(listed) if all(map(are_few, map(len, listed))) else ()), row
+            ranges.append((key, _literal(row[f"min_{number}"], kind), _literal(row[f"max_{number}"], kind)))
+            values += [tuple(_literal(value, kind) for value in sorted(row[f"all_{number}"]))] if list_keys else []
+    # The number of records in the plan is an upper bound only where the plan knows it.
+    return KeyBounds(tuple(ranges), tuple(values) if all(may_list_keys(len(v)) for v in values) else ()), row
 
 
 def _as_text(kind: T.DataType) -> str | None:
-    """Return the expression that writes a value as digits, so that it is read back exactly. Sessions are in UTC."""
+    """Return the expression that writes a value as exact text; None for types without one. Sessions are in UTC."""
     if isinstance(kind, T.StringType | T.BinaryType):
         return "hex({})"
     if isinstance(kind, T.DateType):
         return "CAST(unix_date({}) AS STRING)"
     if isinstance(kind, T.TimestampType | T.TimestampNTZType):
         return "CAST(unix_micros(CAST({} AS TIMESTAMP)) AS STRING)"
-    return "CAST({} AS STRING)" if isinstance(kind, _NUMBERS) else None
+    return "CAST({} AS STRING)" if isinstance(kind, _EXACT_NUMBERS) else None
 
 
 def _literal(text: str, kind: T.DataType) -> str:

@@ -1,4 +1,4 @@
-"""The way of keyed tables: a batch's changes are folded to one for each key, and merged into the run's branch."""
+"""Upsert: deduplicate a batch's change events by key and MERGE them into the run's branch."""
 
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -9,37 +9,35 @@ from pyspark.sql import types as T
 
 from kafka_lake.catalog.append import append_nothing
 from kafka_lake.catalog.branches import StagingBranch
+from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.catalog.positions import read_state, row_count
 from kafka_lake.cdc.task.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.engine.frames import cached, shuffles
 from kafka_lake.errors import ChangeRefusedError
-from kafka_lake.quality.result import refused_mark
-from kafka_lake.quality.validation import ValidationResult
 from kafka_lake.writers.frames import append, shaped
 from kafka_lake.writers.history.versions import HistoryResult
-from kafka_lake.writers.rules import check_changes
+from kafka_lake.writers.rules import check_events
 from kafka_lake.writers.staged import StagedTable, side_summary, staged_table
 from kafka_lake.writers.upsert.batch import ChangeBatch
+from kafka_lake.writers.upsert.change_events import INTERNAL_COLUMNS
+from kafka_lake.writers.upsert.cutoff import AppliedCutoff, count_older, delete_older, without_older
 from kafka_lake.writers.upsert.deduplicate import (
     NEEDS_ROW,
     SEVERAL_PARTITIONS,
     UNKNOWN,
-    Figures,
+    EventStatistics,
     LatestEvents,
-    MissingValue,
-    already_folded,
-    find_not_sent,
-    fold_batch,
-    look_at,
-    tombstones_ordered,
-    with_order_of_rows,
-    without,
+    already_unique,
+    deduplicate,
+    event_statistics,
+    order_by_rows,
+    order_tombstones,
 )
 from kafka_lake.writers.upsert.deleted_keys import (
-    deletes_by_snapshot,
-    deletes_of,
+    deleted_keys,
     ensure_deletes_table,
-    forget_old,
+    expire_deleted_keys,
+    keys_missing_in_snapshot,
     without_late,
 )
 from kafka_lake.writers.upsert.keys import (
@@ -48,255 +46,234 @@ from kafka_lake.writers.upsert.keys import (
     OPERATION,
     SNAPSHOT_MARKER,
     SOURCE_TABLE,
-    UNCHANGED,
     WITHOUT_ORDER,
-    Bounds,
-    bounds,
-    quoted,
-    refusal_of,
+    KeyBounds,
+    key_bounds,
+    ordering_error,
 )
-from kafka_lake.writers.upsert.merge import Merged, MergePlan, UpsertResult, brings, merge
-from kafka_lake.writers.upsert.source_snapshots import Ended, Told, check_removal, past_of
-from kafka_lake.writers.upsert.truncates import Emptied, empty, rows_behind, without_older
+from kafka_lake.writers.upsert.merge import MergeCounts, UpsertResult, inserts_row, merge_statement, run_merge
+from kafka_lake.writers.upsert.missing_values import MissingValue, find_missing_values, without_missing
+from kafka_lake.writers.upsert.source_snapshots import CompleteSnapshot, check_snapshot_deletes, find_cutoff
 
-_ROWS_WORTH_A_PARTITION = 1_000_000
+_ROWS_PER_PARTITION = 1_000_000
 _SETTINGS = {
-    # A query that is planned anew after each of its shuffles is a job for each, though their sizes are known before.
+    # Adaptive execution starts a job after each shuffle, though the sizes are known before.
     "spark.sql.adaptive.enabled": "false",
-    # What is kept is read a moment later, and forgotten.
+    # Cached events are read at once, and dropped.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
-_ABOUT_CHANGES = T.StructType(
-    [
-        T.StructField(OPERATION, T.StringType()),
-        T.StructField(UNCHANGED, T.ArrayType(T.StringType())),
-        T.StructField(EVENT_TIME, T.TimestampType()),
-        T.StructField(SNAPSHOT_MARKER, T.StringType()),
-        T.StructField(SOURCE_TABLE, T.StringType()),
-        T.StructField(KEY_CHANGED, T.BooleanType()),
-    ]
-)
 
 
 @dataclass(frozen=True)
 class StagedChanges:
-    """What changes became.
+    """A staged batch of change events.
 
     Args:
-        deletes: The table of deleted keys, None if there is nothing new for it.
-        batch: What became of the batch.
+        deletes: The table of deleted keys; None if nothing was added to it.
     """
 
     primary: StagedTable
     deletes: StagedTable | None
-    batch: UpsertResult | HistoryResult
+    result: UpsertResult | HistoryResult
 
 
 def write_upserts(batch: ChangeBatch, undo: ExitStack) -> StagedChanges:
-    """Stage changes."""
+    """Stage the events of an upsert table. ``undo`` gets callbacks that remove what was staged."""
     try:
         with ExitStack() as held:
-            return _staged(batch, held, undo)
+            return _stage(batch, held, undo)
     except Exception as error:
-        if (refusal := refusal_of(batch.context.spec, error)) is None:
+        if (refusal := ordering_error(batch.context.spec, error)) is None:
             raise
         raise refusal from error
 
 
-def _staged(batch: ChangeBatch, held: ExitStack, undo: ExitStack) -> StagedChanges:
-    held.enter_context(planned(batch))
-    all_changes, seen = told(batch, held)
-    figures = seen.counts
-    verdict = check_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
-    batch = without_refused(batch, verdict)
-    batch = _since_past(batch, all_changes, figures)
-    changes = all_changes.drop(SNAPSHOT_MARKER, SOURCE_TABLE, KEY_CHANGED)
-    if verdict.refused is not None:
-        changes = verdict.refused.left(changes, batch.keys.metadata)
-    changes = of_rows(batch, changes).drop(EVENT_TIME)
-    _ready_for_deletes(batch, changes)
-    has_tombstones = batch.keys.has_order and figures["deletes"]
-    is_plain = verdict.refused is None and batch.emptied is None and not has_tombstones and not batch.may_lack
-    if is_plain and seen.most <= 1:
-        folded, not_sent = already_folded(batch.context.spec, changes, seen), tuple[MissingValue, ...]()
+def _stage(batch: ChangeBatch, held: ExitStack, undo: ExitStack) -> StagedChanges:
+    held.enter_context(query_settings(batch))
+    all_events, statistics = cached_events(batch, held)
+    counts, spec = statistics.counts, batch.context.spec
+    validation = check_events(batch.context, batch.plan, all_events, declared=batch.declared)
+    batch = batch.without_refused(validation)
+    cutoff = find_cutoff(batch, all_events, statistics)
+    batch = replace(batch, cutoff=cutoff.applied, summary={**batch.summary, **cutoff.properties})
+    events = all_events.drop(SNAPSHOT_MARKER, SOURCE_TABLE, KEY_CHANGED)
+    if validation.refused is not None:
+        events = validation.refused.left(events, batch.keys.metadata)
+    events = row_events(batch, events).drop(EVENT_TIME)
+    _evolve_deletes_table(batch, events)
+    missing = tuple[MissingValue, ...]()
+    has_tombstones = batch.keys.has_order and counts["deletes"]
+    is_simple = validation.refused is None and batch.cutoff is None and not has_tombstones and not batch.nullable
+    if is_simple and statistics.events_per_key <= 1:
+        latest = already_unique(spec, events, statistics)
     else:
-        ordered = _ordered(batch, changes, figures["deletes"], held)
-        if batch.emptied is not None:
-            ordered, counted_older = without_older(ordered, batch.emptied, batch.keys)
-            batch = replace(batch, emptied=counted_older)
-        folded, not_sent = _folded(batch, ordered, held)
-    one_each = folded.one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
+        events = _with_order(batch, events, counts["deletes"], held)
+        if batch.cutoff is not None:
+            events, applied = without_older(events, batch.cutoff, batch.keys)
+            batch = replace(batch, cutoff=applied)
+        latest, missing = _deduplicated(batch, events, held)
+    unique = latest.events.drop(SEVERAL_PARTITIONS, UNKNOWN)
     deletes = None
-    if (figures["deletes"] or batch.ended) and batch.context.spec.deletes != "ignore":
-        deletes = _stage_deletes(batch, one_each, undo)
-    one_each = one_each.drop(WITHOUT_ORDER)
-    late = without_late(batch.context, one_each, batch.keys) if folded.count else None
-    in_time = one_each if late is None else cached(late, held)
-    left, gone = (folded.count, folded.deletes) if late is None else _counted(in_time)
-    if left:
-        primary, merged = _merged(batch, in_time, folded.within)
+    if (counts["deletes"] or cutoff.snapshot) and spec.deletes != "ignore":
+        deletes = _stage_deletes(batch, unique, cutoff.snapshot, undo)
+    unique = unique.drop(WITHOUT_ORDER)
+    late = without_late(batch.context, unique, batch.keys) if latest.count else None
+    in_time = unique if late is None else cached(late, held)
+    count, delete_count = (latest.count, latest.deletes) if late is None else _counts(in_time)
+    if count:
+        primary, merged = _merge(batch, in_time, latest.bounds)
     else:
         nothing = shaped(in_time.limit(0), batch.columns)
-        primary, merged = append(batch.branch, batch.state, nothing, batch.summary), Merged()
-    primary, emptied = _emptied(batch, primary)
-    done = UpsertResult(
-        changes=figures["changes"] - len(not_sent) - (len(verdict.refused) if verdict.refused else 0),
-        keys=folded.count,
-        deletes=figures["deletes"],
-        late=folded.count - left,
+        primary, merged = append(batch.branch, batch.state, nothing, batch.summary), MergeCounts()
+    primary, applied_cutoff = _delete_before_cutoff(batch, primary, cutoff.snapshot)
+    refused = len(validation.refused) if validation.refused else 0
+    result = UpsertResult(
+        changes=counts["changes"] - len(missing) - refused,
+        keys=latest.count,
+        deletes=counts["deletes"],
+        late=latest.count - count,
         # A soft delete writes the row that it marks.
-        brings=left if batch.keys.is_soft else left - gone,
+        rows=count if batch.keys.is_soft else count - delete_count,
         merged=merged,
-        not_sent=not_sent,
-        emptied=emptied,
-        verdict=verdict,
+        missing_values=missing,
+        cutoff=applied_cutoff,
+        validation=validation,
     )
-    return StagedChanges(primary, deletes, done)
+    return StagedChanges(primary, deletes, result)
 
 
-def planned(batch: ChangeBatch) -> AbstractContextManager[None]:
-    """Return the block in which Spark plans queries as a merge needs it."""
-    # Few changes find few rows, which needn't be spread.
-    rows = 0 if batch.few else row_count(batch.state.table)
-    return shuffles(batch.context.connections.spark(), batch.tasks + rows // _ROWS_WORTH_A_PARTITION, _SETTINGS)
+def query_settings(batch: ChangeBatch) -> AbstractContextManager[None]:
+    """Return the block in which Spark plans queries as a MERGE needs it."""
+    # Few keys match few rows: one shuffle partition is enough for them.
+    rows = 0 if batch.lists_keys else row_count(batch.state.table)
+    return shuffles(batch.context.connections.spark(), batch.tasks + rows // _ROWS_PER_PARTITION, _SETTINGS)
 
 
-def told(batch: ChangeBatch, held: ExitStack) -> tuple[DataFrame, Figures]:
-    """Return all changes in the table's types, and figures of them."""
-    spec = batch.context.spec
-    changes = cached(shaped(batch.changes, T.StructType([*batch.columns.fields, *_ABOUT_CHANGES.fields])), held)
-    seen = look_at(spec, changes, batch.keys, few=batch.few)
-    _check_settings(batch, changes, seen.counts)
-    return changes, seen
+def cached_events(batch: ChangeBatch, held: ExitStack) -> tuple[DataFrame, EventStatistics]:
+    """Return all events in the table's types, cached, and statistics of them."""
+    columns = T.StructType([*batch.columns.fields, *INTERNAL_COLUMNS.fields])
+    events = cached(shaped(batch.events, columns), held)
+    statistics = event_statistics(batch.context.spec, events, batch.keys, list_keys=batch.lists_keys)
+    _check_operations(batch, events, statistics.counts)
+    return events, statistics
 
 
-def _check_settings(batch: ChangeBatch, changes: DataFrame, figures: Row) -> None:
+def _check_operations(batch: ChangeBatch, events: DataFrame, counts: Row) -> None:
     """Refuse deletes and truncates where the settings say so."""
     spec, place = batch.context.spec, F.col(quoted(batch.keys.metadata))
-    for does, count, setting, settings in (
-        (DELETE, figures["deletes"], spec.deletes, "deletes: apply, soft or ignore"),
-        (TRUNCATE, figures["truncates"], spec.on_truncate, "on_truncate: apply or ignore"),
+    for operation, count, setting, settings in (
+        (DELETE, counts["deletes"], spec.deletes, "deletes: apply, soft or ignore"),
+        (TRUNCATE, counts["truncates"], spec.on_truncate, "on_truncate: apply or ignore"),
     ):
         if count and setting == "fail":
             first = F.min(F.struct(place["partition"], place["offset"]))
-            at = changes.filter(F.col(OPERATION) == does).agg(first).collect()[0][0]
+            partition, offset = events.filter(F.col(OPERATION) == operation).agg(first).collect()[0][0]
             raise ChangeRefusedError(
-                f"Topic {spec.topic}: {count} records {'delete rows' if does == DELETE else 'empty the table'}, the "
-                f"first in partition {at[0]} at offset {at[1]}, and the settings say to fail.",
+                f"Topic {spec.topic}: {count} records {'delete rows' if operation == DELETE else 'empty the table'}, "
+                f"the first in partition {partition} at offset {offset}, and the settings say to fail.",
                 f"main is as it was. To go on, set {settings}.",
             )
 
 
-def without_refused(batch: ChangeBatch, verdict: ValidationResult) -> ChangeBatch:
-    """Return a batch that counts what rules refuse among the records that failed, and whose summary tells of it."""
-    refused, failed = verdict.refused, batch.failed
-    if refused is None:
-        return batch
-    summary = {**batch.summary, **refused_mark(refused.by_rule)}
-    return replace(batch, failed=lambda: failed() + len(refused), summary=summary)
-
-
-def _since_past(batch: ChangeBatch, changes: DataFrame, figures: Row) -> ChangeBatch:
-    """Return a batch that knows what doesn't count any more; raises as `past_of`."""
-    told = Told(changes, figures, batch.summary, batch.failed)
-    past = past_of(batch.context, batch.state, told, batch.keys)
-    summary = {**batch.summary, **past.marks}
-    return replace(batch, emptied=past.emptied, ended=past.ended, summary=summary)
-
-
-def of_rows(batch: ChangeBatch, changes: DataFrame) -> DataFrame:
-    """Return the changes of rows that the settings let count."""
+def row_events(batch: ChangeBatch, events: DataFrame) -> DataFrame:
+    """Return the events that change rows, without deletes if the settings ignore them."""
     if batch.context.spec.deletes == "ignore":
-        changes = changes.filter(F.col(OPERATION) != DELETE)
-    return changes.filter(~F.col(OPERATION).isin(TRUNCATE, NOTHING))
+        events = events.filter(F.col(OPERATION) != DELETE)
+    return events.filter(~F.col(OPERATION).isin(TRUNCATE, NOTHING))
 
 
-def _ordered(batch: ChangeBatch, changes: DataFrame, deletes: int, held: ExitStack) -> DataFrame:
-    """Return changes, each with its order: deletes that tell none have that of their row, where they need it."""
+def _with_order(batch: ChangeBatch, events: DataFrame, deletes: int, held: ExitStack) -> DataFrame:
+    """Return events that all have an order; deletes without one get that of their row if need be."""
     keys = batch.keys
     if not keys.has_order or not deletes:
-        return changes
-    changes = cached(tombstones_ordered(changes, keys), held)
-    within, found = bounds(changes.filter(NEEDS_ROW), keys, F.count(F.lit(1)).alias("count"), few=batch.few)
-    needed = found["count"]
-    return with_order_of_rows(changes, batch.rows(), keys, within) if needed else changes.drop(NEEDS_ROW)
+        return events
+    events = cached(order_tombstones(events, keys), held)
+    count = F.count(F.lit(1)).alias("count")
+    bounds, row = key_bounds(events.filter(NEEDS_ROW), keys, count, list_keys=batch.lists_keys)
+    return order_by_rows(events, batch.rows(), keys, bounds) if row["count"] else events.drop(NEEDS_ROW)
 
 
-def _emptied(batch: ChangeBatch, primary: StagedTable) -> tuple[StagedTable, Emptied | None]:
-    """Delete from the branch what doesn't count any more; the changes behind it are there by then."""
-    emptied, keys = batch.emptied, batch.keys
-    if emptied is None or not emptied.is_new:
-        return primary, emptied
-    spark, branch = batch.context.connections.spark(), batch.branch
-    counted_rows = rows_behind(spark, branch, emptied, keys)
-    if batch.ended is not None:
-        check_removal(batch.context.spec, batch.ended, *counted_rows)
-    snapshot, emptied = empty(spark, branch, primary.snapshot, emptied, keys=keys, counted=counted_rows)
-    return replace(primary, snapshot=snapshot), emptied
+def _deduplicated(
+    batch: ChangeBatch, events: DataFrame, held: ExitStack
+) -> tuple[LatestEvents, tuple[MissingValue, ...]]:
+    """Return one event per key, and the events that are left out since they lack values."""
+    spec, keys, lists_keys = batch.context.spec, batch.keys, batch.lists_keys
+    latest = deduplicate(spec, events, keys, batch.nullable, held=held, list_keys=lists_keys)
+    if not latest.incomplete or spec.is_partial:
+        return latest, ()
+    missing = find_missing_values(batch.context, events, latest, batch.rows(), keys=keys)
+    if missing:
+        complete = without_missing(events, batch.context.connections.spark(), missing, keys)
+        latest = deduplicate(spec, complete, keys, batch.nullable, held=held, list_keys=lists_keys)
+    return latest, missing
 
 
-def _folded(batch: ChangeBatch, changes: DataFrame, held: ExitStack) -> tuple[LatestEvents, tuple[MissingValue, ...]]:
-    """Fold changes to one for each key; those that lack a value which nothing has are set apart."""
-    spec, keys = batch.context.spec, batch.keys
-    folded = fold_batch(spec, changes, keys, batch.may_lack, held=held, few=batch.few)
-    if not folded.lacking or spec.is_partial:
-        return folded, ()
-    not_sent = find_not_sent(batch.context, folded, batch.rows(), keys)
-    if not_sent:
-        others = without(changes, batch.context.connections.spark(), not_sent, keys)
-        folded = fold_batch(spec, others, keys, batch.may_lack, held=held, few=batch.few)
-    return folded, not_sent
+def _counts(events: DataFrame) -> tuple[int, int]:
+    """Return the number of events, and of deletes among them."""
+    count, deletes = events.agg(F.count(F.lit(1)), F.count_if(F.col(OPERATION) == DELETE)).collect()[0]
+    return count, deletes
 
 
-def _counted(changes: DataFrame) -> tuple[int, int]:
-    """Return how many changes there are, and how many of them are deletes."""
-    found = changes.agg(F.count(F.lit(1)), F.count_if(F.col(OPERATION) == DELETE)).collect()[0]
-    return found[0], found[1]
-
-
-def _merged(batch: ChangeBatch, changes: DataFrame, within: Bounds) -> tuple[StagedTable, Merged]:
-    """Merge changes into the branch; return it, and what happened to its rows."""
-    spark, branch = batch.context.connections.spark(), batch.branch
-    how = MergePlan(batch.keys, batch.may_lack, within)
+def _merge(batch: ChangeBatch, events: DataFrame, bounds: KeyBounds) -> tuple[StagedTable, MergeCounts]:
+    spark, branch, keys = batch.context.connections.spark(), batch.branch, batch.keys
     if not row_count(batch.state.table):
-        new = shaped(changes.alias("s").filter(F.expr(brings("s", batch.keys))), batch.columns)
-        return appended(append(branch, batch.state, new, batch.summary))
-    merge(spark, branch, changes, how, summary=batch.summary)
+        rows = shaped(events.alias("s").filter(F.expr(inserts_row("s", keys))), batch.columns)
+        return append_rows(batch, rows)
+    columns, nullable = events.columns, batch.nullable
+    run_merge(
+        spark,
+        events,
+        batch.summary,
+        lambda view: merge_statement(branch.write_name, view, columns, keys, nullable=nullable, bounds=bounds),
+    )
     primary = staged_table(branch, branch.head, batch.state)
-    return primary, Merged.of(primary.summary)
+    return primary, MergeCounts.of(primary.summary)
 
 
-def appended(primary: StagedTable) -> tuple[StagedTable, Merged]:
-    """Return a table that had no rows, with what was written to it: no row of it was looked for."""
-    return primary, Merged(inserted=primary.rows, added=primary.rows)
+def append_rows(batch: ChangeBatch, rows: DataFrame) -> tuple[StagedTable, MergeCounts]:
+    """Append the rows of a batch to an empty table: no MERGE is needed."""
+    primary = append(batch.branch, batch.state, rows, batch.summary)
+    return primary, MergeCounts(inserted=primary.rows, added=primary.rows)
 
 
-def _lacking(batch: ChangeBatch, ended: Ended, one_each: DataFrame) -> DataFrame:
-    """Return the keys that a snapshot of the source lacks as deleted ones; those of the batch are not among them."""
-    state, keys = batch.state, batch.keys
-    assert state.head is not None, "ensure_table gives every table a first snapshot"
-    rows = batch.rows(state.head).alias("t").filter(ended.at.is_behind(keys, "t"))
-    return deletes_by_snapshot(rows.join(one_each.alias("s"), F.expr(keys.same("t", "s")), "left_anti"), ended.at, keys)
+def _delete_before_cutoff(
+    batch: ChangeBatch, primary: StagedTable, snapshot: CompleteSnapshot | None
+) -> tuple[StagedTable, AppliedCutoff | None]:
+    """Delete rows that are older than a new cutoff from the branch, after newer events were merged."""
+    applied, keys = batch.cutoff, batch.keys
+    if applied is None or not applied.is_new:
+        return primary, applied
+    spark, branch = batch.context.connections.spark(), batch.branch
+    counts = count_older(spark, branch, applied.cutoff, keys)
+    if snapshot is not None:
+        check_snapshot_deletes(batch.context.spec, snapshot, *counts)
+    tip, applied = delete_older(spark, branch, primary.snapshot, applied, keys=keys, counts=counts)
+    return replace(primary, snapshot=tip), applied
 
 
-def _ready_for_deletes(batch: ChangeBatch, changes: DataFrame) -> None:
-    """Let the table of deleted keys have the columns that it needs, if there is one."""
-    connections, name = batch.context.connections, batch.context.spec.deletes_table
-    if connections.catalog.table(name) is None:
+def _evolve_deletes_table(batch: ChangeBatch, events: DataFrame) -> None:
+    """Give the table of deleted keys the columns that it needs, if the table exists."""
+    catalog, name = batch.context.connections.catalog, batch.context.spec.deletes_table
+    if catalog.table(name) is None:
         return
-    table = ensure_deletes_table(batch.context, deletes_of(changes, batch.keys).schema)
+    table = ensure_deletes_table(batch.context, deleted_keys(events, batch.keys).schema)
     head = table.current_snapshot()
     if head is not None and head.schema_id != table.metadata.current_schema_id:
         # A snapshot is read with the columns that it was written with.
         append_nothing(table)
 
 
-def _stage_deletes(batch: ChangeBatch, one_each: DataFrame, undo: ExitStack) -> StagedTable | None:
-    """Append the deleted keys of a batch to a branch of their table, which is created if it isn't there."""
-    spec, connections = batch.context.spec, batch.context.connections
-    rows = deletes_of(one_each, batch.keys)
-    if batch.ended is not None:
-        rows = rows.unionByName(_lacking(batch, batch.ended, one_each))
+def _stage_deletes(
+    batch: ChangeBatch, events: DataFrame, snapshot: CompleteSnapshot | None, undo: ExitStack
+) -> StagedTable | None:
+    """Append the deleted keys of a batch to a branch of their table, which is created if need be."""
+    spec, connections, keys = batch.context.spec, batch.context.connections, batch.keys
+    rows = deleted_keys(events, keys)
+    if snapshot is not None:
+        # Keys of the batch are not among those that the snapshot lacks.
+        older = replace(batch, cutoff=None).rows().alias("t").filter(snapshot.cutoff.is_older(keys, "t"))
+        lacking = older.join(events.alias("s"), F.expr(keys.same_key("t", "s")), "left_anti")
+        rows = rows.unionByName(keys_missing_in_snapshot(lacking, snapshot.cutoff, keys))
     table = ensure_deletes_table(batch.context, rows.schema)
     state = read_state(table)
     assert state.head is not None, "ensure_table gives every table a first snapshot"
@@ -310,10 +287,9 @@ def _stage_deletes(batch: ChangeBatch, one_each: DataFrame, undo: ExitStack) -> 
     )
     branch.create()
     undo.callback(branch.discard)
-    forget_old(batch.context, branch, table)
+    expire_deleted_keys(batch.context, branch, table)
     columns = spark.table(connections.catalog.spark_name(spec.deletes_table)).schema
-    rows = shaped(rows, columns).coalesce(batch.tasks)
-    staged = append(branch, state, rows, side_summary(batch.summary))
+    staged = append(branch, state, shaped(rows, columns).coalesce(batch.tasks), side_summary(batch.summary))
     if staged.rows == 0:
         branch.discard()
         return None

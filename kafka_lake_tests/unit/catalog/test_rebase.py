@@ -13,7 +13,7 @@ from kafka_lake.catalog.positions import POSITION, TableState, head_of
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.rebase import follow
+from kafka_lake.writers.rebase import rebase
 from kafka_lake.writers.staged import Staged, StagedTable
 
 SPEC = TopicTable("pizzas", "pizza", "pizzas", schema="id bigint")
@@ -59,7 +59,7 @@ def test_overtaken_commit_follows_foreign_commits_alone(
     plan = Plan((OffsetRange(0, 2, 4),), AFTER, 0)
     staged = Staged(primary, None, records=2, tombstones=0, failed=0, known_failed=0)
 
-    followed = follow(context, plan, staged)
+    followed = rebase(context, plan, staged)
 
     now = catalog.pyiceberg.load_table(SPEC.identifier)
     assert (followed is not None) is goes_on

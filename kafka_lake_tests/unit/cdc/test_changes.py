@@ -9,8 +9,8 @@ from pyspark.sql import types as T
 from kafka_lake.cdc.task.change import DELETE, NOTHING, READ, TRUNCATE, UPSERT
 from kafka_lake.cdc.task.decoder import key_row
 from kafka_lake.formats.task.error_classes import NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, NOT_JSON, OTHER_KEY
-from kafka_lake.writers.upsert.keys import Bounds, Keys
-from kafka_lake.writers.upsert.merge import MergePlan, statement
+from kafka_lake.writers.upsert.keys import KeyBounds, Keys
+from kafka_lake.writers.upsert.merge import merge_statement
 from kafka_lake_tests.unit.cdc.changes import change, columns, decoded, inferred, records
 
 POSTGRES = {"connector": "postgresql", "lsn": 20, "sequence": '["10","20"]'}
@@ -188,7 +188,9 @@ def test_a_records_key_tells_the_row_of_a_tombstone(key: bytes | None, columns: 
 
 def test_names_are_quoted_in_what_spark_is_told() -> None:
     keys = Keys("_kafka", ("a`b",), ("at'time",), False, "it's")
-    text = statement("`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], MergePlan(keys, [], Bounds(())))
+    text = merge_statement(
+        "`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], keys, nullable=[], bounds=KeyBounds(())
+    )
     assert "t.`a``b` = s.`a``b`" in text
     assert "<=> 'its'" in text
     assert "raise_error" not in text, "an order of their own tells which is newer"
@@ -196,8 +198,8 @@ def test_names_are_quoted_in_what_spark_is_told() -> None:
 
 def test_without_an_order_another_partition_is_an_error() -> None:
     keys = Keys("_kafka", (), (), False, "id")
-    within = Bounds((("s.`_kafka`.`key`", "X'00'", "X'01'"),))
-    text = statement("t", "v", ["x", "_kafka"], MergePlan(keys, [], within))
+    within = KeyBounds((("s.`_kafka`.`key`", "X'00'", "X'01'"),))
+    text = merge_statement("t", "v", ["x", "_kafka"], keys, nullable=[], bounds=within)
     assert "raise_error" in text
     assert "t.`_kafka`.`key` BETWEEN X'00' AND X'01'" in text.splitlines()[0]
 

@@ -35,7 +35,7 @@ from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.history.versions import HistoryResult
 from kafka_lake.writers.schema_changes import SchemaRefusedError
 from kafka_lake.writers.staged import Staged, StagedTable, Vanished
-from kafka_lake.writers.upsert.merge import Merged, UpsertResult
+from kafka_lake.writers.upsert.merge import MergeCounts, UpsertResult
 
 ROWS = pa.table({"id": [1]})
 ME = TopicIdentity("c", "t", "pizzas")
@@ -70,7 +70,7 @@ class Counted:
     tombstones: int = 0
     known_failed: int = 0
     dead_letters: Rows | None = None
-    keyed: UpsertResult | None = None
+    merge_result: UpsertResult | None = None
     rules: tuple[RuleResult, ...] = ()
 
 
@@ -105,17 +105,17 @@ def test_a_record_that_is_nowhere_is_found(staged, problem):
     assert finding.facts["records_read"] == 10
 
 
-def keyed(brings=5, **found):
-    """Return what became of ten changes of six keys, as it should be but for what is told."""
-    merged = Merged(**{"inserted": 1, "updated": 3, "deleted": 1, "added": 4, "gone": 4, **found})
-    return UpsertResult(changes=10, keys=6, deletes=1, late=0, brings=brings, merged=merged)
+def upserted(rows=5, **found):
+    """Return the result of ten changes of six keys; it is right without arguments."""
+    merged = MergeCounts(**{"inserted": 1, "updated": 3, "deleted": 1, "added": 4, "removed": 4, **found})
+    return UpsertResult(changes=10, keys=6, deletes=1, late=0, rows=rows, merged=merged)
 
 
 OVERLAPPING = HistoryResult(changes=10, overlapping=2)
 
 
 def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
-    finding = row_count(SPEC, PLAN, Counted(12, Rows(4), failed=2, dead_letters=Rows(2), keyed=keyed()))
+    finding = row_count(SPEC, PLAN, Counted(12, Rows(4), failed=2, dead_letters=Rows(2), merge_result=upserted()))
     assert finding.passed
     facts = ("changes", "keys", "rows_inserted", "rows_updated", "rows_deleted", "keys_ignored", "dead_letters")
     assert [finding.facts[name] for name in facts] == [10, 6, 1, 3, 1, 1, 2]
@@ -124,16 +124,16 @@ def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
 @pytest.mark.parametrize(
     ("records", "batch", "problem"),
     [
-        (11, keyed(), "11 records were read, but 10 changes + 0 dead letters make 10"),
-        (10, keyed(brings=3), "4 rows were inserted or updated, but only 3 keys have a change that brings one"),
-        (10, keyed(deleted=3, gone=6), "7 rows were changed by the changes of 6 keys: a key has several"),
-        (10, keyed(added=3), "1 rows were inserted and 3 updated, but the new files have 3"),
-        (10, keyed(gone=3), "3 rows were updated and 1 deleted, but the delete files have 3"),
+        (11, upserted(), "11 records were read, but 10 changes + 0 dead letters make 10"),
+        (10, upserted(rows=3), "4 rows were inserted or updated, but only 3 keys have a change with a row"),
+        (10, upserted(deleted=3, removed=6), "7 rows were changed by the changes of 6 keys: a key has several rows"),
+        (10, upserted(added=3), "1 rows were inserted and 3 updated, but the new files have 3"),
+        (10, upserted(removed=3), "3 rows were updated and 1 deleted, but the delete files have 3"),
         (10, OVERLAPPING, "2 versions overlap the next one"),
     ],
 )
 def test_a_key_that_is_not_as_its_change_left_it_is_found(records, batch, problem):
-    finding = row_count(SPEC, PLAN, Counted(records, Rows(4), keyed=batch))
+    finding = row_count(SPEC, PLAN, Counted(records, Rows(4), merge_result=batch))
     assert problem in finding.problems
     assert finding.refuses
 
@@ -145,11 +145,11 @@ MERGED = {f"spark.merge-into.num-target-rows-{name}": str(count) for name, count
 @pytest.mark.parametrize(
     ("summary", "merged"),
     [
-        ({**MERGED, "added-records": "4", "added-position-deletes": "4"}, Merged(1, 3, 1, added=4, gone=4)),
+        ({**MERGED, "added-records": "4", "added-position-deletes": "4"}, MergeCounts(1, 3, 1, added=4, removed=4)),
         # A deletion vector has what the one before it had.
         (
             {**MERGED, "added-records": "4", "added-position-deletes": "11", "removed-position-deletes": "7"},
-            Merged(1, 3, 1, added=4, gone=4),
+            MergeCounts(1, 3, 1, added=4, removed=4),
         ),
         # Data files are written again, with the rows that no change is about.
         (
@@ -159,14 +159,14 @@ MERGED = {f"spark.merge-into.num-target-rows-{name}": str(count) for name, count
                 "added-records": "94",
                 "deleted-data-files": "1",
             },
-            Merged(1, 3, 1, added=4, gone=None),
+            MergeCounts(1, 3, 1, added=4, removed=None),
         ),
-        ({}, Merged()),
+        ({}, MergeCounts()),
     ],
 )
 def test_what_a_merge_did_is_what_its_snapshot_says(summary, merged):
-    assert Merged.of(summary) == merged
-    assert merged.problems(keys=5, brings=4) == ()
+    assert MergeCounts.of(summary) == merged
+    assert merged.problems(keys=5, rows=4) == ()
 
 
 def continuity(plan=PLAN, before=BEFORE, held=HELD, carried=CARRIED, chain=()):

@@ -35,7 +35,7 @@ def test_commit_is_refused_once_dead_letters_have_changed(letters: str, catalog:
         primary=SimpleNamespace(branch=branch, snapshot=1, appended=1, rows=1),
         dead_letters=None,
         deletes=None,
-        keyed=None,
+        merge_result=None,
         records=1,
         failed=0,
         tombstones=0,

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.quality.row_rules import RowRules, row_rules
-from kafka_lake.quality.task.rules import RuleChecker, answers, ask, field_of, merged_answers
+from kafka_lake.quality.task.rules import RuleChecker, answers, check_frame, field_of, merged_answers
 from kafka_lake.spec.rule import AcceptedValues, OnFailure, Pattern, Range, RuleEntry, rules_of
 
 BIG = 2**53
@@ -236,11 +236,11 @@ def test_row_says_nothing_of_a_column_that_it_leaves_out() -> None:
             "offset": pa.array([1, 2, 3], pa.int64()),
             "column_0": pa.array([None, None, -1], pa.int32()),
             "column_1": pa.array(["a", None, None]),
-            "left_out": pa.array([["n"], [], ["n", "s"]], pa.list_(pa.string())),
+            "unchanged": pa.array([["n"], [], ["n", "s"]], pa.list_(pa.string())),
         }
     )
     columns = {("n",): "column_0", ("s",): "column_1"}
-    (found,) = ask({"tests": made.tests, "columns": columns})([batch])
+    (found,) = check_frame({"tests": made.tests, "columns": columns})([batch])
     assert found.to_pydict() == {
         "topic_id": ["T"] * 3,
         "partition": [0] * 3,

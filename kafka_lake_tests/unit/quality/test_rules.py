@@ -18,10 +18,8 @@ from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.quality import custom_check as checks
 from kafka_lake.quality.custom_check import Checked, CheckResult, run_check
 from kafka_lake.quality.result import FEW, Refused, RuleResult, commit_result, exceeds, reason_of
-from kafka_lake.quality.volume import starts_before, volume_of
 from kafka_lake.runtime.commit import rule_finding
 from kafka_lake.spec.rule import (
-    LEAST_HISTORY,
     AcceptedValues,
     NullShare,
     OnFailure,
@@ -30,7 +28,6 @@ from kafka_lake.spec.rule import (
     RowCount,
     Rule,
     RuleEntry,
-    Volume,
     rules_of,
 )
 from kafka_lake.spec.topic_table import TopicTable
@@ -128,9 +125,6 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{unique: [a], fail_above: some}]", "'some' is no limit"),
         ("rules: [{unique: [a], on_failure: warn}]\n  write: upsert", "isn't there for write: upsert"),
         ("rules: [{unique: [a]}]\n  metadata_column: null", "null can't be with rules"),
-        ("rules: [{volume: {days: 2}}]", "days: has to be from 5 to 366"),
-        ("rules: [{volume: {per: hour}, on_failure: fail}]", "to fail would hold back other rows"),
-        ("rules: [{volume: {}}]\n  write: upsert", "whose rows don't tell how many came"),
         ("rules: [{unique: [a], within: soon}]", "within: 'soon' is not a duration"),
         ("rules: [{not_null: [a], within: 7d}]", "within: is for unique"),
         ("rules: [{foreign_key: {columns: [], table: lake.b}}]", "columns: is empty"),
@@ -345,57 +339,6 @@ def test_a_task_sets_apart_the_very_records_that_are_refused(
         REASONS[numbers[w]] for w in ordered if w in refused
     ]
     assert all(isinstance(offsets, np.ndarray) for offsets, _ in places.values())
-
-
-@given(
-    before=st.lists(st.integers(0, 10_000), min_size=0, max_size=30),
-    last=st.integers(0, 20_000),
-    deviations=st.floats(0.5, 6),
-)
-def test_the_band_of_a_volume_is_around_the_median_and_needs_history(
-    before: list[int], last: int, deviations: float
-) -> None:
-    starts = starts_before(1_700_000_000, "day", len(before))
-    counts = {start: count for start, count in zip(starts, [last, *before], strict=True) if count}
-    found = volume_of(counts, starts, deviations)
-    while before and not before[-1]:
-        before.pop()
-    assert (found.rows, found.periods) == (last, len(before))
-    if len(before) < LEAST_HISTORY:
-        assert not found.is_broken
-        assert found.facts["band"] == f"none yet: {len(before)} of 5 periods"
-        return
-    middle = float(np.median(before))
-    reach = max(deviations * 1.4826 * float(np.median(np.abs(np.array(before) - middle))), middle / 10, 10)
-    assert found.band is not None
-    assert (found.band.low, found.band.high) == pytest.approx((max(0, middle - reach), middle + reach))
-    assert found.is_broken == (not found.band.low <= last <= found.band.high)
-    # One period that is far off doesn't make the last one right.
-    if len(before) > LEAST_HISTORY and len(set(before)) == 1 and before[0] > 100:
-        counts[starts[1]] = 100 * before[0]
-        assert volume_of(counts, starts, deviations).is_broken == found.is_broken
-
-
-def test_periods_are_whole_ones_that_are_over() -> None:
-    now = 1_700_000_000
-    for per, seconds in (("hour", 3600), ("day", 86_400)):
-        starts = starts_before(now, per, 7)
-        assert all(start % seconds == 0 for start in starts)
-        assert now - 2 * seconds < starts[0] <= now - seconds
-        assert [starts[0] - each for each in starts] == [86_400 * n for n in range(8)]
-
-
-def test_a_volume_that_is_off_warns_with_its_band() -> None:
-    (rule,) = rules_of([RuleEntry(volume=Volume(per="hour"))])
-    assert (rule.name, rule.on_failure, rule.is_of_rows) == ("volume_hour", "warn", False)
-    starts = starts_before(1_700_000_000, "hour", 14)
-    found = volume_of(dict.fromkeys(starts[1:], 100), starts, 4)
-    finding = rule_finding(RuleResult(rule, 5, int(found.is_broken), volume=found))
-    assert (finding.warns, finding.refuses) == (True, False)
-    assert finding.facts["band"] == "90 to 110"
-    assert "0 rows in the period from 2023-11-14T21:00:00Z, and 90 to 110 are expected by the 14" in finding.problems[0]
-    unasked = rule_finding(RuleResult(rule, 5, 0))
-    assert (unasked.passed, unasked.facts["checked"]) == (True, "in commits that append")
 
 
 def test_refusals_of_two_engines_become_one() -> None:

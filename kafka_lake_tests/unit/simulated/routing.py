@@ -13,7 +13,7 @@ from kafka_lake.writers.stage import StagedRows
 from kafka_lake_tests.unit.simulated.frames import Frame
 from kafka_lake_tests.unit.simulated.history import UNROUTABLE, Poison, Record, Unmatched
 
-REPLACED = ("routed", "of_route", "not_of_routes", "counts_of", "table_to_write", "named")
+REPLACED = ("routed", "of_route", "not_of_routes", "counts_of", "table_to_write", "record_ids")
 
 
 class Routed(NamedTuple):
@@ -76,7 +76,7 @@ def with_unmatched(rows: StagedRows, unmatched: Any, **_: Any) -> StagedRows:
     return replace(rows, counts=counts, with_errors=lambda: rows.with_errors().unionByName(letters))
 
 
-def named(_: Any, records: Frame) -> Frame:
+def record_ids(_: Any, records: Frame) -> Frame:
     return records
 
 

@@ -10,70 +10,78 @@ from hypothesis import strategies as st
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.writers.upsert.cutoff import AppliedCutoff, Cutoff
 from kafka_lake.writers.upsert.source_snapshots import (
-    NONE,
-    UNKNOWN,
-    Ended,
-    Mark,
-    Reading,
-    Remembered,
-    Walk,
-    check_removal,
-    due,
-    walk,
+    NO_SNAPSHOT,
+    SnapshotMarker,
+    SnapshotState,
+    check_snapshot_deletes,
+    due_snapshot,
+    follow_snapshots,
     with_dead_letters,
 )
-from kafka_lake.writers.upsert.truncates import Emptied, Truncate
+from kafka_lake.writers.upsert.source_snapshots import (
+    UNKNOWN_SNAPSHOT as UNKNOWN,
+)
+from kafka_lake.writers.upsert.source_snapshots import (
+    CompleteSnapshot as Complete,
+)
+from kafka_lake.writers.upsert.source_snapshots import (
+    OpenSnapshot as Open,
+)
+from kafka_lake.writers.upsert.source_snapshots import (
+    SnapshotProgress as Progress,
+)
 
 
-def at(offset: int, position: int = 10) -> Truncate:
-    return Truncate((position, 0), "id", 0, offset, is_read=True)
+def at(offset: int, position: int = 10) -> Cutoff:
+    return Cutoff((position, 0), "id", 0, offset, is_snapshot=True)
 
 
-def walked(records: str, before: Reading = NONE, start: int = 0) -> Walk:
+def walked(records: str, before: Open = NO_SNAPSHOT, start: int = 0) -> Progress:
     """Go through a batch: f and l begin and end a snapshot, r is another record; L ends one at another position."""
     kinds = {"f": "first", "l": "last_in_data_collection", "L": "last"}
     marks = [
-        Mark(kinds[record], at(offset, 20 if record == "L" else 10))
+        SnapshotMarker(kinds[record], at(offset, 20 if record == "L" else 10))
         for offset, record in enumerate(records, start)
         if record in kinds
     ]
-    return walk(before, marks)
+    return follow_snapshots(before, marks)
 
 
 @pytest.mark.parametrize(
     ("records", "before", "reading", "ended", "left"),
     [
-        ("rrr", NONE, NONE, None, ()),
-        ("rrfrrl", NONE, NONE, at(2), ()),
-        ("rfrr", NONE, Reading(at(1)), None, ()),
-        ("rrl", Reading(at(77)), NONE, at(77), ()),
-        ("rr", Reading(at(77)), Reading(at(77)), None, ()),
-        ("", Reading(at(77)), Reading(at(77)), None, ()),
+        ("rrr", NO_SNAPSHOT, NO_SNAPSHOT, None, ()),
+        ("rrfrrl", NO_SNAPSHOT, NO_SNAPSHOT, at(2), ()),
+        ("rfrr", NO_SNAPSHOT, Open(at(1)), None, ()),
+        ("rrl", Open(at(77)), NO_SNAPSHOT, at(77), ()),
+        ("rr", Open(at(77)), Open(at(77)), None, ()),
+        ("", Open(at(77)), Open(at(77)), None, ()),
         # A snapshot that broke off is taken from its beginning once more.
-        ("frrfrl", NONE, NONE, at(3), ()),
-        ("frl", Reading(at(77)), NONE, at(0), ()),
+        ("frrfrl", NO_SNAPSHOT, NO_SNAPSHOT, at(3), ()),
+        ("frl", Open(at(77)), NO_SNAPSHOT, at(0), ()),
         # Two of them.
-        ("flfrl", NONE, NONE, at(2), ()),
-        ("flfr", NONE, Reading(at(2)), at(0), ()),
+        ("flfrl", NO_SNAPSHOT, NO_SNAPSHOT, at(2), ()),
+        ("flfr", NO_SNAPSHOT, Open(at(2)), at(0), ()),
         # A table of one row has the end alone, also after a snapshot that broke off.
-        ("rlr", NONE, NONE, at(1), ()),
-        ("frrL", NONE, NONE, at(3, 20), ()),
+        ("rlr", NO_SNAPSHOT, NO_SNAPSHOT, at(1), ()),
+        ("frrL", NO_SNAPSHOT, NO_SNAPSHOT, at(3, 20), ()),
         # Its beginning isn't known.
-        ("rrl", UNKNOWN, NONE, None, (2,)),
-        ("rfl", UNKNOWN, NONE, at(1), ()),
+        ("rrl", UNKNOWN, NO_SNAPSHOT, None, (2,)),
+        ("rfl", UNKNOWN, NO_SNAPSHOT, at(1), ()),
     ],
 )
 def test_what_a_batch_says_of_snapshots(
-    records: str, before: Reading, reading: Reading, ended: Truncate | None, left: tuple[int, ...]
+    records: str, before: Open, reading: Open, ended: Cutoff | None, left: tuple[int, ...]
 ) -> None:
-    assert walked(records, before) == Walk(reading, None if ended is None else Ended(ended), left)
+    assert walked(records, before) == Progress(reading, None if ended is None else Complete(ended), left)
 
 
 def test_newest_snapshot_that_has_ended_is_known_with_its_dead_letters() -> None:
     found = walked("flfrlflfr")
-    assert found.ended == Ended(at(5))
-    assert with_dead_letters(found, 1).ended == Ended(at(5), dead_letters=1)
+    assert found.complete == Complete(at(5))
+    assert with_dead_letters(found, 1).complete == Complete(at(5), dead_letters=1)
 
 
 @given(
@@ -82,54 +90,61 @@ def test_newest_snapshot_that_has_ended_is_known_with_its_dead_letters() -> None
 )
 def test_batches_may_be_cut_anywhere(records: str, cuts: list[int]) -> None:
     whole = walked(records)
-    reading, last, left = NONE, None, list[int]()
+    reading, last, left = NO_SNAPSHOT, None, list[int]()
     for start, end in pairwise([0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]):
         found = walked(records[start:end], reading, start)
-        reading, last = found.reading, found.ended or last
-        left += found.left
-    assert (reading, last, tuple(left)) == (whole.reading, whole.ended, whole.left)
+        reading, last = found.reading, found.complete or last
+        left += found.partial
+    assert (reading, last, tuple(left)) == (whole.reading, whole.complete, whole.partial)
 
 
 @pytest.mark.parametrize(
     ("found", "counted"),
     [
-        (Walk(Reading(at(1), dead_letters=1)), Walk(Reading(at(1), dead_letters=3))),
-        (Walk(NONE, Ended(at(1), 1)), Walk(UNKNOWN, Ended(at(1), 3))),
+        (Progress(Open(at(1), dead_letters=1)), Progress(Open(at(1), dead_letters=3))),
+        (
+            Progress(NO_SNAPSHOT, Complete(at(1), 1)),
+            Progress(UNKNOWN, Complete(at(1), 3)),
+        ),
         # They may be the first rows of a snapshot.
-        (Walk(NONE), Walk(UNKNOWN)),
+        (Progress(NO_SNAPSHOT), Progress(UNKNOWN)),
     ],
 )
-def test_each_dead_letter_may_be_of_a_snapshot(found: Walk, counted: Walk) -> None:
+def test_each_dead_letter_may_be_of_a_snapshot(found: Progress, counted: Progress) -> None:
     assert with_dead_letters(found, 2) == counted
     assert with_dead_letters(found, 0) == found
 
 
-NEW, OLD = Ended(at(5)), Ended(at(1), until=9)
+NEW, OLD = Complete(at(5)), Complete(at(1), until=9)
 
 
 @pytest.mark.parametrize(
     ("ended", "waiting", "position", "now", "waits"),
     [
         (NEW, None, 20, NEW, None),
-        (NEW, None, 19, None, Ended(at(5), until=20)),
+        (NEW, None, 19, None, Complete(at(5), until=20)),
         (NEW, OLD, 20, NEW, None),
-        (NEW, OLD, 19, None, Ended(at(5), until=20)),
+        (NEW, OLD, 19, None, Complete(at(5), until=20)),
         (None, OLD, 8, None, OLD),
         (None, OLD, 9, OLD, None),
         (None, None, 9, None, None),
     ],
 )
 def test_rows_go_once_the_topic_is_read_up_to_where_it_ended(
-    ended: Ended | None, waiting: Ended | None, position: int, now: Ended | None, waits: Ended | None
+    ended: Complete | None,
+    waiting: Complete | None,
+    position: int,
+    now: Complete | None,
+    waits: Complete | None,
 ) -> None:
-    assert due(ended, waiting, position, end=20) == (now, waits)
+    assert due_snapshot(ended, waiting, position, end=20) == (now, waits)
 
 
-@pytest.mark.parametrize("reading", [NONE, UNKNOWN, Reading(at(5), dead_letters=3)])
-@pytest.mark.parametrize("waiting", [None, Ended(at(3), dead_letters=1, until=8)])
-def test_it_is_remembered_as_it_is(reading: Reading, waiting: Ended | None) -> None:
-    known = Remembered(reading, waiting)
-    assert Remembered.from_json(known.to_json()) == known
+@pytest.mark.parametrize("reading", [NO_SNAPSHOT, UNKNOWN, Open(at(5), dead_letters=3)])
+@pytest.mark.parametrize("waiting", [None, Complete(at(3), dead_letters=1, until=8)])
+def test_it_is_remembered_as_it_is(reading: Open, waiting: Complete | None) -> None:
+    known = SnapshotState(reading, waiting)
+    assert SnapshotState.from_json(known.to_json()) == known
 
 
 def spec(limit: Any) -> TopicTable:
@@ -151,24 +166,24 @@ def spec(limit: Any) -> TopicTable:
 )
 def test_no_more_rows_go_than_the_limit(limit: Any, rows: int, older: int, refused: bool) -> None:
     if not refused:
-        check_removal(spec(limit), Ended(at(7)), rows, older)
+        check_snapshot_deletes(spec(limit), Complete(at(7)), rows, older)
         return
     with pytest.raises(KafkaLakeError, match=rf"offset 7 lacks {older} of {rows} rows, and the limit .*: {limit}"):
-        check_removal(spec(limit), Ended(at(7)), rows, older)
+        check_snapshot_deletes(spec(limit), Complete(at(7)), rows, older)
 
 
 def test_no_rows_go_if_a_record_was_a_dead_letter() -> None:
     with pytest.raises(KafkaLakeError, match="lacks 1 of 100 rows, and 2 records of its commits are dead letters"):
-        check_removal(spec(None), Ended(at(7), dead_letters=2), 100, 1)
-    check_removal(spec(None), Ended(at(7), dead_letters=2), 100, 0)
+        check_snapshot_deletes(spec(None), Complete(at(7), dead_letters=2), 100, 1)
+    check_snapshot_deletes(spec(None), Complete(at(7), dead_letters=2), 100, 0)
 
 
 def test_the_audit_and_the_figures_tell_it_from_a_truncate() -> None:
-    found = Emptied(at(1), is_new=True, changes=2, rows=3, left=1)
+    found = AppliedCutoff(at(1), is_new=True, changes=2, rows=3, left=1)
     assert found.problems == ("1 rows are older than the snapshot",)
     assert found.facts == {"rows_not_in_snapshot": 3, "changes_before_snapshot": 2}
 
 
 def test_what_has_the_position_of_the_snapshot_is_of_it() -> None:
-    keys: Any = SimpleNamespace(place=lambda alias: ("", "", ""), has_envelope=True, topic_id="id")
-    assert at(1, 77).is_behind(keys, "t") == "coalesce(t._change.`order` < CAST(array(77, 0) AS ARRAY<BIGINT>), false)"
+    keys: Any = SimpleNamespace(kafka_order=lambda alias: ("", "", ""), has_envelope=True, topic_id="id")
+    assert at(1, 77).is_older(keys, "t") == "coalesce(t._change.`order` < CAST(array(77, 0) AS ARRAY<BIGINT>), false)"

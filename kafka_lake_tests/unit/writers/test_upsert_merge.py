@@ -7,9 +7,9 @@ import duckdb
 import pytest
 import sqlglot
 
-from kafka_lake.writers.upsert.keys import OPERATION, UNCHANGED, Bounds, Keys
-from kafka_lake.writers.upsert.merge import MergePlan, statement
-from kafka_lake.writers.upsert.truncates import Truncate
+from kafka_lake.writers.upsert.cutoff import Cutoff
+from kafka_lake.writers.upsert.keys import OPERATION, UNCHANGED, KeyBounds, Keys
+from kafka_lake.writers.upsert.merge import merge_statement
 
 PLACE = 'STRUCT(topic_id VARCHAR, partition INT, "offset" BIGINT)'
 BY_COLUMN = Keys("_kafka", ("id",), ("version",), has_envelope=False, topic_id="today")
@@ -48,7 +48,7 @@ def merged(
         database.execute("INSERT INTO t VALUES (1, ?, 'row', ?)", [version, place(*of_row, topic)])
         database.execute("INSERT INTO s VALUES (1, ?, ?, ?, ?, [])", [order, CHANGE, place(*of_change), does])
         names = ["id", "version", "v", "_kafka", OPERATION, UNCHANGED]
-        text = statement("t", "s", names, MergePlan(keys, [], Bounds(())))
+        text = merge_statement("t", "s", names, keys, nullable=[], bounds=KeyBounds(()))
         database.execute(in_duckdb(text).replace("RAISE_ERROR(", "error("))
         found = database.execute("SELECT v FROM t").fetchall()
     return found[0][0] if found else None
@@ -84,17 +84,17 @@ def test_offset_decides_where_nothing_else_does(offset: int, newer: bool) -> Non
 
 def test_rows_are_looked_for_by_bounds_and_by_the_keys_if_they_are_few() -> None:
     found = (("s.`id`", "1", "9"), ("s.`shop`", "'a'", "'b'"))
-    assert Bounds(found).hold_for("t") == ["t.`id` BETWEEN 1 AND 9", "t.`shop` BETWEEN 'a' AND 'b'"]
-    listed = Bounds(found, (("1", "9"), ("'a'", "'b'"))).hold_for("t")
+    assert KeyBounds(found).conditions("t") == ["t.`id` BETWEEN 1 AND 9", "t.`shop` BETWEEN 'a' AND 'b'"]
+    listed = KeyBounds(found, (("1", "9"), ("'a'", "'b'"))).conditions("t")
     assert listed[2:] == ["t.`id` IN (1, 9)", "t.`shop` IN ('a', 'b')"]
 
 
-def is_behind(truncate: Truncate, keys: Keys, order: list[int], partition: int, offset: int, **more: str) -> bool:
+def is_older(truncate: Cutoff, keys: Keys, order: list[int], partition: int, offset: int, **more: str) -> bool:
     change = {"op": more.get("op", "upsert"), "order": order}
     with duckdb.connect() as database:
         database.execute(f'CREATE TABLE c (_change STRUCT(op VARCHAR, "order" BIGINT[]), _kafka {PLACE})')
         database.execute("INSERT INTO c VALUES (?, ?)", [change, place(partition, offset, more.get("topic", "today"))])
-        text = in_duckdb(f"SELECT {truncate.is_behind(keys, 'c')} FROM c")
+        text = in_duckdb(f"SELECT {truncate.is_older(keys, 'c')} FROM c")
         ((found,),) = database.execute(text).fetchall()
     return bool(found)
 
@@ -115,19 +115,19 @@ def is_behind(truncate: Truncate, keys: Keys, order: list[int], partition: int, 
 def test_truncate_takes_what_is_older_and_nothing_equal(
     order: list[int], partition: int, offset: int, behind: bool
 ) -> None:
-    truncate = Truncate((8, 2), "today", 1, 7)
-    assert is_behind(truncate, BY_SOURCE, order, partition, offset) is behind
-    assert is_behind(truncate, BY_SOURCE, order, partition, offset, op="read") is (behind or order == [8, 2])
+    truncate = Cutoff((8, 2), "today", 1, 7)
+    assert is_older(truncate, BY_SOURCE, order, partition, offset) is behind
+    assert is_older(truncate, BY_SOURCE, order, partition, offset, op="read") is (behind or order == [8, 2])
 
 
 @pytest.mark.parametrize(("order", "behind"), [([8, 1], True), ([8, 2], False), ([8, 3], False)])
 def test_snapshot_takes_what_is_older_and_nothing_of_its_own(order: list[int], behind: bool) -> None:
-    snapshot = Truncate((8, 2), "today", 1, 7, is_read=True)
-    assert is_behind(snapshot, BY_SOURCE, order, 0, 0) is behind
+    snapshot = Cutoff((8, 2), "today", 1, 7, is_snapshot=True)
+    assert is_older(snapshot, BY_SOURCE, order, 0, 0) is behind
 
 
 @pytest.mark.parametrize(("partition", "offset", "behind"), [(1, 6, True), (1, 7, False), (1, 8, False), (0, 0, False)])
 def test_truncate_by_offsets_takes_what_came_before_it(partition: int, offset: int, behind: bool) -> None:
-    truncate = Truncate((), "today", 1, 7)
-    assert is_behind(truncate, BY_OFFSET, [], partition, offset) is behind
-    assert is_behind(truncate, BY_OFFSET, [], partition, offset, topic="before")
+    truncate = Cutoff((), "today", 1, 7)
+    assert is_older(truncate, BY_OFFSET, [], partition, offset) is behind
+    assert is_older(truncate, BY_OFFSET, [], partition, offset, topic="before")

@@ -1,4 +1,4 @@
-"""Changes of a key folded to one by the real Spark, over frames: which change and which values count."""
+"""Deduplicate change events in Spark: which event of a key counts, and which values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from kafka_lake.cdc.task.change import DELETE, UPSERT
 from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.writers.upsert.deduplicate import UNKNOWN, folded
+from kafka_lake.writers.upsert.deduplicate import UNKNOWN, latest_per_key
 from kafka_lake.writers.upsert.keys import OPERATION, UNCHANGED, Keys
 
 pytestmark = pytest.mark.integration
@@ -32,7 +32,7 @@ def fold(spark_resource: SparkResource) -> Any:
             for offset, (id_, at, a, b, does, kept) in enumerate(changes)
         ]
         frame = spark_resource.spark_session.createDataFrame(rows, COLUMNS)
-        return {row["id"]: row for row in folded(frame, KEYS, may_lack).collect()}
+        return {row["id"]: row for row in latest_per_key(frame, KEYS, may_lack).collect()}
 
     return run
 

@@ -11,10 +11,10 @@ from kafka_lake.errors import TableError
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.rows import EVENT_TYPE, METADATA, change_columns
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.history.versions import HistoryResult, Shape, statement
+from kafka_lake.writers.history.versions import HistoryResult, HistoryTable, merge_statement
 from kafka_lake.writers.schema_changes import plan_schema
-from kafka_lake.writers.upsert.keys import Bounds, Keys
-from kafka_lake.writers.upsert.merge import Merged
+from kafka_lake.writers.upsert.keys import KeyBounds, Keys
+from kafka_lake.writers.upsert.merge import MergeCounts
 
 TYPES = {"at": T.TimestampType(), "n": T.LongType(), "day": T.DateType(), "text": T.StringType(), "raw": T.BinaryType()}
 TABLE = T.StructType(
@@ -30,9 +30,9 @@ TABLE = T.StructType(
 )
 
 
-def shape(*order_by: str, envelope: bool = False, track: tuple[str, ...] = ()) -> Shape:
+def shape(*order_by: str, envelope: bool = False, track: tuple[str, ...] = ()) -> HistoryTable:
     keys = Keys("_kafka", columns=("id",), order_by=order_by, has_envelope=envelope, topic_id="t")
-    return Shape(keys, TABLE, track)
+    return HistoryTable(keys, TABLE, track)
 
 
 def test_a_history_may_lack_every_value_of_a_row() -> None:
@@ -48,8 +48,8 @@ def test_a_history_may_lack_every_value_of_a_row() -> None:
         (shape("n", "day"), None), (shape(), None), (shape(envelope=True), None),
     ],
 )  # fmt: skip
-def test_a_version_counts_from_a_value_of_its_order_or_a_time(of: Shape, name: str | None) -> None:
-    assert of.order_column == name
+def test_a_version_counts_from_a_value_of_its_order_or_a_time(of: HistoryTable, name: str | None) -> None:
+    assert of.interval_column == name
 
 
 def test_all_columns_of_the_row_make_versions_unless_some_are_named() -> None:
@@ -58,8 +58,8 @@ def test_all_columns_of_the_row_make_versions_unless_some_are_named() -> None:
 
 
 def test_an_event_is_the_same_by_its_key_and_its_place_in_kafka() -> None:
-    within = Bounds((("s.`id`", "1", "2"),))
-    text = statement("t.branch_b", "view", ["id", "odd`name"], shape("at"), within=within)
+    within = KeyBounds((("s.`id`", "1", "2"),))
+    text = merge_statement("t.branch_b", "view", ["id", "odd`name"], shape("at"), bounds=within)
     condition = text.splitlines()[0].partition(" ON ")[2].split(" AND ", 4)
     assert condition == [
         "t.`id` = s.`id`",
@@ -73,14 +73,14 @@ def test_an_event_is_the_same_by_its_key_and_its_place_in_kafka() -> None:
 
 def test_what_an_audit_of_a_history_finds_is_said() -> None:
     assert HistoryResult().problems == ()
-    assert HistoryResult(double=2, overlapping=3).problems == (
+    assert HistoryResult(duplicates=2, overlapping=3).problems == (
         "2 changes have several rows in the table",
         "3 versions overlap the next one",
     )
 
 
 def test_rows_that_the_merge_counts_otherwise_are_found() -> None:
-    merged = Merged(inserted=2, updated=1, added=3, gone=1)
+    merged = MergeCounts(inserted=2, updated=1, added=3, removed=1)
     assert HistoryResult(rows=2, rewritten=1, merged=merged).problems == ()
     (problem,) = HistoryResult(rows=1, rewritten=2, merged=merged).problems
     assert problem == "1 rows are new and 2 changed, but 2 were inserted and 1 updated"
