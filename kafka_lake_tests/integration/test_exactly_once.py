@@ -21,7 +21,6 @@ from kafka_lake.catalog.positions import LOSSES, summary_of
 from kafka_lake.common.offsets import Loss, losses_from_json
 from kafka_lake.errors import DataLossError, TableError, TopicReplacedError
 from kafka_lake.ingest.published import examine
-from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
 from kafka_lake.spec.topic_table import TopicTable
@@ -76,31 +75,6 @@ def mixed(topic: Topic, count: int, partitions: int = 1) -> None:
     """Produce good and bad records in turn."""
     for number in range(count):
         topic.send({"id": number} if number % 2 == 0 else b"junk %d" % number, partition=number % partitions)
-
-
-@pytest.mark.every_pair
-@pytest.mark.parametrize("step", ["audited", exhaustive("primary staged"), exhaustive("dead letters published")])
-def test_only_one_of_two_racing_runs_publishes(
-    step: str, new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
-    topic = new_topic(2)
-    spec = topic.spec()
-    topic.send_ids([0])
-    ingest(spec, connections(), "first")
-    mixed(topic, 6)
-    second: list[RunReport] = []
-
-    def overtake() -> None:
-        other = threading.Thread(target=lambda: second.append(ingest(spec, connections(), "overtaker")))
-        other.start()
-        other.join(120)
-        assert second, "the overtaking run didn't end"
-
-    loser = ingest(spec, connections(), "overtaken", observer=Observer(step_done=at(step, overtake)))
-    assert second[0].total("records") == 6
-    assert loser.total("records") == 0
-    view(spec).assert_exactly_once(topic.ledger)
-    view(spec).assert_no_branches()
 
 
 def test_loser_of_a_race_reads_the_remaining_records(
@@ -161,33 +135,6 @@ def test_two_concurrent_runs_leave_each_record_once(
     for thread in threads:
         thread.join(200)
     assert failures == []
-    view(spec).assert_exactly_once(topic.ledger)
-
-
-@pytest.mark.in_contract
-@pytest.mark.parametrize(
-    ("step", "visible"),
-    [
-        exhaustive("primary staged", False),
-        exhaustive("dead letters staged", False),
-        exhaustive("audited", False),
-        ("dead letters published", False),
-        exhaustive("primary published", True),
-    ],
-)
-def test_run_killed_at_any_step_is_completed_by_the_next(
-    step: str, visible: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Any
-) -> None:
-    topic = new_topic()
-    topic.send_ids([0])
-    spec = topic.spec()
-    ingest(spec, connections(), "first")
-    mixed(topic, 5)
-    killed_at(spec, step)
-    assert (len(view(spec).rows()) > 1) == visible
-    topic.send(b"later junk")
-    report = ingest(spec, connections(), "next")
-    assert report.total("records") == (1 if visible else 6)
     view(spec).assert_exactly_once(topic.ledger)
 
 

@@ -18,7 +18,7 @@ from kafka_lake.catalog.positions import read_state
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.maintenance.maintain import due, maintain
-from kafka_lake.maintenance.policy import commits_since_compaction, table_health
+from kafka_lake.maintenance.policy import table_health
 from kafka_lake.maintenance.procedures import compact
 from kafka_lake.orchestration.jobs import health_check_key
 from kafka_lake.orchestration.keys import MAINTENANCE_TAG, table_key
@@ -28,9 +28,7 @@ from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_dagster import Runner, events_of, runner  # noqa: F401
-from kafka_lake_tests.integration.test_exactly_once import at
 
 pytestmark = pytest.mark.integration
 
@@ -122,25 +120,6 @@ def test_compaction_of_upsert_table_removes_only_delete_files(
         current = [row for row in rows if write == "upsert" or row["valid_to"] is None]
         assert sorted((row["id"], row["v"]) for row in current) == sorted(model.items())
     assert write == "upsert" or len(rows) == 13 * 20
-
-
-@pytest.mark.parametrize("write", [exhaustive("append"), "upsert"])
-def test_commit_is_planned_again_after_a_compaction(
-    write: str, new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
-    topic = new_topic(2)
-    spec = topic.spec(
-        "id bigint", maintenance=SHARP, **({"write": "upsert", "key": ("id",)} if write == "upsert" else {})
-    )
-    filled(topic, spec, connections, 3)
-    topic.send_ids([4, 5], 2)
-    topic.send({"id": 6}, 1)
-    steps = at("audited", lambda: maintain(spec, connections(), everything=True))
-    ingest(spec, connections(), "meets-it", observer=Observer(step_done=steps))
-    see = view(spec)
-    assert sorted(see.ids()) == sorted([0, 1, 2, 3, 4, 5, 6] + ([4, 5] if write == "append" else []))
-    see.assert_no_branches()
-    assert commits_since_compaction(see.table) == 1
 
 
 @pytest.mark.exhaustive
