@@ -11,11 +11,11 @@ from kafka_lake import errors as errors_module
 from kafka_lake.catalog.how_to_read import how_to_read
 from kafka_lake.error_classification import is_transient
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
-from kafka_lake.formats.reference import tables
 from kafka_lake.observability.metrics import reference
 from kafka_lake_tests.contract.kafka_security.page import wrong_settings
 from kafka_lake_tests.meta.generated_pages import commands, error_classes, errors
 from kafka_lake_tests.meta.generated_tables import of_a_topic, of_others
+from kafka_lake_tests.meta.type_tables import tables
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -12,9 +12,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.catalog.tables import schema_of
 from kafka_lake.errors import SchemaNotSupportedError
-from kafka_lake.formats.reference import AVRO_TYPES as TYPES
 from kafka_lake.formats.writer_schema import avro_type, inlined
 from kafka_lake.kafka.registry import WriterSchema
+from kafka_lake_tests.meta.type_tables import AVRO_TYPES as TYPES
 
 
 def writer(schema: Any, **references: Any) -> WriterSchema:

@@ -16,7 +16,6 @@ import pytest
 
 from kafka_lake.formats.avro.task.decoder import AvroDecoder, read, row_type
 from kafka_lake.formats.avro.task.schema import SchemaReader
-from kafka_lake.formats.reference import AVRO_TYPES as TYPES
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.fuzz.avro_values import (
     Maker,
@@ -29,6 +28,7 @@ from kafka_lake_tests.fuzz.avro_values import (
     unscaled,
     varint,
 )
+from kafka_lake_tests.meta.type_tables import AVRO_TYPES as TYPES
 
 END = bytes.fromhex("f4a3db95f4f4e4f05c")
 MIB = 1 << 20
