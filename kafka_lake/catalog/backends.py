@@ -124,11 +124,7 @@ _SCHEMES = {*SCHEMA_TO_FILE_IO, "gcs"}
 
 
 def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a catalog's properties as Iceberg's Java library takes them.
-
-    Raises:
-        ConfigurationError: If a property can't be translated.
-    """
+    """Return a catalog's properties as Iceberg's Java library takes them."""
     if "://" not in properties.get("s3.endpoint", "://"):
         # Java takes minio:9000 for an address whose scheme is minio.
         raise ConfigurationError(

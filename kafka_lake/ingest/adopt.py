@@ -160,11 +160,7 @@ _BY_HAND = "If you know the offsets, name those of all partitions with --from-of
 
 
 def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionStart, ...]:
-    """Return the offset at which each Kafka partition resumes.
-
-    Raises:
-        AdoptionRefusedError: If an offset is missing, or outside of the topic's watermarks.
-    """
+    """Return the offset at which each Kafka partition resumes."""
     topic = now.identity.topic
     if unknown := sorted(evidence.offsets.keys() - now.end.keys()):
         raise AdoptionRefusedError(

@@ -91,11 +91,7 @@ class Audited:
 
 
 def audit(context: Context, plan: Plan, staged: Staged, failed_so_far: tuple[int, int] = (0, 0)) -> Audited:
-    """Check a staged commit; whatever is refused is discarded.
-
-    Raises:
-        GateFailedError: If a check failed.
-    """
+    """Check a staged commit; whatever is refused is discarded."""
     try:
         findings, rows_by_partition = check(context, plan, staged, failed_so_far)
         if failed := [result for result in findings if result.refuses]:

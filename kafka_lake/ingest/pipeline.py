@@ -72,13 +72,7 @@ class Attempt:
 
 
 def commit(attempt: Attempt) -> Done | None:
-    """Make the next commit that a job asks for; None if there is nothing to commit.
-
-    Raises:
-        GateFailedError: If a check refused the commit.
-        PublishRefusedError: If another writer moved ``main``; the caller must plan again.
-        KafkaLakeError: For anything else that a user can mend. ``main`` is as it was, and nothing staged is left.
-    """
+    """Make the next commit that a job asks for; None if there is nothing to commit."""
     context, job = attempt.context, attempt.job
     context.timings.start()
     tables = _tables(attempt)

@@ -31,13 +31,6 @@ def publish(
     """Publish a commit and return it with the time when readers could see it.
 
     If another program committed first, the same data files are staged and audited again at the new head.
-
-    Args:
-        tables: The tables that the commit was planned for.
-        properties: Table properties to set in the same catalog commit.
-
-    Raises:
-        PublishRefusedError: If ``main`` or the dead-letter table has moved. Nothing staged is left.
     """
     retrying = Retrying(
         stop=stop_after_attempt(_MOST_REBASES),

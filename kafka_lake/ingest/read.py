@@ -96,7 +96,7 @@ def both_ends(ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[OffsetRan
 
     >>> both_ends([OffsetRange(0, 0, 100), OffsetRange(1, 5, 6)], 8)
     ((OffsetRange(partition=0, start=0, end=2), OffsetRange(partition=1, start=5, end=6)), \
-(OffsetRange(partition=0, start=98, end=100),))
+    (OffsetRange(partition=0, start=98, end=100),))
     """
     filled = [r for r in ranges if len(r)]
     count = max(1, most // (2 * len(filled)))

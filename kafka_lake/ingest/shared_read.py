@@ -435,11 +435,7 @@ class TableReader:
         return bool(counts.get(self.number)) or (self.number == OWN and bool(counts.get(UNMATCHED)))
 
     def _unmatched(self, batch: Batch, within: Callable[[DataFrame], DataFrame], *, is_all: bool) -> int:
-        """Return how many records no table takes.
-
-        Raises:
-            UnmatchedRecordError: If there is one and ``unmatched`` is ``fail``.
-        """
+        """Return how many records no table takes."""
         spec = self._shared.context.spec
         if not batch.counts.get(UNMATCHED):
             return 0

@@ -43,9 +43,6 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
 
     Partitions without a row start as in a new table, or at the adopted position. Dead letters don't count: they are
     published before the rows.
-
-    Raises:
-        TableError: If the rows don't prove a position.
     """
     spec, connections = context.spec, context.connections
     is_foreign = not _may_have_own_commits(spec, state.table)
@@ -182,12 +179,7 @@ def current_tables(context: Context) -> Tables:
 def with_position(
     context: Context, topic: TopicEnds, state: TableState, required: bool = True, sought: bool = True
 ) -> TableState:
-    """Return a table's state; its position is recovered if no snapshot has it.
-
-    Args:
-        required: Whether a position that can't be recovered is an error.
-        sought: Whether to recover it.
-    """
+    """Return a table's state; its position is recovered if no snapshot has it."""
     if not sought:
         return state
     try:

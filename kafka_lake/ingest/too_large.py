@@ -50,11 +50,7 @@ class TooLarge:
         self._has_read_others = False
 
     def cut(self, todo: Plan, table: Table | None) -> Plan:
-        """Return the part of a plan before a suspected record, or that record alone.
-
-        Raises:
-            RecordTooLargeError: If the table records that this record ended the engine.
-        """
+        """Return the part of a plan before a suspected record, or that record alone."""
         recorded = recorded_in(table, todo.after.identity)
         for r in todo.ranges if can_be_parted(todo) else ():
             record = next((record for record in (*recorded, self._suspect) if record and _contains(r, record)), None)
@@ -71,11 +67,7 @@ class TooLarge:
         return todo
 
     def failed(self, todo: Plan | None, error: Exception) -> None:
-        """Suspect a large record of a plan if the engine died; raise an error if it was tried alone already.
-
-        Raises:
-            RecordTooLargeError: If the record is too large; the table records it.
-        """
+        """Suspect a large record of a plan if the engine died; raise an error if it was tried alone already."""
         if todo is None or not can_be_parted(todo) or not engine_died(error):
             return
         tried = self._suspect

@@ -72,16 +72,7 @@ class Checked:
 
 
 def run_check(reference: str, rows: DataFrame, samples: bool, mask: tuple[str, ...]) -> Checked:
-    """Call a function with the rows that a commit is about to publish.
-
-    Args:
-        samples: Whether messages may be shown.
-        mask: Regular expressions to redact in messages.
-
-    Raises:
-        ConfigurationError: If there is no such function, or it fails or returns something else.
-        Exception: A temporary failure, as of Spark.
-    """
+    """Call a function with the rows that a commit is about to publish."""
     try:
         returned = _function(reference)(rows)
         results = [returned] if isinstance(returned, CheckResult) else list(returned)

@@ -70,11 +70,7 @@ def begins_in(properties: Mapping[str, str], identifier: tuple[str, str]) -> dic
 
 
 def admitted(spec: TopicTable, values: Sequence[str], is_free: Callable[[TopicTable], bool]) -> Admission:
-    """Return which values get a table.
-
-    Args:
-        is_free: Whether the catalog has no foreign table of that name.
-    """
+    """Return which values get a table."""
     by = spec.route_by
     assert by is not None, "the caller has checked it"
     taken: dict[str, Names] = {}
@@ -111,11 +107,7 @@ def _take(taken: dict[str, Names], table: TopicTable) -> None:
 
 
 def place_of(by: RouteBy, value: str) -> tuple[str, str]:
-    """Return namespace and name of a value's table.
-
-    Raises:
-        ValueError: With the reason, if the value can't have a table.
-    """
+    """Return namespace and name of a value's table."""
     if len(value) > LONGEST_VALUE:
         raise ValueError(f"it has more than {LONGEST_VALUE} characters")
     if by.kind == "schema_name" and "*" in value:

@@ -125,24 +125,10 @@ class Decoding(Protocol):
     def evolve_table(
         self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame
     ) -> tuple[SchemaPlan, tuple[Change, ...]]:
-        """Add the columns that the rows need.
-
-        Returns:
-            The columns to decode into, and the changes that the policy leaves out.
-
-        Raises:
-            SchemaRefusedError: If Iceberg or the policy forbids what the records need. The table is as it was.
-        """
+        """Add the columns that the rows need."""
 
     def write(self, batch: Batch, held: ExitStack) -> Written:
-        """Decode records and write the rows of an append to data files, in no snapshot yet.
-
-        Args:
-            held: Gets callbacks that drop what Spark caches.
-
-        Raises:
-            TableError: If the table's files can't be written.
-        """
+        """Decode records and write the rows of an append to data files, in no snapshot yet."""
 
     def decode(
         self,
@@ -153,25 +139,13 @@ class Decoding(Protocol):
         topic_id: str,
         refused: Refused | None = None,
     ) -> Decoded:
-        """Return what records become.
-
-        Args:
-            spec: Its metadata column, transform and limits count.
-            target: The columns to decode into.
-            topic_id: The topic's id, for the metadata column.
-            refused: Records that become no row although they decode.
-        """
+        """Return what records become."""
 
     def evaluate(self, asked: Validation) -> ValidationResult:
         """Ask rules of rows; raises as `kafka_lake.quality.evaluate.evaluate`."""
 
     def dead_letters(self, spec: TopicTable, with_errors: DataFrame, run_id: str, topic_id: str) -> DataFrame:
-        """Return the records that became no row, as rows of the dead-letter table.
-
-        Args:
-            spec: Its transform counts, which sets rows apart too.
-            run_id: The run that found them.
-        """
+        """Return the records that became no row, as rows of the dead-letter table."""
 
     def classes(self, dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
         """Return dead letters by class, the most frequent first."""

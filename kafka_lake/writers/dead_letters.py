@@ -55,15 +55,7 @@ def stage_dead_letters(
     records: DataFrame,
     routed: Callable[[], DataFrame] | None = None,
 ) -> tuple[StagedTable | None, int]:
-    """Write dead letters to a branch of their table, and remove obsolete ones.
-
-    Args:
-        records: All records of the plan.
-        routed: Returns the ids of the plan's records that other tables take.
-
-    Returns:
-        The staged table, None if nothing changed; and how many dead letters the table has already.
-    """
+    """Write dead letters to a branch of their table, and remove obsolete ones."""
     spark, catalog = context.connections.spark(), context.connections.catalog
     identifier = context.spec.dead_letter_table
     table = ensure_table(catalog, identifier, schema_of(to_arrow_schema(nullable_all(dead_letters.schema))))

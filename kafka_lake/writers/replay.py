@@ -28,11 +28,7 @@ def delete_replaced(context: Context, branch: StagingBranch, plan: Plan) -> int 
 def keep_missing_rows(
     context: Context, plan: Plan, primary: StagedTable, elsewhere: Sequence[DataFrame]
 ) -> tuple[StagedTable, tuple[Vanished, ...]]:
-    """Find the rows that a replay deletes and doesn't replace; put them back if the plan says so.
-
-    Args:
-        elsewhere: Ids of the replayed records that are dead letters or rows of other tables.
-    """
+    """Find the rows that a replay deletes and doesn't replace; put them back if the plan says so."""
     connections = context.connections
     frames, column, topic_id = connections.frames, metadata_column_of(context.spec), plan.after.identity.topic_id
 

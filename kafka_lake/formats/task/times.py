@@ -59,11 +59,7 @@ def _cast_or_none(text: str | None, kind: pa.DataType) -> Any:
 
 
 def from_epoch(numbers: pa.Array, kind: pa.DataType, unit: float) -> tuple[pa.Array, np.ndarray]:
-    """Return whole numbers since 1970 as timestamps, and which of them are whole microseconds in range.
-
-    Args:
-        unit: Microseconds of one.
-    """
+    """Return whole numbers since 1970 as timestamps, and which of them are whole microseconds in range."""
     count = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
     if unit < 1:
         fit, micros = count % 1000 == 0, count // 1000

@@ -76,9 +76,6 @@ def prepare_table(spec: TopicTable, connections: Connections, position: Position
     """Add the metadata column if it is missing, and note the position in the table's properties.
 
     The note outlives snapshots: records before it must never be read again, since their rows can't be identified.
-
-    Raises:
-        TableError: If the table is gone.
     """
     table = connections.catalog.table(spec.identifier)
     if table is None:

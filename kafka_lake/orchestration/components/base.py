@@ -36,11 +36,7 @@ class Place:
 
 
 def check_names(clusters: Sequence[Place]) -> None:
-    """Make sure that several clusters of a project can be told apart.
-
-    Raises:
-        ConfigurationError: If one of several has no name, or two have the same, with the documents' names.
-    """
+    """Make sure that several clusters of a project can be told apart."""
     if len(clusters) < 2:
         return
     by_name: dict[str, Place] = {}
@@ -59,12 +55,7 @@ def check_names(clusters: Sequence[Place]) -> None:
 
 
 def check_topics(topics: Iterable[Place], clusters: Sequence[Place]) -> None:
-    """Make sure that each topic is of a cluster of the project.
-
-    Raises:
-        ConfigurationError: If one names none where clusters have names, or one that isn't there, with its document's
-            name and what there is.
-    """
+    """Make sure that each topic is of a cluster of the project."""
     names = [each.cluster for each in clusters]
     known = ", ".join(sorted(name for name in names if name))
     for each in topics:
@@ -85,14 +76,7 @@ def check_topics(topics: Iterable[Place], clusters: Sequence[Place]) -> None:
 
 
 def shared(setting: str, given: Sequence[tuple[Path, Mapping[str, str]]]) -> dict[str, str]:
-    """Return a setting that all clusters of a project have in common.
-
-    Args:
-        given: Per document what it says; empty where it leaves the setting to the others.
-
-    Raises:
-        ConfigurationError: If two documents say different things.
-    """
+    """Return a setting that all clusters of a project have in common."""
     said = [(path, dict(value)) for path, value in given if value]
     for path, value in said[1:]:
         if value != said[0][1]:
@@ -105,20 +89,12 @@ def shared(setting: str, given: Sequence[tuple[Path, Mapping[str, str]]]) -> dic
 
 
 def cache_topics(state: Path, names: Sequence[str]) -> None:
-    """Write the names to a file.
-
-    Args:
-        names: Those of all topics of the cluster: which of them are meant is for the document to say.
-    """
+    """Write the names to a file."""
     write_atomic(state, json.dumps({"topics": list(names)}))
 
 
 def cached_topics(state: Path, document: str) -> tuple[str, ...]:
-    """Return the names that `cache_topics` wrote.
-
-    Raises:
-        ConfigurationError: If the file has others, or is damaged.
-    """
+    """Return the names that `cache_topics` wrote."""
     try:
         names = json.loads(state.read_text())["topics"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -138,11 +114,7 @@ def cache_routes(state: Path, properties: Mapping[str, str]) -> None:
 
 
 def cached_routes(state: Path) -> Mapping[str, str]:
-    """Return what `cache_routes` wrote; nothing if it hasn't yet.
-
-    Raises:
-        ConfigurationError: If the file is damaged.
-    """
+    """Return what `cache_routes` wrote; nothing if it hasn't yet."""
     try:
         found = json.loads(state.read_text()) if state.exists() else {}
         if not isinstance(found, dict) or not all(isinstance(json.loads(text), dict) for text in found.values()):
@@ -247,11 +219,7 @@ class ClusterDocument(FromDocument):
 
 
 def cluster_maintenance(context: Any, cluster: str | None) -> Maintenance | None:
-    """Return what the document of a cluster says of the maintenance of its topics' tables; None if nothing.
-
-    Args:
-        context: Of the load of a document; None where there is no project.
-    """
+    """Return what the document of a cluster says of the maintenance of its topics' tables; None if nothing."""
     if context is None:
         return None
     return _defaults_of(_SameTree(context.component_tree)).get(cluster)

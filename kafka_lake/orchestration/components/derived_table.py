@@ -133,11 +133,7 @@ def _names_problems(spec: DerivedSpec, query: exp.Query) -> Iterator[str]:
 
 
 def check_derived(spec: DerivedSpec, project: Project) -> None:
-    """Make sure that a derived table's settings go together, and with the tables that it reads.
-
-    Raises:
-        ConfigurationError: If not, naming the setting and what to do.
-    """
+    """Make sure that a derived table's settings go together, and with the tables that it reads."""
     for problem in (*derived_problems(spec), *derived_rule_problems(spec.rules)):
         raise ConfigurationError(f"Table {spec.name}: {problem}")
     same = [each for each in project.derived if each.identifier == spec.identifier]

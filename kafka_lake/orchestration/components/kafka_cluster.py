@@ -92,12 +92,7 @@ class KafkaCluster(ClusterDocument):
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return resources, executor, sensors and job.
-
-        Raises:
-            ConfigurationError: If two topics have a table in common, if a topic's cluster isn't there, or if several
-                clusters can't be told apart.
-        """
+        """Return resources, executor, sensors and job."""
         of_many = context.component_tree.get_all_components(KafkaTopics)
         documents = context.component_tree.get_all_components(KafkaTopic)
         many: list[KafkaTopics | KafkaTopic] = [*of_many, *(each for each in documents if each.pattern is not None)]

@@ -232,11 +232,7 @@ def partitions_without_key(spec: TopicTable) -> str:
 
 
 def check_shared_tables(components: Iterable[KafkaTopic]) -> None:
-    """Make sure that no two topics have a table in common, dead-letter tables among them, and that each is there once.
-
-    Raises:
-        ConfigurationError: If two do, with both documents' names.
-    """
+    """Check that no two topics write the same table or dead-letter table."""
     components = list(components)
     owners: dict[tuple[str, str], KafkaTopic] = {}
     topics: dict[tuple[str | None, str], KafkaTopic] = {}

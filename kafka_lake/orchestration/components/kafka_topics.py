@@ -24,11 +24,7 @@ from kafka_lake.spec.topic_table import CLUSTER_NAME
 
 
 def new_topics(documents: Iterable["KafkaTopics | KafkaTopic"], names: Sequence[str]) -> str:
-    """Return what to do about topics that no table is for yet; empty if there are none.
-
-    Args:
-        documents: All documents about topics of a cluster, and those by whose patterns topics share a table.
-    """
+    """Return what to do about topics that no table is for yet; empty if there are none."""
     documents = list(documents)
     tables = {each.shown: each.full_table for each in documents if isinstance(each, KafkaTopic)}
     return sentence({each.shown: each.new(names) for each in documents}, tables)

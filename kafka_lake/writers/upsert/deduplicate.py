@@ -94,11 +94,7 @@ def already_unique(spec: TopicTable, events: DataFrame, statistics: EventStatist
 def deduplicate(
     spec: TopicTable, events: DataFrame, keys: Keys, nullable: Sequence[str], *, held: ExitStack, list_keys: bool
 ) -> LatestEvents:
-    """Return one event per key; Spark caches them until ``held`` ends.
-
-    Args:
-        nullable: Columns that an event may leave unchanged.
-    """
+    """Return one event per key; Spark caches them until ``held`` ends."""
     latest = cached(latest_per_key(events, keys, nullable, spec.is_partial), held)
     is_incomplete = (F.col(OPERATION) != DELETE) & ((F.size(UNCHANGED) > 0) | (F.size(UNKNOWN) > 0))
     aggregates = (

@@ -75,12 +75,7 @@ class ObjectReader:
             self._options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
 
     def read(self, texts: pa.Array, at: np.ndarray, notes: BatchNotes) -> list[pa.Array]:
-        """Return the columns of JSON objects.
-
-        Args:
-            at: The record of each object, by number.
-            notes: Get the records to be left to the strict path, and fields without a column.
-        """
+        """Return the columns of JSON objects."""
         cells = Cells(self._path, at, notes)
         if self._options is not None and self._pause == 0:
             if (arrays := self._parsed(texts, self._options)) is not None:
