@@ -244,12 +244,12 @@ class DataLossError(KafkaLakeError):
 
 
 class TopicReplacedError(DataLossError):
-    """The topic was recreated, or the brokers are those of another cluster. `main` is as it was."""
+    """The topic was recreated, or the brokers belong to another cluster. `main` is as it was."""
 
     what_to_do: ClassVar[str] = (
         "Check `KAFKA_LAKE_BOOTSTRAP_SERVERS` and `cluster:` first: a wrong cluster looks the same. To continue "
         "with a recreated topic in the same table, run `kafka-lake reset TOPIC --to earliest`; `_kafka.topic_id` "
-        "tells the rows apart. Otherwise set another `table:`."
+        "identifies the topic of each row. Otherwise set another `table:`."
     )
 
 

@@ -51,7 +51,7 @@ class _ManifestWriter(ManifestWriterV2):
 
 
 class _NothingNewer(ValidatableTableRequirement):
-    """The table must have no newer snapshot, on whatever branch. REST catalogs check this themselves."""
+    """The table must have no newer snapshot on any branch. REST catalogs check this themselves."""
 
     type: str = "kafka-lake-nothing-newer"
     sequence_number: int

@@ -38,7 +38,7 @@ COMMANDS = {
     "schema": "Show a table's columns, and how the next run would change them.",
     "reload": "Reload the definitions in the Dagster of `kafka-lake up`.",
     "query": "Query a topic's table with Spark SQL; the query can only read.",
-    "env": "Print the variables that tell other tools where brokers, catalog and Spark are.",
+    "env": "Print the variables by which other tools find brokers, catalog and Spark.",
     "discover": "List the cluster's topics with a guess of their format, and write YAML documents for the named ones.",
     "doctor": "Check every system that a run needs.",
     "topic": "Create, fill and show topics, to try kafka_lake with your own records.",

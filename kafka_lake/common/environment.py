@@ -95,7 +95,7 @@ WORKSPACE = Variable(
 LOG = Variable(
     "KAFKA_LAKE_LOG",
     "`text` or `json`: runs write a line for each step to standard error, with its topic, table, run and snapshot. "
-    "Without it, Dagster's pages and a command's progress bar tell.",
+    "Without it, Dagster's pages and a command's progress bar show them.",
 )
 VERBOSE = Variable("KAFKA_LAKE_VERBOSE", "Set to 1, commands show what libraries and servers log.")
 METADATA_CACHE = Variable(

@@ -1,7 +1,7 @@
-"""What a record tells besides its value: its size, its time, and a digest that tells logs apart. Pure.
+"""Size, time and digest of records. The digest identifies a log. Pure.
 
 A cluster restored from a backup has its old ids and leader epochs, and gives offsets that were used before to other
-records. Only the records themselves tell: so a position remembers the last record before it.
+records. Only the records themselves show it: so a position remembers the last record before it.
 """
 
 import base64

@@ -122,7 +122,7 @@ class JsonSchema(BySchema):
 
 
 class Confluent(Settings):
-    """Whatever the schema ids of the records say: Avro, Protobuf or JSON Schema."""
+    """Avro, Protobuf or JSON Schema, by the schema id of each record."""
 
     type: Literal["confluent"]
     subject: OptionalText = Field(
@@ -185,7 +185,7 @@ class KeyBySchema(Settings):
 
 
 class WholeKey(Settings):
-    """The whole key as one value, or whatever its schema id says."""
+    """The whole key as one value, or decoded by its schema id."""
 
     format: Literal["string", "bytes", "confluent"]
     column: Text = _COLUMN

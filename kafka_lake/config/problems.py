@@ -208,7 +208,7 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
 
 
 def _all_columns(spec: TopicTable) -> list[str] | None:
-    """Return the columns of a table; None if only the table itself tells them."""
+    """Return the columns of a table; None if only the table itself has them."""
     if spec.schema is None or spec.transform is not None:
         return None
     declared = [*check_ddl(spec.schema), *filter(None, (spec.metadata_column,))]

@@ -123,7 +123,7 @@ class Evolution(Settings):
     )
     on_incompatible: OnIncompatible = Field(
         default="dead_letter",
-        description="What becomes of values that their column can't take: dead letters, fail the run, or a new_column "
+        description="What to do with values that their column can't take: dead letters, fail the run, or a new_column "
         "`name__v2` beside it, where the columns are inferred.",
     )
 
@@ -233,7 +233,7 @@ class TableSettings(Settings):
     )
     dead_letters: DeadLetters = Field(
         default_factory=KeepDeadLetters,
-        description="What becomes of records that fit no row: kept in a table, fail the run, or skipped (and counted).",
+        description="What to do with records that fit no row: kept in a table, fail the run, or skipped (and counted).",
         examples=["fail", {"mode": "table", "limit": "5%"}],
     )
     rules: tuple[RuleEntry, ...] = Field(
@@ -282,7 +282,7 @@ class TableSettings(Settings):
             yield ("renames",), f"{' and '.join(both)} would both be {name}. Give one of them another name"
 
     def fields(self) -> dict[str, Any]:
-        """Return the settings as fields of `TopicTable`, but for the table's name."""
+        """Return the settings as fields of `TopicTable`, without the table's name."""
         letters = self.dead_letters
         found = {
             "schema": self.columns,
@@ -317,7 +317,7 @@ class Table(TableSettings):
     )
     where: Where | None = Field(
         default=None,
-        description="Which records are the table's; without it those that no table with a condition takes.",
+        description="Which records the table takes. Without it: the records that no table with a condition takes.",
         examples=[{"field": "type", "equals": "order"}],
     )
 
@@ -359,7 +359,7 @@ class TablesBy(TableSettings):
         default=False, description="Write true: the value is the name of the record's schema in the registry."
     )
     source_table: bool = Field(
-        default=False, description="Write true: the value is the source's table, as an envelope tells."
+        default=False, description="Write true: the value is the source's table by the envelope."
     )
     name: Text = Field(
         default="{value}",

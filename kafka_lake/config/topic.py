@@ -97,7 +97,7 @@ class MatchingTopics(Settings):
     )
 
     def problems(self) -> Iterator[Problem]:
-        """Give what is no regular expression."""
+        """Yield the patterns that aren't regular expressions."""
         for setting, patterns in (("pattern", self.pattern), ("exclude", self.exclude)):
             for each in patterns:
                 try:
@@ -148,8 +148,8 @@ class Topic(Settings):
     topics: SeveralTopics | None = Field(
         default=None,
         description="Instead of topic: several topics of one cluster that fill the same table, which `table` names. A "
-        "list of names, or `{pattern, exclude}` with regular expressions. `_kafka.topic` tells their rows apart. See "
-        "[many topics](many-topics.md#several-topics-in-one-table).",
+        "list of names, or `{pattern, exclude}` with regular expressions. `_kafka.topic` names the topic of each row. "
+        "See [many topics](many-topics.md#several-topics-in-one-table).",
         examples=[["shop.eu.orders", "shop.us.orders"], {"pattern": r"shop\..*\.orders"}],
     )
     cluster: Annotated[Text, Field(pattern=CLUSTER_NAME)] | None = Field(
@@ -160,7 +160,7 @@ class Topic(Settings):
     format: ValueFormat = Field(
         default_factory=lambda: Json(type="json"),
         description="What values are. json, or `{type: json, …}` with settings of the format. avro, protobuf, "
-        "json_schema: by the registry's schema ids, or a file. confluent: whatever the ids say. string, bytes: the "
+        "json_schema: by the registry's schema ids, or a file. confluent: the record's id decides. string, bytes: the "
         "whole value as one column.",
         examples=["avro", {"type": "json", "envelope": "debezium"}],
     )
@@ -188,7 +188,7 @@ class Topic(Settings):
     )
     unmatched: Unmatched = Field(
         default="dead_letter",
-        description="What becomes of records that no table takes, where each has a condition: dead letters of the "
+        description="What to do with records that no table takes, where each has a condition: dead letters of the "
         "first table, nothing but a count (ignore), or the run fails (fail).",
     )
     starting_offsets: Text = Field(
@@ -312,7 +312,7 @@ class Topic(Settings):
 
     @property
     def told(self) -> str:
-        """Return the topic, or what tells the topics, as errors name them."""
+        """Return the topic, or the pattern of topics, as errors name it."""
         if isinstance(self.topics, MatchingTopics):
             return " or ".join(self.topics.pattern)
         return self.topic or str((self.topics or ["?"])[0])

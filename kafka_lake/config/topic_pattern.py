@@ -32,7 +32,7 @@ class TopicPattern:
         topics: A topic is meant if one of them matches its name.
 
     Raises:
-        ConfigurationError: If one is no regular expression, or there is none.
+        ConfigurationError: If one isn't a regular expression, or none is given.
     """
 
     topics: Sequence[str]
@@ -48,7 +48,7 @@ class TopicPattern:
     def matching(self, names: Iterable[str]) -> list[FoundTopic]:
         """Return the topics among these that are meant, sorted; Kafka's own, with two underscores, never are.
 
-        >>> [each.name for each in TopicPattern([r"shop[.].*"], [".*[.]old"]).matching(["shop.a", "a", "shop.a.old"])]
+        >>> [topic.name for topic in TopicPattern([r"shop[.].*"], [".*[.]old"]).matching(["shop.a", "a", "shop.a.old"])]
         ['shop.a']
         """
         found = []

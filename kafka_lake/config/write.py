@@ -33,17 +33,17 @@ class Append(Settings):
 
 
 class _OfKeys(Settings):
-    """What tells of two changes of a row which is the newer one. Abstract."""
+    """Settings that order the changes of a row. Abstract."""
 
     key: TextOrList = Field(
         default=(),
-        description="Columns that tell rows apart; the record's key by default.",
+        description="Columns that identify a row; the record's key by default.",
         examples=[["order_id"]],
     )
     order_by: TextOrList = Field(
         default=(),
-        description="Columns that tell which of two changes of a key is the newer one. Equal ones are told apart by "
-        "Kafka partition and offset. Without them, and without an envelope, Kafka's offset alone counts.",
+        description="Columns that decide which of two changes of a key is newer; then Kafka partition and offset. "
+        "Without them, and without an envelope, Kafka's offset alone counts.",
         examples=[["updated_at"]],
     )
     delete_when: OptionalText = Field(
@@ -95,7 +95,7 @@ class Upsert(_OfKeys):
     mode: Literal["upsert"]
     deletes: DeleteMode = Field(
         default="apply",
-        description="What becomes of a deleted row: it goes (apply), it stays and `_is_deleted` is true (soft), it "
+        description="What to do with a deleted row: it goes (apply), it stays and `_is_deleted` is true (soft), it "
         "stays as it is (ignore), or the run fails before it publishes (fail).",
     )
     delete_retention: Duration = Field(
@@ -105,7 +105,7 @@ class Upsert(_OfKeys):
     )
     on_truncate: TruncateMode = Field(
         default="fail",
-        description="When the source's table was emptied, as an envelope tells: the older rows go (apply), the run "
+        description="When the source's table was truncated: the older rows go (apply), the run "
         "fails before it publishes (fail), or the rows stay (ignore).",
     )
     on_snapshot: OnSnapshot = Field(
@@ -128,7 +128,7 @@ class History(_OfKeys):
     )
     on_truncate: Literal["fail", "ignore"] = Field(
         default="fail",
-        description="When the source's table was emptied, as an envelope tells: the run fails before it publishes "
+        description="When the source's table was truncated: the run fails before it publishes "
         "(fail), or the versions stay (ignore).",
     )
     track: TextOrList = Field(

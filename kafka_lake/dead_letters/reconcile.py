@@ -194,7 +194,7 @@ def _ranges(tables: _Tables) -> Iterator[list[OffsetRange] | None]:
 
 
 def added_keys(context: Context, identifier: tuple[str, str], table: Table, snapshot: int) -> DataFrame | None:
-    """Return the record ids of rows that a snapshot added; None if its metadata doesn't tell them."""
+    """Return the record ids of rows that a snapshot added; None if its metadata lacks them."""
     spec, connections = context.spec, context.connections
     known = table.metadata.snapshot_by_id(snapshot)
     parent = known.parent_snapshot_id if known else None
@@ -252,7 +252,7 @@ def check_counts(context: Context, snapshots: tuple[int, int], removed: int, add
 
 
 def dead_letters_in(table: Table | None, snapshot: int) -> int | None:
-    """Return the number of dead letters of a snapshot by its summary; None if the summary doesn't tell it.
+    """Return the number of dead letters of a snapshot by its summary; None if the summary lacks it.
 
     Delete files may refer to data files that are gone, so the summary's count isn't exact with them.
     """

@@ -180,7 +180,7 @@ def _another_column(before: Read, now: Read, table: Table) -> str:
 
 
 def _between(table: Table, before: int, now: int) -> list[Snapshot] | None:
-    """Return the snapshots after ``before`` up to ``now``, newest first; None if ``before`` is no ancestor."""
+    """Return the snapshots after ``before`` up to ``now``, newest first; None if ``before`` isn't an ancestor."""
     between: list[Snapshot] = []
     for snapshot in ancestors(table, now):
         if snapshot.snapshot_id == before:

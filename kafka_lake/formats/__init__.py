@@ -50,13 +50,13 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         TRANSFORM_FAILED: "The record was decoded, and the topic's transform refused it.",
         UNDECODABLE: "The record alone makes its batch fail; the message says how.",
         UNMATCHED: "No table of the topic takes the record.",
-        NOT_A_CHANGE: "With an envelope: the value is no change of a row.",
-        NO_KEY: "With write upsert: a column of the row's key is null, or the record doesn't tell it.",
-        NO_ORDER: "With write upsert: what tells the order of changes is null, or isn't known.",
+        NOT_A_CHANGE: "With an envelope: the value isn't a change of a row.",
+        NO_KEY: "With write upsert: a column of the row's key is null or missing.",
+        NO_ORDER: "With write upsert: the value that orders changes is null or unknown.",
         OTHER_KEY: "With an envelope: the record's key has other columns than the table's key; the message names both.",
         KEY_CHANGED: "With envelope maxwell or canal, several partitions and no order_by: an update changes the row's "
-        "key, and offsets of two partitions don't tell which change is newer.",
-        NO_OLD_KEY: "With an envelope: an update may have changed the row's key, and doesn't tell the key before it.",
+        "key, and offsets of two partitions don't order the changes.",
+        NO_OLD_KEY: "With an envelope: an update may have changed the row's key, and lacks the key before it.",
         SEVERAL_ROWS: "With envelope canal: the record has several rows.",
         VALUE_NOT_SENT: "With an envelope: the source didn't send a value since it hasn't changed, and there is no row "
         "that has it.",
@@ -67,5 +67,5 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
 
 
 def meaning_of(error_class: str) -> str:
-    """Return what a class of dead letters means; empty if it is none of ours."""
+    """Return what a class of dead letters means; empty if it is unknown."""
     return ERROR_CLASSES.get(RULE if error_class.startswith(RULE_CLASS) else error_class, "")

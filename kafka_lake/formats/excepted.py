@@ -37,7 +37,7 @@ def refuse_excepted(spec: TopicTable, table: Table) -> None:
 
 
 def refuse_excepted_key(spec: TopicTable, key: Sequence[str]) -> None:
-    """Stop a run that leaves out a column of the key, which records have told."""
+    """Stop a run that leaves out a column of the key, which the records' keys have."""
     if found := [name for name in key if name in spec.except_columns]:
         raise ConfigurationError(
             f"exclude_fields: topic {spec.topic} has {', '.join(found)} in its records' keys, which tell rows apart.",

@@ -18,10 +18,10 @@ _VALUE, _KEY = "__kafka_lake_value", "__kafka_lake_key"
 
 @dataclass(frozen=True)
 class Keyed(Decoder):
-    """Decodes value and key; the key is one column: a struct, or the value of a key that is no record.
+    """Decodes value and key; the key is one column: a struct, or the value of a key that isn't a record.
 
     Args:
-        of_tombstones: Whether the key of a record without a value is decoded too: it tells which row goes.
+        of_tombstones: Whether the key of a record without a value is decoded too: it identifies the deleted row.
     """
 
     value: Decoder

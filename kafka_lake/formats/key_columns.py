@@ -15,7 +15,7 @@ KEYED = "kafka-lake.keyed"
 
 
 def key_columns(spec: TopicTable, table: Table | None) -> tuple[str, ...]:
-    """Return the columns that tell a topic's rows apart."""
+    """Return the columns that identify a topic's rows."""
     if spec.key:
         return spec.key
     if spec.envelope == "none":
@@ -24,12 +24,12 @@ def key_columns(spec: TopicTable, table: Table | None) -> tuple[str, ...]:
 
 
 def keyed_property(spec: TopicTable, columns: Sequence[str]) -> str:
-    """Return what a keyed table's property tells."""
+    """Return the key and order that an upsert table's property has."""
     return to_json(_told(spec, columns))
 
 
 def keep_keyed_property(spec: TopicTable, table: Table) -> None:
-    """Let a keyed table's property tell what the settings say, which `refuse_other_keys` has let pass."""
+    """Write the settings' key and order to an upsert table's property, which `refuse_other_keys` has let pass."""
     told = keyed_property(spec, key_columns(spec, table))
     if table.properties.get(KEYED, told) != told:
         with table.transaction() as transaction:

@@ -1,6 +1,6 @@
 """What may be quoted of records outside of their tables: in Dagster's log and on its pages, and in errors. Pure.
 
-The dead-letter table has all bytes whatever is said here.
+The dead-letter table keeps all bytes regardless.
 """
 
 import re

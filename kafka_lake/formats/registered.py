@@ -40,7 +40,7 @@ class Registered(Decoder):
     The wire format is a zero byte, the id as four bytes, for Protobuf the message's indexes, and the value.
 
     Args:
-        format: ``avro``, ``protobuf``, ``json_schema``, or ``confluent`` for whatever the ids say.
+        format: ``avro``, ``protobuf``, ``json_schema``, or ``confluent``: the ids decide.
         fetch: Returns the schema of an id; raises `UnknownSchemaError` if there is none, and other errors if the
             registry doesn't answer.
         writers: The known schemas, by id and message prefix (empty except for Protobuf).

@@ -57,7 +57,7 @@ def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
 
 
 def change_columns(spec: TopicTable, columns: T.StructType | None = None) -> list[T.StructField]:
-    """Return the columns by which a keyed table tells of changes."""
+    """Return the columns that an upsert table has about changes."""
     found = []
     if spec.is_keyed and spec.has_source_order:
         found.append(T.StructField(CHANGE, CHANGE_TYPE))
@@ -145,7 +145,7 @@ def _check_errors(rows: DataFrame, result: DataFrame, spec: TopicTable) -> None:
 
 
 def marks_errors(rows: DataFrame, spec: TopicTable) -> bool:
-    """Tell whether rows that `transformed` gave have the column by which a transform sets rows apart."""
+    """Return whether rows that `transformed` gave have the column by which a transform sets rows apart."""
     return spec.transform is not None and TRANSFORM_ERROR in rows.columns
 
 

@@ -57,7 +57,7 @@ class Writer:
     """How values of one schema become fields.
 
     Args:
-        fields: What its values have; a value that is no record has the one field ``value``.
+        fields: What its values have; a value that isn't a record has the one field ``value``.
         message: Which message of a Protobuf schema, as `message_of` gave it.
         prefix: The bytes that name that message, between schema id and message.
     """

@@ -91,7 +91,7 @@ class Audited:
 
 
 def audit(context: Context, plan: Plan, staged: Staged, failed_so_far: tuple[int, int] = (0, 0)) -> Audited:
-    """Check a staged commit; whatever is refused is discarded."""
+    """Check a staged commit, and discard it if a check fails."""
     try:
         findings, rows_by_partition = check(context, plan, staged, failed_so_far)
         if failed := [result for result in findings if result.refuses]:

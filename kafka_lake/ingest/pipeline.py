@@ -37,7 +37,7 @@ from kafka_lake.writers.staged import Staged
 
 @dataclass(frozen=True)
 class Done:
-    """A commit, its plan, and the tables after it; None if they must be loaded to tell."""
+    """A commit, its plan, and the tables after it; None if they must be loaded first."""
 
     commit: Commit
     plan: Plan

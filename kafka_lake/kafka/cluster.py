@@ -180,7 +180,7 @@ class KafkaCluster(KafkaClient):
         return answers
 
     def cut_off(self, position: Position, partitions: Iterable[int]) -> dict[int, int | None]:
-        """Return where logs were truncated before a position since it was written, whatever they hold now.
+        """Return where logs were truncated before a position since it was written, regardless of later records.
 
         An unclean leader election, or a broker that lost its last writes, truncates the log. Once the log has grown
         beyond the position again, offsets alone don't show it. Brokers know where the records of each leader epoch

@@ -114,7 +114,7 @@ def _row(message: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, order=True)
 class RecordReference:
-    """An offset in a partition of a topic. The topic's id tells it apart from earlier topics of the same name."""
+    """An offset in a partition of a topic. The topic's id differs from earlier topics of the same name."""
 
     topic: str
     partition: int

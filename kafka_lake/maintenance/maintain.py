@@ -164,7 +164,7 @@ def maintain(
     spec: HasTables,
     tables: HasEngine,
     everything: bool = False,
-    tell: Callable[[Maintained], object] = lambda _: None,
+    notify: Callable[[Maintained], object] = lambda _: None,
     run_id: str = "",
 ) -> list[Maintained]:
     """Maintain the tables of a topic, or a derived table, one after the other.
@@ -173,7 +173,7 @@ def maintain(
 
     Args:
         everything: Whether tables are maintained that need nothing or that the policy excludes.
-        tell: Called after each table.
+        notify: Called after each table.
     """
     done, failures = [], list[Exception]()
     run_id = run_id or f"maintenance-{uuid4().hex[:8]}"
@@ -184,7 +184,7 @@ def maintain(
             except Exception as error:
                 failures.append(error)
             else:
-                tell(done[-1])
+                notify(done[-1])
     if failures:
         raise failures[0]
     return done

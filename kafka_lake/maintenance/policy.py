@@ -161,7 +161,7 @@ class Expirable:
 
     Args:
         times: Their times, oldest first, in milliseconds since 1970.
-        kept: How many of the newest snapshots stay whatever their times are: writers' clocks differ.
+        kept: How many of the newest snapshots stay regardless of their times: writers' clocks differ.
     """
 
     times: tuple[int, ...]

@@ -41,7 +41,7 @@ SCRAPE_TIME = _gauge(
     "scrape_last_success_timestamp_seconds", "topic table part", "When the values of this part were last given."
 )
 COLLECTION_TIME = _gauge(
-    "collection_last_success_timestamp_seconds", "", "When all topics had last been asked for, whatever they answered."
+    "collection_last_success_timestamp_seconds", "", "When the last collection of all topics ended."
 )
 COLLECTION_SECONDS = _gauge("collection_duration_seconds", "", "How long that took.")
 COLLECTION_INTERVAL = _gauge("collection_interval_seconds", "", "How long the process waits between two collections.")
@@ -64,7 +64,7 @@ LAST_COMMIT = _gauge(
 COMMITS = _counter("commits", "topic table", "Commits by runs.")
 REFUSED = _counter("refused_commits", "topic table", "Commits that another writer's refused, and that a run did again.")
 RECORDS = _counter(
-    "records_read", "topic table", "Records read from Kafka; those that a replay reads again count again."
+    "records_read", "topic table", "Records read from Kafka. Records that a replay reads again count again."
 )
 ROWS = _counter("rows_written", "topic table", "Records among them that became rows; in a keyed table, changes.")
 DEAD_LETTERS = _counter("dead_letters", "topic table", "Records among them that became dead letters.")
@@ -77,7 +77,7 @@ WAITING = _gauge("dead_letters_waiting", "topic table", "Rows of the dead-letter
 LOST = _gauge(
     "lost_records",
     "topic table reason",
-    "Offsets that were given up for lost: retention, skipped (by a reset). Where nobody can tell how many, none.",
+    "Offsets that were given up for lost: retention, skipped (by a reset). Absent where the number is unknown.",
 )
 LOSSES = _gauge(
     "losses",
@@ -105,7 +105,7 @@ TABLE_TIME = _gauge(
 TABLE_COMPACTED = _gauge(
     "table_last_compaction_timestamp_seconds",
     "topic table",
-    "When the table was last compacted; absent if no snapshot tells.",
+    "When the table was last compacted; absent if no snapshot has it.",
 )
 
 METRICS = tuple(each for each in list(globals().values()) if isinstance(each, Metric))

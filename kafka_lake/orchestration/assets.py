@@ -71,9 +71,9 @@ class Presentation:
 def follow_sources() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
     """Return a condition: an asset is made again once what it is made from has changed, and is never left behind.
 
-    It is `dagster.AutomationCondition.eager()` but for one thing. That one takes an asset for current as soon as it is
-    made after its source has changed, though it may have read the source before: it would stay stale until the next
-    change. Here a change is made up for only by what was asked for after it.
+    It is `dagster.AutomationCondition.eager()` with one difference. That one regards an asset as current once it
+    is made after its source has changed, though it may have read the source before: it would stay stale until the next
+    change. Here only a request after the change counts.
     """
     eager, changed = dg.AutomationCondition.eager(), dg.AutomationCondition.any_deps_updated()
     # An evaluation learns together of what the one before asked for and of what has changed since.

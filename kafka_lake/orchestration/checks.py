@@ -106,7 +106,7 @@ class Freshness:
 
 
 def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog) -> list[Freshness]:
-    """Return how fresh tables are; without those of which that can't be told now."""
+    """Return how fresh tables are; without tables whose freshness is unknown."""
     if not specs:
         return []
     answers = cluster.watermarks(spec.topic for spec in specs)
@@ -157,7 +157,7 @@ def _unread(spec: TopicTable, now: Watermarks, position: Position | None) -> lis
 def freshness_changes(
     specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog, cursor: str | None
 ) -> tuple[list[dg.AssetCheckEvaluation], str | None]:
-    """Return results of the check where they differ from those that were told last, and what is told by then."""
+    """Return results of the check where they differ from the last reports, and the reports after them."""
     timed = [table for spec in specs for table in spec.tables if table.max_age is not None]
     if not timed:
         return [], cursor

@@ -177,7 +177,7 @@ def _window(context: dg.AssetExecutionContext, spec: DerivedTable) -> Window | N
 
 
 def _tell_partitions(context: dg.AssetExecutionContext, spec: DerivedTable, commit: DeriveReport) -> None:
-    """Show the partitions of which a commit has brought rows, but for those that the run is for."""
+    """Show the partitions of which a commit has brought rows, except the run's own."""
     known = time_partitions_of(spec)
     if known is None:
         return

@@ -104,7 +104,7 @@ CONTINUOUS_TAG = "continuous"
 
 
 def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None, RunReport]:
-    """Bring a topic's tables up to date, or replace rows, and yield what Dagster is told."""
+    """Bring a topic's tables up to date, or replace rows, and yield Dagster's events."""
     context, connections = reporter.context, reporter.connections
 
     def tell(commit: Commit, plan: Plan) -> None:
@@ -148,7 +148,7 @@ def _refuse_offsets(config: IngestConfig, reporter: Reporter) -> None:
 
 
 def observer_of(reporter: Reporter) -> Observer:
-    """Return what tells Dagster's log of a run that continues."""
+    """Return the callback that logs a run that continues."""
 
     def tell(_: Commit, plan: Plan) -> None:
         # What the log is told goes to the event log, where a line for each commit would be too many: a backlog that
@@ -160,7 +160,7 @@ def observer_of(reporter: Reporter) -> Observer:
 
 
 def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
-    """Let a run go on for its time, and yield what Dagster is told meanwhile and in the end."""
+    """Let a run go on for its time, and yield Dagster's events meanwhile and in the end."""
     context = reporter.context
     end = datetime.now(UTC) + timedelta(seconds=run.settings.time_limit)
     policy, name = reporter.connections.retry, CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG

@@ -41,7 +41,7 @@ _ORIGIN = "Where the row is from: topic, partition, offset and time of its recor
 
 
 def about_table(table: Table, catalog: LakeCatalog, identifier: tuple[str, str]) -> dict[str, Any]:
-    """Return what a table's page shows of it, whatever fills it; nothing while it has no snapshot."""
+    """Return the metadata of a table's page; nothing while it has no snapshot."""
     newest = table.current_snapshot()
     if newest is None:
         return {}
@@ -58,7 +58,7 @@ def about_table(table: Table, catalog: LakeCatalog, identifier: tuple[str, str])
 
 
 def _totals(newest: Snapshot) -> dict[str, int]:
-    """Return files and bytes of a table, as far as its newest snapshot tells them."""
+    """Return files and bytes of a table, as far as its newest snapshot has them."""
     told = summary_of(newest)
     found = {"files_in_table": told.get("total-data-files"), "bytes_in_table": told.get("total-files-size")}
     return {name: int(text) for name, text in found.items() if text is not None}
@@ -128,7 +128,7 @@ class LastReport:
     at: float
 
     def rate(self, end: int, now: float) -> float | None:
-        """Return how many records per second have come since; None if nobody can tell.
+        """Return how many records per second have come since; None if unknown.
 
         >>> LastReport(100, 10.0).rate(400, 70.0), LastReport(100, 10.0).rate(40, 70.0)
         (5.0, None)
@@ -138,7 +138,7 @@ class LastReport:
 
 
 def last_reports(instance: dg.DagsterInstance, specs: Collection[TopicTable]) -> dict[dg.AssetKey, LastReport]:
-    """Return what Dagster was told of topics last, of those that it was told of: one query for all."""
+    """Return the last reports to Dagster by topic, in one query."""
     found = {}
     for record in instance.get_asset_records([topic_key(each) for each in specs]) if specs else ():
         event = record.asset_entry.last_materialization

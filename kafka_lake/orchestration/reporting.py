@@ -1,11 +1,11 @@
-"""What a run tells Dagster: figures of each partition, the table as a whole, and checks over the whole run.
+"""What a run reports to Dagster: figures of each partition, the table as a whole, and checks over the whole run.
 
-A partition's materialization has the partition's own figures only, since Dagster plots them by partition. What is true
-of the whole run or table is told by one more materialization, without a partition, and by the checks. Dagster keeps one
-result of a check for each run, and plots those over time: so a result tells of the whole run so far.
+A partition's materialization has the partition's own figures only, since Dagster plots them by partition. Figures of
+the whole run or table are in one more materialization, without a partition, and in the checks. Dagster keeps one result
+of a check for each run, and plots results over time: so a result covers the whole run so far.
 
-In a run of a backfill, the last of its partitions tells it: Dagster marks a backfill as failed if a run of it reports a
-materialization without a partition of an asset that has partitions.
+In a run of a backfill, the last of its partitions has these figures: Dagster marks a backfill as failed if a run of it
+reports a materialization without a partition of an asset that has partitions.
 """
 
 import time
@@ -54,13 +54,13 @@ Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 @dataclass
 class Reporter:
-    """Tells Dagster of one run.
+    """Reports one run to Dagster.
 
     Args:
         keys: What Dagster calls the partitions that the run is for; None for all that the topic has.
         chosen: The topics among them, each with its Kafka partitions.
-        is_side: Whether it tells of the table of a route.
-        sides: Tell of the tables of the topic's routes.
+        is_side: Whether it reports the table of a route.
+        sides: Report the tables of the topic's routes.
     """
 
     context: dg.AssetExecutionContext
@@ -108,7 +108,7 @@ class Reporter:
                 yield from side.interval(its, silent)
 
     def _touched(self, report: RunReport, silent: set[int]) -> set[str]:
-        """Return the keys of the partitions to tell of."""
+        """Return the keys of the partitions to report."""
         touched = {(commit.topic, r.partition) for commit in report.commits for r in commit.ranges}
         return {self._key(*each) for each in (*touched, *((self.spec.topic, partition) for partition in silent))}
 
@@ -183,7 +183,7 @@ class Reporter:
         return [check_result(each, table_key(self.spec)) for each in every if each.check in checks]
 
     def _take(self, report: RunReport, patiently: bool) -> Table | None:
-        """Take a report for told, and return the table as it is now; None if it can't be had."""
+        """Mark a report as made, and return the table as it is now; None if it can't be had."""
         self.so_far = self.so_far.plus(report)
         spec, catalog = self.spec, self.connections.catalog
         if not self.is_side:

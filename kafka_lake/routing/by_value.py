@@ -149,7 +149,7 @@ def may_name(by: RouteBy, identifier: tuple[str, str]) -> bool:
     """Return whether a value could make a table of that name, or one beside it.
 
     >>> by = RouteBy("field", "type", TopicTable("t"), table="shop_{value}", namespace="lake")
-    >>> [may_name(by, each) for each in (("lake", "shop_a"), ("lake", "a"), ("web", "shop_a"))]
+    >>> [may_name(by, name) for name in (("lake", "shop_a"), ("lake", "a"), ("web", "shop_a"))]
     [True, False, False]
     """
     namespace, table = (each.lower() for each in identifier)

@@ -77,5 +77,5 @@ class Maintenance(Settings):
 
     @property
     def row_time_column(self) -> str | None:
-        """Return the column that tells how old a row is; None for Kafka's timestamp."""
+        """Return the column with the time of a row; None for Kafka's timestamp."""
         return None if self.row_retention is None else self.row_retention.by

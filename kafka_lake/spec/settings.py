@@ -87,7 +87,7 @@ class Settings(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Return what editors and `dg check yaml` are told: a template may stand for any value."""
+        """Return what editors and `dg check yaml` get as schema: a template may stand for any value."""
         found = handler(schema)
         whole = handler.resolve_ref_schema(found)
         whole["properties"] = {name: _or_template(each) for name, each in whole.get("properties", {}).items()}
@@ -208,7 +208,7 @@ class ShortFor:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Return what editors are told: that value is allowed, too."""
+        """Return the schema for editors, which allows the value, too."""
         return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, handler(schema)]}
 
 

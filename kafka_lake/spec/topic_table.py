@@ -33,7 +33,7 @@ class When:
         sql: SQL condition on the record's columns: key, value, headers, partition, offset, timestamp.
         values: Of ``field``, ``header`` or ``source_table``: the texts that are meant.
         schema: Names of the value's schema in the registry; ``*`` stands for any text.
-        source_table: The envelope whose changes tell from which table of the source they are.
+        source_table: The envelope whose changes name their source table.
     """
 
     field: str | None = None
@@ -205,7 +205,7 @@ class TopicTable:
 
     @property
     def has_source_order(self) -> bool:
-        """Return whether the envelope tells where a change is in its source's order."""
+        """Return whether the envelope has the position of a change in its source's order."""
         return self.envelope == "debezium"
 
     @property

@@ -113,7 +113,7 @@ PROTOBUF_TYPES: tuple[tuple[str, str, str], ...] = (
 """Fields of a message; the columns that they become; what else is to be known."""
 
 PROTOBUF_RULES: tuple[tuple[str, str], ...] = (
-    ("proto3 field without `optional`", "Its default value where it is unset: nobody can tell the two apart."),
+    ("proto3 field without `optional`", "Its default value where it is unset: the encoding has no difference."),
     ("proto3 `optional`, `oneof`, proto2 `optional`", "Null where it is unset, also where proto2 declares a default."),
     ("proto2 `required`", "A record that lacks it is a dead letter."),
     ("names", "As in the .proto file."),
@@ -124,7 +124,7 @@ PROTOBUF_RULES: tuple[tuple[str, str], ...] = (
     ),
     ("a record's message without fields", "Refused: a table has columns."),
     ("unknown fields, extensions", "No columns: the schema that the record names doesn't have them."),
-    ("unknown numbers of a closed enum", "As those of an open one, their digits."),
+    ("unknown numbers of a closed enum", "Their digits, as in an open enum."),
 )
 """What holds for fields of any type."""
 
@@ -137,7 +137,7 @@ JSON_SCHEMA_TYPES: tuple[tuple[str, str, str], ...] = (
     ('{"type": "string", "format": "date"}', "date", ""),
     ('{"type": "string", "format": "time"}', "string", "Any other format too, `uuid` and `byte` among them, as it is."),
     ('{"type": "string", "contentEncoding": "base64"}', "string", "As it is."),
-    ('{"type": ["integer", "null"]}', "bigint", "Every column may be null, in whatever way the schema says so."),
+    ('{"type": ["integer", "null"]}', "bigint", "Every column may be null, however the schema says so."),
     ('{"anyOf": [{"type": "null"}, {"type": "integer"}]}', "bigint", ""),
     ('{"enum": ["small", "large", null]}', "string", "`enum` and `const` have the type of their values."),
     ('{"const": 3}', "bigint", ""),

@@ -52,7 +52,7 @@ class ChangeEvents:
     """The change events of a batch.
 
     Args:
-        operations: The operation of each; null if the record is no change event.
+        operations: The operation of each; null if the record isn't a change event.
         columns: The row's columns; of a delete, at least those of the key.
         old_key: The row's key before an update; None if no record has one.
         has_old_key: The updates that may have changed the key.

@@ -1,4 +1,4 @@
-"""The decoder of change events: the row in the table's columns, the operation, and why a record is no change."""
+"""The decoder of change events: the row in the table's columns, the operation, and why a record isn't a change."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

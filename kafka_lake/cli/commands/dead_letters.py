@@ -38,7 +38,7 @@ _PARTITIONS = 6
 def dead_letters(
     topic: Topic,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Decode them again, and move those that fit now into the table.")
+        bool, typer.Option("--replay", help="Decode them again, and move dead letters that fit now into the table.")
     ] = False,
     where: Annotated[
         str | None,

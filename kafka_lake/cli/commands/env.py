@@ -18,7 +18,7 @@ from kafka_lake.common.environment import SCHEMA_REGISTRY_URL, SPARK_REMOTE
 def env(
     secrets: Annotated[bool, typer.Option("--secrets", help="Print passwords, keys and tokens too.")] = False,
 ) -> None:
-    """Print the variables that tell other tools where brokers, catalog and Spark are.
+    """Print the variables by which other tools find brokers, catalog and Spark.
 
     In a shell: eval "$(kafka-lake env --secrets)"
     """

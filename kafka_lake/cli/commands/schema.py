@@ -33,7 +33,7 @@ _PARTITIONS = 6
 def schema(
     topic: Topic,
     sample: Annotated[
-        int, typer.Option(min=0, help="Newest records to read, to tell what the next run would change; 0 for none.")
+        int, typer.Option(min=0, help="Newest records to read for a forecast of the next run; 0 for none.")
     ] = 1000,
     history: Annotated[
         bool, typer.Option("--history", help="Show how the table's columns have changed instead.")

@@ -1,4 +1,4 @@
-"""What makes the deliveries an option: without a schema registry nobody could read them."""
+"""What makes the deliveries an option: without a schema registry they can't be read."""
 
 import dagster as dg
 

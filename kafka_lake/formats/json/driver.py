@@ -1,4 +1,4 @@
-"""JSON on the driver: the declared columns, or what records have shown of theirs."""
+"""JSON on the driver: declared columns, or columns inferred from records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

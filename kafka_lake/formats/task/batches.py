@@ -60,7 +60,7 @@ def dumped(seen: Observed, batch: pa.RecordBatch) -> str:
 
 
 def loaded(texts: Iterable[str], max_columns: int) -> Observed:
-    """Return what batches had together, whatever order they come in: fields in that of the records."""
+    """Return the observations of all batches, in the order of the records."""
     seen = NOTHING
     for batch in sorted(map(json.loads, texts), key=lambda batch: tuple(batch.pop("at"))):
         seen = seen.and_(Observed.of(batch)).within(max_columns + 1)

@@ -43,7 +43,7 @@ class Rules:
         any_case: Whether a field feeds the one column whose field's name differs from its own in case alone, if the
             object has a value by no name that is closer.
         timestamp_unit: Of numbers in columns of times, one of `UNITS`; None if such numbers are type errors.
-        max_columns: How many columns the table may have. Of more new fields than that, no more are told apart.
+        max_columns: How many columns the table may have. More new fields than that aren't listed.
     """
 
     infer: bool = False

@@ -57,7 +57,7 @@ class Fit:
         self._project = _of_struct(have, columns, "")
 
     def rows(self, records: pa.StructArray) -> tuple[pa.StructArray, Errors]:
-        """Return a struct of the columns for each record, and by number the records that are no rows."""
+        """Return a struct of the columns for each record, and by number the records that aren't rows."""
         made, misfits = self._project(records)
         said: dict[int, list[str]] = {}
         for where, message in misfits:

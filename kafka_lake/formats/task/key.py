@@ -20,7 +20,7 @@ class KeyDecoder:
         names: The columns of a row, in their order.
         whole: Whether the key's column is a struct of all that the key has; else it is the one value of a key that is
             no record.
-        of_tombstones: Whether the key of a record without a value is decoded too: it tells which row goes.
+        of_tombstones: Whether the key of a record without a value is decoded too: it identifies the deleted row.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class Place:
 
 
 def check_names(clusters: Sequence[Place]) -> None:
-    """Make sure that several clusters of a project can be told apart."""
+    """Check that several clusters of a project have names."""
     if len(clusters) < 2:
         return
     by_name: dict[str, Place] = {}
@@ -108,7 +108,7 @@ def cached_topics(state: Path, document: str) -> tuple[str, ...]:
 
 
 def cache_routes(state: Path, properties: Mapping[str, str]) -> None:
-    """Write to a file what a topic's own table tells of tables that values have."""
+    """Write to a file the tables by value that a topic's own table knows."""
     told = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
     write_atomic(state, json.dumps(told, indent=1))
 
@@ -177,7 +177,7 @@ class FromDocument(dg.Component, Settings, dg.Resolvable):
 
 
 def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) -> Any:
-    """Return a value with the templates in it rendered as text: ``"3"`` is no number, and ``"None"`` not nothing."""
+    """Return a value with the templates in it rendered as text: ``"3"`` stays text, and so does ``"None"``."""
     if isinstance(value, Mapping):
         return {key: rendered(context.at_path(key), each, values) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -96,7 +96,7 @@ class KafkaTopic(FromDocument, Topic):
         cache_topics(self.state_path, names)
 
     def _matching(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the topics that the pattern matches, but for those that another document names."""
+        """Return the topics that the pattern matches, without topics that another document names."""
         assert self.pattern is not None, "who asks has looked"
         every = self._context.component_tree.get_all_components(KafkaTopic)
         others = {
@@ -215,7 +215,7 @@ def _tags_problem(tags: Mapping[str, str]) -> str:
 def partitions_without_key(spec: TopicTable) -> str:
     """Return what it costs that the partition of a keyed table's row doesn't follow from its key; empty if it does.
 
-    A key that the records' keys tell isn't known before they are read: nothing is said of it.
+    A key that comes from the records' keys is unknown before they are read, and isn't checked.
     """
     if not spec.is_keyed or not spec.key:
         return ""

@@ -66,7 +66,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
     )
     defaults: dict[str, Any] = Field(
         default_factory=dict,
-        description="Settings of all the topics: those of a topic's document.",
+        description="Settings of all the topics, as in a topic's document.",
         examples=[{"format": "avro", "table": {"owners": ["team:shop"]}}],
     )
     overrides: dict[str, dict[str, Any]] = Field(
@@ -221,7 +221,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
         return [each for each in every if each.cluster == self.cluster and each.pattern is not None]
 
     def _overrides(self, pattern: str, topic: str) -> bool:
-        """Return whether an override is for a topic: what is the name of one is no regular expression besides."""
+        """Return whether an override is for a topic: the name of a topic isn't a regular expression besides."""
         is_name = pattern in (self._names or ())
         return pattern == topic if is_name else compiled("overrides", pattern).fullmatch(topic) is not None
 

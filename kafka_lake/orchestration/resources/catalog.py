@@ -25,8 +25,8 @@ class CatalogResource(FixedResource):
         """Return the catalog; nothing is asked of it yet.
 
         Raises:
-            ConfigurationError: If its type is unknown, a property is missing, or one can't be told to Spark. A Connect
-                server is told of the catalog by whoever starts it, so the last is no matter with one.
+            ConfigurationError: If its type is unknown, a property is missing, or one can't be passed to Spark. The last
+                doesn't apply to a Connect server, which gets the catalog when it starts.
         """
         catalog = LakeCatalog(self.name, properties_from_environment(self.name, self.properties))
         if not environment.SPARK_REMOTE.value():

@@ -1,4 +1,4 @@
-"""What becomes of a table when its records change: the rules of schema evolution as one pure function, `evolve`."""
+"""How a table changes with its records: the rules of schema evolution as one pure function, `evolve`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count

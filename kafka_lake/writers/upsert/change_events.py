@@ -109,7 +109,7 @@ def _with_key_changes(
 
 
 def _all_but_key(values: T.StructType, spec: TopicTable) -> Column:
-    """Return the columns that a soft delete leaves unchanged, the metadata column included: it tells partial rows."""
+    """Return the columns that a soft delete leaves unchanged, the metadata column included: it marks partial rows."""
     return F.array(*[F.lit(name) for name in (*values.names, spec.metadata_column)])
 
 

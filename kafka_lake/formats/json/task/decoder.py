@@ -1,6 +1,6 @@
 """Batches of JSON records become Arrow columns: on the fast path what surely fits, all else record by record.
 
-The strict path defines what becomes of a record. The fast path takes only records on which both agree.
+The strict path defines the result of a record. The fast path takes only records on which both agree.
 """
 
 from collections import Counter

@@ -114,7 +114,7 @@ def _long_numbers(content: np.ndarray) -> np.ndarray:
 
 
 def _same_as_doubles(texts: pa.Array) -> np.ndarray:
-    """Return which texts are no number, or the same as the nearest double."""
+    """Return which texts aren't numbers, or equal their nearest double."""
     numbers = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
     given = pc.if_else(pa.array(numbers), texts, "0")
     same: np.ndarray = pc.equal(given.cast(pa.float64()).cast(pa.string()), given).to_numpy(zero_copy_only=False)

@@ -111,7 +111,7 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 
 def depth(content: bytes) -> int:
-    """Return how many levels of objects and arrays a text has at most, whatever it is.
+    """Return how many levels of objects and arrays a text has at most, valid JSON or not.
 
     >>> depth(b'{"a": [[1], "[[[["]}')
     3
