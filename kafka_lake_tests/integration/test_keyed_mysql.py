@@ -189,6 +189,6 @@ def test_records_without_key_stop_the_first_run(
     topic, source = new_topic(1), Source(kind)
     topic.send({**source.told("insert", {"a": 1}), "pkNames": None})
     with pytest.raises(
-        KafkaLakeError, match=r"None of the first 1 records tells the key .*or name the columns with key:"
+        KafkaLakeError, match=r"None of the first 1 records names the key .*or name the columns with key:"
     ):
         ingest(topic.spec(None, write="upsert", envelope=kind), connections(), "run-1")

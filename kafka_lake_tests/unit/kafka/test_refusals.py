@@ -182,7 +182,7 @@ def test_a_region_that_spark_was_not_told() -> None:
     told = files_out_of_reach(py4j(f"software.amazon.awssdk.core.exception.{error}"), "shop.orders", "lake")
     assert told is not None
     assert told.message == "Table shop.orders: Spark doesn't know the region of its files in S3."
-    assert told.remedy.startswith("Set PYICEBERG_CATALOG__LAKE__S3__REGION;")
+    assert told.remedy.startswith("Set PYICEBERG_CATALOG__LAKE__S3__REGION.")
 
 
 def test_other_errors_are_not_about_files() -> None:
