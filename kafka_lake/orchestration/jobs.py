@@ -106,7 +106,7 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
                     spec,
                     tables,
                     config.everything,
-                    tell=lambda each: context.log.info(f"{summary_line(each)}."),
+                    notify=lambda table: context.log.info(f"{summary_line(table)}."),
                     run_id=context.run.run_id,
                 )
                 if not done:

@@ -13,6 +13,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.orchestration.resources.catalog import CatalogResource
@@ -61,7 +63,7 @@ def main() -> None:
                 event("stopped", step=step)
                 os.kill(os.getpid(), signal.SIGSTOP)
 
-    spec = TopicTable(**json.loads(options.spec))
+    spec = TypeAdapter(TopicTable).validate_json(options.spec)
     if options.max_records:
         spec = replace(spec, max_records_per_commit=options.max_records)
     kafka, catalog = KafkaResource(), CatalogResource()

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import psutil
+from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
@@ -23,6 +23,7 @@ from kafka_lake.engine.jars import spark_jars
 from kafka_lake.engine.server import ConnectMemory, ConnectServer
 from kafka_lake.engine.settings import local_conf
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.chaos.brokers import Brokers
 from kafka_lake_tests.chaos.catalog import RestCatalogServer
 from kafka_lake_tests.chaos.proxies import CatalogProxy
@@ -193,7 +194,14 @@ class World:
         folder.mkdir(exist_ok=True)
         events = folder / f"{run_id}.jsonl"
         command = [sys.executable, "-m", "kafka_lake_tests.chaos.runner"]
-        command += ["--spec", json.dumps(asdict(topic.spec)), "--run-id", f"chaos-{run_id}", "--events", str(events)]
+        command += [
+            "--spec",
+            TypeAdapter(TopicTable).dump_json(topic.spec, exclude_defaults=True).decode(),
+            "--run-id",
+            f"chaos-{run_id}",
+            "--events",
+            str(events),
+        ]
         if self.sabotage:
             command += ["--sabotage", self.sabotage]
         for name, value in options.items():

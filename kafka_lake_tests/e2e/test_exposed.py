@@ -15,7 +15,7 @@ from kafka_lake.common.processes import HOST, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-COMMAND = [sys.executable, "-m", "examples.pizza_shop"]
+COMMAND = [sys.executable, "-c", "from kafka_lake.cli.main import main; main()"]
 OTHERS = 0o077
 SERVERS = ("BROKER", "UI", "CONNECT")
 
