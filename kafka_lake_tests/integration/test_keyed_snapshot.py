@@ -330,6 +330,7 @@ def test_snapshot_of_one_table_deletes_no_rows_of_another(
     ingest(spec, connections(), "run-1")
     of("orders_2", "c", 12, 2)
     ingest(spec, connections(), "run-2")
+    of("orders_1", "r", 20, 1, "first")
     of("orders_1", "r", 20, 1, "last")
     before = view(spec).fingerprint()
     with pytest.raises(KafkaLakeError, match=r"has ended.*shop\.public\.orders_1, shop\.public\.orders_2"):

@@ -93,7 +93,7 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
     assert [each.what for each in log[:2]] == ["row expiry", "part of the row expiry"]
     assert sum(each.rows_deleted - each.rows_added for each in log[:2]) == 6
 
-    # Commits go on. A replay brings old rows back, and the next maintenance deletes them again.
+    # Commits go on. A replay brings old rows back, and the next expiry deletes them again.
     said: list[str] = []
     topic.send({"id": 30}, 1)
     ingest(spec, connections(), "after", observer=Observer(warn=said.append))
@@ -101,7 +101,7 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
     read = read_of(see.table)
     replay(spec, connections(), "again", Extent(), observer=Observer(warn=said.append))
     assert said == []
-    maintain(spec, connections())
+    maintain(spec, connections(), everything=True)
     ends[1] += 1
     see.assert_exactly_once(young(topic.ledger), ends)
     assert all(found.passed for found in examine(spec, connections().catalog, connections().cluster))
