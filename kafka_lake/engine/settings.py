@@ -64,6 +64,8 @@ REDACTION = {
 
 
 _DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
+# Spark's default without Kafka: its older source makes an object of each record, and a row of that.
+_V1_SOURCES = "spark.sql.sources.useV1SourceList"
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -72,6 +74,7 @@ _DEFAULTS = {
     # Spark would put variables of its environment in the place of ${env:…}, even in a column's name from a record.
     "spark.sql.variable.substitute": "false",
     "spark.ui.showConsoleProgress": "false",
+    _V1_SOURCES: "avro,csv,json,orc,parquet,text",
     # Otherwise PySpark sends the line that built each column, with some four calls: more than half of all calls.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Spark puts these before the user's own extraJavaOptions.
@@ -97,7 +100,12 @@ PARALLELISM = "spark.default.parallelism"
 
 SESSION_DEFAULTS = {
     key: _DEFAULTS[key]
-    for key in ("spark.sql.session.timeZone", "spark.sql.caseSensitive", "spark.sql.variable.substitute")
+    for key in (
+        "spark.sql.session.timeZone",
+        "spark.sql.caseSensitive",
+        "spark.sql.variable.substitute",
+        _V1_SOURCES,
+    )
 }
 """Those of our settings that are a session's own, which a client of a Connect server sets."""
 
