@@ -1,8 +1,11 @@
 """The progress of a run on the terminal."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,16 +14,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kafka_lake.cli import output
 from kafka_lake.common.environment import LOG
 from kafka_lake.common.text import counted
-from kafka_lake.ingest.report import Progress as RunProgress
-from kafka_lake.ingest.report import RunReport
-from kafka_lake.runtime.commit import Commit
-from kafka_lake.runtime.context import Observer
 from kafka_lake.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from kafka_lake.ingest.report import RunReport
+    from kafka_lake.runtime.commit import Commit
+    from kafka_lake.runtime.context import Observer
 
 
 @contextmanager
 def run_progress(topic: str, console: Console | None = None, backlog: int | None = None) -> Iterator[Observer]:
     """Show a progress bar during the block, and the run's warnings above it; neither if runs are logged."""
+    from kafka_lake.ingest.report import Progress as RunProgress
+    from kafka_lake.runtime.context import Observer
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     time_left, is_logged = TextColumn("{task.fields[time_left]}"), bool(LOG.value())
     with Progress(*columns, time_left, console=console or output.err, transient=True, disable=is_logged) as progress:

@@ -1,31 +1,27 @@
 """The current project: its topics, and the systems that its definitions configure."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka_lake.cli.find_project import Target, defs_folder, targets
-from kafka_lake.cli.load_definitions import definitions, explained_errors, file_of
 from kafka_lake.cli.output import note
-from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.devstack.running import Ports
-from kafka_lake.devstack.stack import embedded_broker_if_needed
 from kafka_lake.errors import ConfigurationError, NoProjectError
-from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
-from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
-from kafka_lake.orchestration.derived_assets import derived_in
-from kafka_lake.orchestration.keys import of_cluster
-from kafka_lake.orchestration.metadata import topics_in
-from kafka_lake.orchestration.partitions import register_topics
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.connections import build_connections
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.runtime.context import Connections
-from kafka_lake.spec.topic_table import TopicTable, once_each
 
-_Resource = TypeVar("_Resource", CatalogResource, KafkaResource, RegistryResource)
+if TYPE_CHECKING:
+    from kafka_lake.derived.derived_table import DerivedTable
+    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+    from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+    from kafka_lake.orchestration.resources.catalog import CatalogResource
+    from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+    from kafka_lake.runtime.context import Connections
+    from kafka_lake.spec.topic_table import TopicTable
+
+_Resource = TypeVar("_Resource")
 
 
 def target() -> Target:
@@ -42,6 +38,8 @@ def target() -> Target:
 
 def defs_of_project() -> Path:
     """Return the folder of the project's YAML documents."""
+    from kafka_lake.cli.load_definitions import file_of
+
     return defs_folder(file_of(target()))
 
 
@@ -52,6 +50,8 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
 
 def select_topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> list[TopicTable]:
     """Return the settings of the tables among these assets, of all topics or of one."""
+    from kafka_lake.orchestration.metadata import topics_in
+
     specs = sorted(topics_in(assets), key=lambda spec: spec.full_topic)
     if topic is None:
         return specs
@@ -71,6 +71,9 @@ def select_topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> 
 
 def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable]:
     """Return the settings of all tables, or of those with a name: tables of topics, then derived tables."""
+    from kafka_lake.orchestration.derived_assets import derived_in
+    from kafka_lake.spec.topic_table import once_each
+
     assets = _asset_metadata()
     derived = [spec for spec in derived_in(assets) if name in (None, spec.table, spec.name)]
     try:
@@ -83,6 +86,8 @@ def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable
 
 def derived_table(name: str) -> DerivedTable:
     """Return the settings of a derived table."""
+    from kafka_lake.orchestration.derived_assets import derived_in
+
     specs = derived_in(_asset_metadata())
     chosen = [spec for spec in specs if name in (spec.table, spec.name)]
     if len(chosen) != 1:
@@ -97,6 +102,9 @@ def derived_table(name: str) -> DerivedTable:
 
 def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:
     """Return the Kafka clusters and registries of the definitions, by the cluster's name."""
+    from kafka_lake.orchestration.keys import of_cluster
+    from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+
     resources = _project_resources()
     return {
         name: (kafka, _resource(resources, of_cluster("registry", name), RegistryResource))
@@ -106,11 +114,17 @@ def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResou
 
 def configured_catalog() -> CatalogResource:
     """Return the catalog of the definitions; outside of a project, that of the environment."""
+    from kafka_lake.orchestration.resources.catalog import CatalogResource
+
     return _resource(_project_resources(), "catalog", CatalogResource)
 
 
 def documents_with_patterns() -> list[KafkaTopics | KafkaTopic]:
     """Return the documents of type KafkaTopics, and those of type KafkaTopic with a pattern of topics."""
+    from kafka_lake.cli.load_definitions import definitions, explained_errors
+    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+    from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+
     location = target()
     with explained_errors(location):
         tree = definitions(location).component_tree
@@ -122,6 +136,10 @@ def documents_with_patterns() -> list[KafkaTopics | KafkaTopic]:
 
 def documents_with_tables_by_value() -> list[KafkaTopic]:
     """Return the documents of topics whose values have tables."""
+    from kafka_lake.cli.load_definitions import definitions, explained_errors
+    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+    from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+
     location = target()
     with explained_errors(location):
         tree = definitions(location).component_tree
@@ -158,6 +176,14 @@ def open_connections(
     is down. In the block, requests are retried as in any run. After a block without an error, Dagster knows the
     partitions of the cluster's topics.
     """
+    from kafka_lake.devstack.stack import embedded_broker_if_needed
+    from kafka_lake.orchestration.keys import of_cluster
+    from kafka_lake.orchestration.partitions import register_topics
+    from kafka_lake.orchestration.resources.catalog import CatalogResource
+    from kafka_lake.orchestration.resources.connections import build_connections
+    from kafka_lake.orchestration.resources.kafka import RegistryResource
+    from kafka_lake.orchestration.resources.spark import SparkResource
+
     resources = _project_resources() if of_project else {}
     catalog = _resource(resources, "catalog", CatalogResource)
     kafka = _kafka(resources, cluster, is_needed=with_broker)
@@ -194,6 +220,8 @@ def topics_if_any() -> list[TopicTable]:
 
 
 def _asset_metadata() -> list[dict[str, Any]]:
+    from kafka_lake.cli.load_definitions import definitions, explained_errors
+
     location = target()
     with explained_errors(location):
         return [dict(asset.metadata) for asset in definitions(location).resolve_all_asset_specs()]
@@ -208,15 +236,21 @@ def _project_resources() -> Mapping[str, Any]:
 
 
 def _resources(location: Target) -> Mapping[str, Any]:
+    from kafka_lake.cli.load_definitions import definitions, explained_errors
+
     with explained_errors(location):
         return definitions(location).resources or {}
 
 
 def _kafkas(resources: Mapping[str, Any]) -> dict[str | None, KafkaResource]:
+    from kafka_lake.orchestration.resources.kafka import KafkaResource
+
     return {kafka.cluster_name: kafka for kafka in resources.values() if isinstance(kafka, KafkaResource)}
 
 
 def _kafka(resources: Mapping[str, Any], cluster: str | None, is_needed: bool) -> KafkaResource:
+    from kafka_lake.orchestration.resources.kafka import KafkaResource
+
     kafkas = _kafkas(resources) or {None: KafkaResource()}
     if cluster in kafkas:
         return kafkas[cluster]

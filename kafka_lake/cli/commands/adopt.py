@@ -1,8 +1,10 @@
 """``kafka-lake adopt``."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import typer
@@ -17,10 +19,11 @@ from kafka_lake.cli.output import Output, WideTable, add_columns, working
 from kafka_lake.cli.progress import run_progress
 from kafka_lake.common.text import counted
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError
-from kafka_lake.ingest import run
-from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, FromOffsets, Source, plan_adoption
-from kafka_lake.ingest.preview import Preview, preview
-from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from kafka_lake.ingest.adopt import Adoption, Source
+    from kafka_lake.ingest.preview import Preview
+    from kafka_lake.spec.topic_table import TopicTable
 
 
 def adopt(
@@ -48,6 +51,10 @@ def adopt(
     Shows at which offset each partition resumes and why, what Kafka has, and what the next run would do to the columns.
     With --yes it writes the position, in one commit without rows. The table's rows stay as they are.
     """
+    from kafka_lake.ingest import run
+    from kafka_lake.ingest.adopt import plan_adoption
+    from kafka_lake.ingest.preview import preview
+
     source = source_of(from_kafka_connect, from_group, from_offsets)
     spec = spec_of(project.topic_tables(topic), table)
     output = Output(as_json)
@@ -73,6 +80,8 @@ def adopt(
 
 def source_of(connector: str | None, group: str | None, offsets: str | None) -> Source:
     """Return the source of the offsets that the options name."""
+    from kafka_lake.ingest.adopt import FromGroup, FromKafkaConnect, FromOffsets
+
     sources: list[Source] = []
     if connector:
         sources.append(FromKafkaConnect(connector))

@@ -1,7 +1,9 @@
 """``kafka-lake clean``."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,9 +11,10 @@ from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AnyTopic
 from kafka_lake.cli.output import Output, working
 from kafka_lake.common.text import counted, seconds_of
-from kafka_lake.maintenance import clean as cleaning
-from kafka_lake.maintenance.clean import Cleaned
-from kafka_lake.spec.topic_table import TopicTable, once_each
+
+if TYPE_CHECKING:
+    from kafka_lake.maintenance.clean import Cleaned
+    from kafka_lake.spec.topic_table import TopicTable
 
 _FILES = 10
 
@@ -26,6 +29,9 @@ def clean(
     The files are in no snapshot of any table. Younger files and branches are kept, since a run or a compaction may
     still be writing them. 0s keeps nothing, and is safe only while nothing else writes to the tables.
     """
+    from kafka_lake.maintenance import clean as cleaning
+    from kafka_lake.spec.topic_table import once_each
+
     seconds = seconds_of(older_than)
     specs, is_clean = project.topic_tables(topic), True
     with project.open_connections(with_broker=False) as connections:

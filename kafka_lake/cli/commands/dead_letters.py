@@ -1,35 +1,34 @@
 """``kafka-lake dead-letters``."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import typer
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, Or, Reference
-from pyiceberg.expressions.literals import literal
-from pyiceberg.expressions.parser import parse
-from pyiceberg.expressions.visitors import bind
-from pyiceberg.table import Table
 from pyparsing import ParseException
 from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson, Topic
 from kafka_lake.cli.output import Output, WideTable, add_columns
 from kafka_lake.cli.progress import run_progress
 from kafka_lake.common.text import counted, offset_span, printable
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.formats import meaning_of
-from kafka_lake.ingest import run
-from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
-from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import Table
+
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
+    from kafka_lake.spec.topic_table import TopicTable
 
 _VALUE_LENGTH = 500
 _PARTITIONS = 6
@@ -53,6 +52,8 @@ def dead_letters(
     timestamp, failed_at, run_id. A list understands comparisons, in, between, is null, like 'text%', and, or, not.
     --replay understands all of Spark SQL that is about one row.
     """
+    from kafka_lake.ingest import run
+
     specs = project.topic_tables(topic)
     output, documents = Output(as_json), list[dict[str, Any]]()
     with project.open_connections(
@@ -135,6 +136,12 @@ def list_dead_letters(
     spec: TopicTable, catalog: LakeCatalog, where: str | None = None, samples: int = 3
 ) -> DeadLetters:
     """Count a topic's dead letters by class. Values are read for the samples only."""
+    import pyarrow as pa
+    from pyiceberg.expressions import And, EqualTo, Reference
+    from pyiceberg.expressions.literals import literal
+
+    from kafka_lake.formats import meaning_of
+
     name = ".".join(spec.dead_letter_table)
     table = catalog.table(spec.dead_letter_table)
     if table is None:
@@ -177,6 +184,10 @@ def list_dead_letters(
 
 
 def _condition(table: Table, where: str | None) -> BooleanExpression:
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.expressions.parser import parse
+    from pyiceberg.expressions.visitors import bind
+
     if not where:
         return AlwaysTrue()
     try:
@@ -195,6 +206,8 @@ def _condition(table: Table, where: str | None) -> BooleanExpression:
 
 
 def _scan(table: Table, condition: BooleanExpression, *columns: str) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
     scan = table.scan(row_filter=condition, selected_fields=columns, case_sensitive=False)
     for batch in scan.to_arrow_batch_reader():
         if batch.num_rows:
@@ -202,6 +215,9 @@ def _scan(table: Table, condition: BooleanExpression, *columns: str) -> Iterator
 
 
 def _first_of_each_class(dead_letters: pa.Table, count: int) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     keys = dead_letters.select(["error_class", "partition", "offset"])
     order = [("partition", "ascending"), ("offset", "ascending")]
     names = pc.unique(keys["error_class"]).to_pylist()
@@ -213,6 +229,9 @@ def _first_of_each_class(dead_letters: pa.Table, count: int) -> pa.Table:
 def _samples(
     table: Table, condition: BooleanExpression, chosen: pa.Table, count: int
 ) -> dict[str, list[DeadLetterSample]]:
+    from pyiceberg.expressions import And, EqualTo, In, Or, Reference
+    from pyiceberg.expressions.literals import literal
+
     offsets: dict[tuple[str, int], set[int]] = {}
     for row in chosen.to_pylist():
         offsets.setdefault((row["error_class"], row["partition"]), set()).add(row["offset"])

@@ -1,9 +1,11 @@
 """``kafka-lake discover``."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import filesize
@@ -18,11 +20,11 @@ from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson
 from kafka_lake.cli.output import Output, WideTable, note, working
 from kafka_lake.common.text import counted, printable
-from kafka_lake.discovery.discover import Discovered, Document, documents, text_timestamps, topics_of, write
-from kafka_lake.discovery.discover import discover as discover_topics
-from kafka_lake.discovery.guess import Column, Guess
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration.partitions import register
+
+if TYPE_CHECKING:
+    from kafka_lake.discovery.discover import Discovered, Document
+    from kafka_lake.discovery.guess import Column, Guess
 
 _COLUMNS = 12
 _TYPE_LENGTH = 40
@@ -47,6 +49,9 @@ def discover(
     size is an estimate from the sampled records: before compression, of one replica. No consumer group is involved, and
     no file is ever overwritten.
     """
+    from kafka_lake.discovery.discover import discover as discover_topics
+    from kafka_lake.discovery.discover import documents, topics_of, write
+
     if write_documents and not topics:
         raise ConfigurationError(
             "--write needs the names of topics.", "Name them, as in `kafka-lake discover orders --write`."
@@ -97,6 +102,8 @@ def _by_cluster(topics: Sequence[str]) -> list[tuple[str | None, list[str]]]:
 
 def _register(topics: Collection[str], discovered: Sequence[Discovered]) -> None:
     """Register the partitions of topics with Dagster."""
+    from kafka_lake.orchestration.partitions import register
+
     partitions = {topic.full_topic: range(topic.partitions) for topic in discovered if topic.full_topic in topics}
     if partitions:
         register(partitions, note)
@@ -146,6 +153,8 @@ def _add_guess(grid: Table, part: str, guess: Guess, all_columns: bool) -> None:
 
 
 def _notes(topic: Discovered) -> list[str]:
+    from kafka_lake.discovery.discover import text_timestamps
+
     notes = []
     if envelope := topic.value.envelope:
         notes.append(

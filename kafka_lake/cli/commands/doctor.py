@@ -1,41 +1,40 @@
 """``kafka-lake doctor``: one check of each system that a run needs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import typer
-from pyiceberg.exceptions import RESTError
 from rich.markup import escape
 from rich.table import Table
 
-from kafka_lake.catalog.commit_requirements import check_commit_requirements, probe_table
-from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli import project
 from kafka_lake.cli.output import Output, note, working
 from kafka_lake.common import environment
 from kafka_lake.common.environment import KAFKA, REGISTRY, own_prefix
 from kafka_lake.common.text import counted
 from kafka_lake.devstack.running import Ports
-from kafka_lake.devstack.stack import embedded_broker_if_needed
 from kafka_lake.engine.jars import ensure_jars, jars_root
 from kafka_lake.engine.java import find_java
-from kafka_lake.engine.sessions import address_of
-from kafka_lake.error_classification import headline
 from kafka_lake.errors import EmbeddedBrokerStoppedError, KafkaLakeError
 from kafka_lake.kafka.registry import properties_from_env
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.orchestration.resources.catalog import CatalogResource
+    from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+    from kafka_lake.spec.topic_table import TopicTable
+
+    Cluster = tuple[KafkaResource, RegistryResource]
 
 _FORMAT_WITH_VECTORS = 3
 _READERS_WITHOUT_VECTORS = ("Daft", "chDB")
 
-Cluster = tuple[KafkaResource, RegistryResource]
-"""A Kafka cluster and its schema registry."""
 Check = tuple[str, Callable[[], str], str]
 """A part, the function that checks it, and what to do if it fails."""
 
@@ -45,6 +44,8 @@ def doctor() -> None:
 
     Exit code 1 if anything is red.
     """
+    from kafka_lake.devstack.stack import embedded_broker_if_needed
+
     ports = Ports.from_env()
     with working("Checking") as status:
         results = check_all(
@@ -80,15 +81,18 @@ def check_all(
     open_broker: Callable[[], AbstractContextManager[None]],
     tell_user: Callable[[str], None],
     clusters: Callable[[], Mapping[str | None, Cluster]] = lambda: {},
-    catalog: Callable[[], CatalogResource] = CatalogResource,
+    catalog: Callable[[], CatalogResource] | None = None,
     tables: Callable[[], Sequence[TopicTable]] = lambda: (),
 ) -> list[CheckResult]:
     """Check every part, also after one has failed."""
+    from kafka_lake.orchestration.resources.catalog import CatalogResource
+    from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+
     try:
         configured = clusters()
         named = {name: cluster for name, cluster in configured.items() if name}
         kafka, registry = configured.get(None) or (KafkaResource(), RegistryResource())
-        lake = catalog()
+        lake = catalog() if catalog else CatalogResource()
         upserts = [spec for topic_spec in tables() for spec in topic_spec.tables if spec.is_keyed]
     except Exception as error:
         failed = _failed("Project", error, "Correct the project's definitions; `dg check defs` loads them too.")
@@ -156,6 +160,8 @@ def _run(check: Check, tell_user: Callable[[str], None]) -> CheckResult:
 
 
 def _failed(part: str, error: Exception, remedy: str) -> CheckResult:
+    from kafka_lake.error_classification import headline
+
     if isinstance(error, KafkaLakeError):
         return CheckResult(part, False, error.message, error.remedy or remedy)
     return CheckResult(part, False, headline(error), remedy)
@@ -204,6 +210,11 @@ def check_catalog(resource: CatalogResource) -> str:
 
 def _stale_commits(catalog: LakeCatalog) -> str:
     """Try a stale commit on a table of the catalog, or on a table made for this check."""
+    from pyiceberg.exceptions import RESTError
+
+    from kafka_lake.catalog.commit_requirements import check_commit_requirements, probe_table
+    from kafka_lake.error_classification import headline
+
     with ExitStack() as cleanup:
         table = next(catalog.tables(), None)
         if table is None:
@@ -252,6 +263,9 @@ def check_readers(resource: CatalogResource, upserts: Sequence[TopicTable]) -> s
 
 def check_spark(catalog: CatalogResource) -> str:
     """Return the version and the address of Spark."""
+    from kafka_lake.engine.sessions import address_of
+    from kafka_lake.orchestration.resources.spark import SparkResource
+
     resource = SparkResource(spark_config={}, catalog=catalog)
     try:
         session = resource.spark_session

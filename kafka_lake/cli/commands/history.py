@@ -1,24 +1,27 @@
 """``kafka-lake history``."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 from rich.markup import escape
 from rich.table import Table as Shown
 
-from kafka_lake.catalog.history import Consumed, LoggedCommit, oldest_are_gone, recorded_losses, snapshot_log
-from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson
 from kafka_lake.cli.output import Output
 from kafka_lake.common.offsets import Loss
 from kafka_lake.common.text import offset_span, printable
 from kafka_lake.errors import ConfigurationError, TableError
-from kafka_lake.orchestration.metadata import readable
-from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from kafka_lake.catalog.history import Consumed, LoggedCommit
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.spec.topic_table import TopicTable
 
 _PARTITIONS = 6
 # Dagster shows as much of it; --json has all of it.
@@ -92,6 +95,8 @@ def identifier_of(name: str, specs: Sequence[TopicTable]) -> tuple[str, str]:
 
 def history_of(catalog: LakeCatalog, identifier: tuple[str, str], limit: int) -> History:
     """Return the newest commits of a table."""
+    from kafka_lake.catalog.history import oldest_are_gone, recorded_losses, snapshot_log
+
     table = catalog.table(identifier)
     if table is None:
         raise TableError(
@@ -151,6 +156,8 @@ def last_lines(history: History) -> list[str]:
 
 
 def _details(commit: LoggedCommit) -> Iterator[str]:
+    from kafka_lake.orchestration.metadata import readable
+
     for change in commit.schema_changes:
         before, after = readable(change.before), readable(change.after)
         types = f"{before} → {after}" if before and after else before or after

@@ -7,11 +7,12 @@ from kafka_lake.cli.arguments import Topic
 from kafka_lake.cli.commands.status import collect
 from kafka_lake.cli.output import Output
 from kafka_lake.cli.progress import run_progress, run_summary
-from kafka_lake.ingest import run
 
 
 def ingest(topic: Topic) -> None:
     """Bring one topic's tables up to date, in this process."""
+    from kafka_lake.ingest import run
+
     specs = project.topic_tables(topic)
     with project.open_connections(with_spark=True, cluster=specs[0].cluster, starts_broker=True) as connections:
         for spec in specs:

@@ -1,5 +1,7 @@
 """``kafka-lake init``."""
 
+from __future__ import annotations
+
 import keyword
 import os
 import re
@@ -10,7 +12,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -21,8 +23,10 @@ from kafka_lake.cli.output import Output, working
 from kafka_lake.common.environment import BOOTSTRAP_SERVERS, SCHEMA_REGISTRY_URL
 from kafka_lake.common.text import counted
 from kafka_lake.devstack.running import use_servers
-from kafka_lake.discovery.discover import Discovered, discover, documents
 from kafka_lake.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from kafka_lake.discovery.discover import Discovered
 
 _SAMPLE = 20
 _PACKAGE = re.compile("[a-z][a-z0-9_]*")
@@ -44,6 +48,8 @@ def init(
 
     Existing files are never overwritten.
     """
+    from kafka_lake.discovery.discover import documents
+
     path = folder.resolve()
     name = package_name(path.name, path)
     for option, address in (("bootstrap-servers", bootstrap_servers), ("registry", registry)):
@@ -132,6 +138,8 @@ def _write(texts: Mapping[Path, str]) -> None:
 
 
 def _discover(topics: Sequence[str]) -> list[Discovered]:
+    from kafka_lake.discovery.discover import discover
+
     if not topics:
         return []
     with (

@@ -1,8 +1,10 @@
 """``kafka-lake maintain``."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import filesize
@@ -14,10 +16,10 @@ from kafka_lake.cli.arguments import AsJson
 from kafka_lake.cli.output import Output, add_columns, working
 from kafka_lake.common.text import counted, printable
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.maintenance import maintain as maintenance
-from kafka_lake.maintenance.maintain import Due, HasTables, Maintained, Preview, summary_line
-from kafka_lake.runtime.context import Connections
-from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from kafka_lake.maintenance.maintain import Due, HasTables, Maintained, Preview
+    from kafka_lake.runtime.context import Connections
 
 
 def maintain(
@@ -73,6 +75,8 @@ def maintain(
 
 
 def _examine(spec: HasTables, connections: Connections, dry_run: bool, output: Output) -> list[dict[str, Any]]:
+    from kafka_lake.maintenance import maintain as maintenance
+
     previews = maintenance.preview(spec, connections) if dry_run else []
     tables = [preview.due for preview in previews] if dry_run else maintenance.due(spec, connections)
     output.show(health_table(spec, tables))
@@ -84,6 +88,9 @@ def _examine(spec: HasTables, connections: Connections, dry_run: bool, output: O
 
 
 def _maintain(spec: HasTables, connections: Connections, everything: bool, output: Output) -> list[dict[str, Any]]:
+    from kafka_lake.maintenance import maintain as maintenance
+    from kafka_lake.maintenance.maintain import summary_line
+
     name = ".".join(spec.identifier)
     done: list[Maintained] = []
     due = maintenance.due(spec, connections)
@@ -100,6 +107,8 @@ def _maintain(spec: HasTables, connections: Connections, everything: bool, outpu
 
 def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
     """Return the health of the tables of a topic, or of a derived table, a row each."""
+    from kafka_lake.spec.topic_table import TopicTable
+
     table = Table(title=spec.full_topic if isinstance(spec, TopicTable) else ".".join(spec.identifier), min_width=60)
     table.add_column("table")
     add_columns(table, "rows", "deleted", "data files", "average", "delete files", "snapshots", justify="right")

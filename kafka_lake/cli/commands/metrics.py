@@ -1,24 +1,28 @@
 """``kafka-lake metrics serve``."""
 
+from __future__ import annotations
+
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli import project
 from kafka_lake.cli.output import note
 from kafka_lake.common.text import counted, seconds_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.observability import metrics as m
-from kafka_lake.observability.collect import ClusterCollector, max_age, start_collecting
-from kafka_lake.observability.samples import Sample, key_of
-from kafka_lake.observability.serve import LatestSamples, start_server
+
+if TYPE_CHECKING:
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.observability.collect import ClusterCollector
+    from kafka_lake.observability.samples import Sample
+    from kafka_lake.observability.serve import LatestSamples
 
 app = typer.Typer(
     add_completion=False,
@@ -47,6 +51,10 @@ def serve(
     They come from the brokers and the tables: neither Dagster nor a run needs to be there. Values that the brokers or
     the catalog no longer give vanish, and kafka_lake_scrape_success is 0.
     """
+    from kafka_lake.observability.collect import ClusterCollector, max_age, start_collecting
+    from kafka_lake.observability.samples import Sample, key_of
+    from kafka_lake.observability.serve import LatestSamples, start_server
+
     seconds = seconds_of(interval)
     if seconds < 1:
         raise ConfigurationError(f"--interval {interval} is too short.", "Give a second at least, as 15s.")

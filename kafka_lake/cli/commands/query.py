@@ -1,26 +1,29 @@
 """``kafka-lake query``: SQL over a topic's table, by the deployment's own Spark."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 from rich.table import Table
 from rich.text import Text
 
-from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson, Topic
 from kafka_lake.cli.output import Output, working
 from kafka_lake.common.text import counted, printable
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.runtime.context import Connections
-from kafka_lake.spec.topic_table import TopicTable
 
-_NESTED = (T.StructType, T.ArrayType, T.MapType, T.VariantType)
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    from kafka_lake.runtime.context import Connections
+    from kafka_lake.spec.topic_table import TopicTable
+
 # The microseconds that a table keeps; Spark's default format of JSON cuts them to milliseconds.
 _JSON_FORMATS = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -69,6 +72,11 @@ class QueryResult:
 
 def run_query(spec: TopicTable, connections: Connections, sql: str, limit: int, as_json: bool = False) -> QueryResult:
     """Run a query in which the topic's table has its own name and the name ``this``."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+
+    from kafka_lake.catalog.lake_catalog import quoted
+
     name = ".".join(spec.identifier)
     if connections.catalog.table(spec.identifier) is None:
         raise KafkaLakeError(
@@ -124,8 +132,14 @@ def _table(result: QueryResult) -> Table:
 
 
 def _as_text(field: T.StructField) -> F.Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    from kafka_lake.catalog.lake_catalog import quoted
+
+    nested = (T.StructType, T.ArrayType, T.MapType, T.VariantType)
     column = F.col(quoted(field.name))
-    text = F.to_json(column, _JSON_FORMATS) if isinstance(field.dataType, _NESTED) else column.cast("string")
+    text = F.to_json(column, _JSON_FORMATS) if isinstance(field.dataType, nested) else column.cast("string")
     return text.alias(field.name)
 
 

@@ -9,9 +9,6 @@ from kafka_lake.cli import project
 from kafka_lake.cli.arguments import Yes
 from kafka_lake.cli.output import Output, confirm, note
 from kafka_lake.common.text import counted
-from kafka_lake.derived.engine import Engine
-from kafka_lake.derived.run import derive
-from kafka_lake.runtime.context import Observer
 
 
 def rebuild(
@@ -23,6 +20,10 @@ def rebuild(
     Do so after a change of its query, or if a run can't determine which rows of an upstream table have changed. Readers
     have the old rows until the commit.
     """
+    from kafka_lake.derived.engine import Engine
+    from kafka_lake.derived.run import derive
+    from kafka_lake.runtime.context import Observer
+
     spec = project.derived_table(table)
     if not yes:
         confirm(f"Compute all rows of {spec.name} again from {', '.join(spec.sources)}?")

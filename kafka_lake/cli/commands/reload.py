@@ -7,11 +7,12 @@ from kafka_lake.common.text import counted
 from kafka_lake.devstack.dagster_runs import reload_definitions
 from kafka_lake.devstack.running import running
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.spec.topic_table import once_each
 
 
 def reload() -> None:
     """Reload the definitions in the Dagster of `kafka-lake up`. The sensor then starts runs for new topics."""
+    from kafka_lake.spec.topic_table import once_each
+
     stack = running()
     if stack is None or not stack.ui_url:
         raise KafkaLakeError(

@@ -9,8 +9,6 @@ from kafka_lake.cli import project
 from kafka_lake.cli.arguments import OFFSETS, Partitions, Topic, Yes, parse_partitions
 from kafka_lake.cli.output import Output, confirm
 from kafka_lake.cli.progress import run_progress, run_summary
-from kafka_lake.ingest import run
-from kafka_lake.ingest.jobs.replay import Extent
 
 
 def replay(
@@ -30,6 +28,9 @@ def replay(
 
     The new rows are what today's schema and transform make of the records.
     """
+    from kafka_lake.ingest import run
+    from kafka_lake.ingest.jobs.replay import Extent
+
     chosen = parse_partitions(partitions)
     extent = Extent(start or "earliest", end or "latest", chosen, keep_missing)
     specs = project.topic_tables(topic)

@@ -1,9 +1,11 @@
 """``kafka-lake reset``."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
 import typer
@@ -11,17 +13,17 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import OFFSETS, Partitions, Topic, Yes, parse_partitions
 from kafka_lake.cli.output import Output, add_columns, confirm
 from kafka_lake.cli.progress import run_progress
 from kafka_lake.common.offsets import Position
 from kafka_lake.common.text import offset_span
-from kafka_lake.ingest import run
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.record_keys import state_of
-from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.spec.topic_table import TopicTable
 
 
 def reset(
@@ -35,6 +37,8 @@ def reset(
     Rows at and beyond the new offsets are removed, since their records will be read again. Offsets that are jumped
     over are recorded as skipped. For a table of several topics, only the position of the named topic is set.
     """
+    from kafka_lake.ingest import run
+
     chosen = parse_partitions(partitions)
     specs = project.topic_tables(topic)
     with project.open_connections(with_spark=True, cluster=specs[0].cluster, starts_broker=True) as connections:
@@ -114,6 +118,8 @@ def agreed_targets(before: Position | None, plan: Plan) -> str:
 
 def position_of(catalog: LakeCatalog, spec: TopicTable) -> Position | None:
     """Return the position in the table's snapshots, if there is one."""
+    from kafka_lake.runtime.record_keys import state_of
+
     table = catalog.table(spec.identifier)
     return state_of(spec, table).position if table else None
 

@@ -1,31 +1,33 @@
 """``kafka-lake schema``."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pyiceberg.table import Table as IcebergTable
 from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from kafka_lake.catalog.history import SchemaVersion, schema_history
-from kafka_lake.catalog.tables import sources_of
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson, Topic
 from kafka_lake.cli.output import Output, WideTable, add_columns, working
 from kafka_lake.common.offsets import positions_to_json
 from kafka_lake.common.text import counted, printable
 from kafka_lake.errors import TableError
-from kafka_lake.formats.base import format_named
-from kafka_lake.ingest.preview import Preview, preview
-from kafka_lake.orchestration.metadata import readable
-from kafka_lake.runtime.context import Connections
-from kafka_lake.schema.rules import Change
-from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+
+    from kafka_lake.catalog.history import SchemaVersion
+    from kafka_lake.ingest.preview import Preview
+    from kafka_lake.runtime.context import Connections
+    from kafka_lake.schema.rules import Change
+    from kafka_lake.spec.topic_table import TopicTable
 
 _PARTITIONS = 6
 
@@ -96,6 +98,8 @@ def topic_schema(
     spec: TopicTable, connections: Connections, sample: int, topic: TopicTable | None = None
 ) -> TopicSchema:
     """Return a topic's schema and what the next run would change."""
+    from kafka_lake.ingest.preview import preview
+
     table = connections.catalog.table(spec.identifier)
     return TopicSchema(
         topic=spec.topic,
@@ -107,6 +111,9 @@ def topic_schema(
 
 
 def _columns(table: IcebergTable) -> tuple[ColumnState, ...]:
+    from kafka_lake.catalog.tables import sources_of
+    from kafka_lake.orchestration.metadata import readable
+
     sources = sources_of(table)
     return tuple(
         ColumnState(
@@ -121,6 +128,8 @@ def _columns(table: IcebergTable) -> tuple[ColumnState, ...]:
 
 
 def _registered(spec: TopicTable, connections: Connections) -> str:
+    from kafka_lake.formats.base import format_named
+
     if connections.registry is None or spec.schema_file or not format_named(spec.format).has_schema_ids:
         return ""
     latest = connections.registry.latest(spec.value_subject)
@@ -149,6 +158,8 @@ def schema_tables(current: TopicSchema) -> list[RenderableType]:
 
 def preview_tables(effect: Preview) -> list[RenderableType]:
     """Return the effect of the next run as lines and a table."""
+    from kafka_lake.orchestration.metadata import readable
+
     if not effect.records:
         return ["The topic has no records to look at."]
     failed = sum(group.count for group in effect.classes)
@@ -173,6 +184,8 @@ def preview_tables(effect: Preview) -> list[RenderableType]:
 
 def history_of(spec: TopicTable, connections: Connections) -> list[SchemaVersion]:
     """Return the changes of the table's columns, the oldest first."""
+    from kafka_lake.catalog.history import schema_history
+
     table = connections.catalog.table(spec.identifier)
     if table is None:
         raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Its first run creates it.")
@@ -207,6 +220,8 @@ def history_table(spec: TopicTable, history: Sequence[SchemaVersion]) -> Rendera
 
 
 def _change(change: Change) -> str:
+    from kafka_lake.orchestration.metadata import readable
+
     before, after = readable(change.before), readable(change.after)
     return f"{change.column} {change.kind}: {f'{before} → {after}' if before and after else before or after}"
 

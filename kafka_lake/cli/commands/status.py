@@ -1,32 +1,34 @@
 """``kafka-lake status``: how far each table is, from brokers and catalog. It needs no Spark and reads no data file."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pyiceberg.table.snapshots import Snapshot
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.catalog.positions import TableState, live_row_count, row_count
 from kafka_lake.cli import output, project
 from kafka_lake.cli.arguments import AnyTopic, AsJson
 from kafka_lake.cli.output import Output, add_columns, working
 from kafka_lake.common.offsets import Watermarks, lag
 from kafka_lake.common.text import counted, seconds_of
 from kafka_lake.errors import EmbeddedBrokerStoppedError, KafkaError, KafkaLakeError
-from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.orchestration import runs
-from kafka_lake.orchestration.keys import work_name
-from kafka_lake.orchestration.runs import FailedRun
-from kafka_lake.runtime.record_keys import state_of
-from kafka_lake.spec.topic_table import TopicTable, full_topic
+
+if TYPE_CHECKING:
+    from pyiceberg.table.snapshots import Snapshot
+
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.catalog.positions import TableState
+    from kafka_lake.kafka.cluster import KafkaCluster
+    from kafka_lake.orchestration.runs import FailedRun
+    from kafka_lake.spec.topic_table import TopicTable
 
 _POLL_SECONDS = 0.5
 
@@ -133,6 +135,9 @@ def _statuses(specs: Sequence[TopicTable], wait_seconds: float | None) -> tuple[
 
 
 def _with_failures(statuses: Sequence[TopicStatus], specs: Sequence[TopicTable]) -> list[TopicStatus]:
+    from kafka_lake.orchestration import runs
+    from kafka_lake.orchestration.keys import work_name
+
     names = {(spec.cluster, spec.topic): work_name(spec) for spec in specs}
     failures = runs.failed_runs(specs)
     return [replace(each, last_failure=failures.get(names.get((each.cluster, each.topic), ""))) for each in statuses]
@@ -145,6 +150,9 @@ def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCat
 
 
 def _status(spec: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCatalog) -> TopicStatus:
+    from kafka_lake.catalog.positions import live_row_count, row_count
+    from kafka_lake.runtime.record_keys import state_of
+
     table = catalog.table(spec.identifier)
     head = table.current_snapshot() if table else None
     state = state_of(spec, table) if table else None
@@ -177,6 +185,8 @@ def _committed_at(snapshot: Snapshot) -> str:
 
 def overview(statuses: Sequence[TopicStatus], now: datetime) -> Iterator[RenderableType]:
     """Yield a table with a row for each table, and below it the errors of topics."""
+    from kafka_lake.spec.topic_table import full_topic
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
     add_columns(table, "topic", "table", overflow="fold")
     add_columns(table, "rows", "dead", "lag", "last commit", justify="right")
@@ -204,6 +214,8 @@ def _ago(age: timedelta) -> str:
 
 def status_table(status: TopicStatus) -> Table:
     """Return the status of a table, a row per Kafka partition."""
+    from kafka_lake.spec.topic_table import full_topic
+
     if status.error:
         caption = f"[red]{escape(status.error)}[/]"
     elif status.snapshot_id is None:

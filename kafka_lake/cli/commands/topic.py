@@ -18,8 +18,6 @@ from kafka_lake.cli.output import Output
 from kafka_lake.common.records import is_time
 from kafka_lake.common.text import counted, printable
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.kafka import topics
-from kafka_lake.kafka.records import Sampler
 
 app = typer.Typer(
     add_completion=False,
@@ -35,6 +33,8 @@ def create(
     topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="How many Kafka partitions it gets.")] = 1
 ) -> None:
     """Create a topic. If it exists, it is left unchanged."""
+    from kafka_lake.kafka import topics
+
     cluster, name = project.split_topic(topic)
     with project.open_connections(cluster=cluster, starts_broker=True) as connections:
         created = topics.create_topic(connections.cluster, name, partitions)
@@ -53,6 +53,8 @@ def produce(
 
     With --key-field a line that isn't a JSON object with that field becomes a record without a key.
     """
+    from kafka_lake.kafka import topics
+
     cluster, name = project.split_topic(topic)
     with _opened(file) as lines, project.open_connections(cluster=cluster, starts_broker=True) as connections:
         count = topics.produce(connections.cluster, name, records_of(lines, key_field))
@@ -66,6 +68,8 @@ def tail(
     as_json: Annotated[bool, typer.Option("--json", help="For programs: a JSON object in each line.")] = False,
 ) -> None:
     """Show the newest records of a topic, oldest first; times are in UTC. No consumer group is involved."""
+    from kafka_lake.kafka.records import Sampler
+
     cluster, name = project.split_topic(topic)
     with project.open_connections(cluster=cluster) as connections, Sampler(connections.cluster) as sampler:
         records = sampler.newest(connections.cluster.watermarks_of(name), number).records[-number:]

@@ -1,7 +1,10 @@
 """``kafka-lake topics``: the topics and tables that documents with patterns and ``tables_by`` have."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import typer
 from rich.markup import escape
@@ -12,10 +15,10 @@ from kafka_lake.cli.arguments import AsJson
 from kafka_lake.cli.output import Output, note
 from kafka_lake.common.text import counted
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
-from kafka_lake.orchestration.components.base import cache_routes
-from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
-from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
-from kafka_lake.routing.by_value import knowing
+
+if TYPE_CHECKING:
+    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+    from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
 
 app = typer.Typer(
     add_completion=False,
@@ -96,6 +99,9 @@ def matching_topics(tell_user: Callable[[str], None], refresh: bool = False) -> 
 
 def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> list[ValueTable]:
     """Return the tables of values, and whether the definitions have them."""
+    from kafka_lake.orchestration.components.base import cache_routes
+    from kafka_lake.routing.by_value import knowing
+
     documents = project.documents_with_tables_by_value()
     if not documents:
         return []
@@ -124,6 +130,8 @@ def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> 
 
 def refresh_unknown(tell_user: Callable[[str], None]) -> None:
     """Cache the topics of each document with a pattern that has none cached yet."""
+    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+
     try:
         for document in project.documents_with_patterns():
             if document.is_known:
@@ -139,6 +147,8 @@ def refresh_unknown(tell_user: Callable[[str], None]) -> None:
 def _compared(
     document: KafkaTopics | KafkaTopic, tell_user: Callable[[str], None], refresh: bool
 ) -> list[MatchingTopic]:
+    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+
     with project.open_connections(tell_user, with_catalog=False, cluster=document.cluster) as connections:
         names = connections.cluster.topics()
         known, new, gone = document.known(), document.new(names), set(document.gone(names))

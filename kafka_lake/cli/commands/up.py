@@ -1,25 +1,27 @@
 """``kafka-lake up``."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli import project
 from kafka_lake.cli.commands.topics import refresh_unknown
 from kafka_lake.cli.find_project import code_locations, dagster_folder, other_locations, targets
 from kafka_lake.cli.output import note
 from kafka_lake.common.processes import port_open
 from kafka_lake.devstack.running import Ports, check_alone, check_free
-from kafka_lake.devstack.stack import Stack, interruptible, is_embedded, needs_connect
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.orchestration.partitions import register_topics
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+
+if TYPE_CHECKING:
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.devstack.stack import Stack
 
 Task = Callable[[Event], None]
 """Work beside the servers until the event is set. It is called again after an error, as when a server is away."""
@@ -49,6 +51,8 @@ def stay_up(
     The embedded broker is started if neither the project nor the environment names brokers. A Spark Connect server is
     started unless ``SPARK_REMOTE`` names another one. A server that ends is restarted alone.
     """
+    from kafka_lake.devstack.stack import Stack, interruptible, needs_connect
+
     locations = targets()
     check_alone()
     connect = needs_connect(ports)
@@ -78,6 +82,8 @@ def stay_up(
 
 def _needs_broker(ports: Ports) -> bool:
     """Return whether the embedded broker is the configured cluster, and isn't up yet."""
+    from kafka_lake.devstack.stack import is_embedded
+
     if not is_embedded(ports):
         return False
     try:
@@ -89,6 +95,8 @@ def _needs_broker(ports: Ports) -> bool:
 
 
 def _catalog(tell_user: Callable[[str], None]) -> LakeCatalog:
+    from kafka_lake.orchestration.resources.catalog import CatalogResource
+
     try:
         resource = project.configured_catalog()
     except KafkaLakeError as error:
@@ -99,6 +107,8 @@ def _catalog(tell_user: Callable[[str], None]) -> LakeCatalog:
 
 
 def _register_topics(tell_user: Callable[[str], None]) -> None:
+    from kafka_lake.orchestration.partitions import register_topics
+
     try:
         specs = project.topic_tables()
         clusters = {name: kafka.cluster() for name, (kafka, _) in project.configured_clusters().items()}

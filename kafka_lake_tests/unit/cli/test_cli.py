@@ -43,6 +43,7 @@ from kafka_lake.cli.main import app
 from kafka_lake.cli.progress import run_progress
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.devstack import stack
 from kafka_lake.errors import CatalogError, ConfigurationError
 from kafka_lake.ingest import run as runs
 from kafka_lake.ingest.jobs.replay import Extent
@@ -50,6 +51,8 @@ from kafka_lake.ingest.report import RunReport
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.maintenance.clean import Cleaned
 from kafka_lake.maintenance.maintain import HasTables
+from kafka_lake.orchestration import derived_assets
+from kafka_lake.orchestration.resources import spark
 from kafka_lake.orchestration.resources.catalog import CatalogResource
 from kafka_lake.orchestration.resources.kafka import KafkaResource
 from kafka_lake.orchestration.resources.spark import SparkResource
@@ -84,7 +87,7 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_hand(*_arguments: object, **_settings: object) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(kafka_lake.cli.project, "embedded_broker_if_needed", at_hand)
+    monkeypatch.setattr(stack, "embedded_broker_if_needed", at_hand)
     monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
 
 
@@ -105,11 +108,14 @@ def test_the_version_is_told_without_a_project(tmp_path: Path, monkeypatch: pyte
     assert (result.exit_code, result.output) == (0, f"kafka-lake {version('kafka-lake')}\n")
 
 
-def test_help_loads_no_engine() -> None:
-    engines = "('dagster', 'pyspark', 'confluent_kafka')"
-    code = f"import sys, kafka_lake.cli.main; print([m for m in {engines} if m in sys.modules])"
+def test_help_of_every_command_loads_no_engine() -> None:
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom kafka_lake.cli.main import COMMANDS, app\n"
+        "codes = {CliRunner().invoke(app, [*c, '--help']).exit_code for c in ([], *([c] for c in COMMANDS))}\n"
+        "print(codes, sys.modules.keys() & {'pyspark', 'dagster', 'pyiceberg', 'pyarrow', 'confluent_kafka'})"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "{0} set()"
 
 
 def test_taken_port_ends_up_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -180,7 +186,7 @@ def test_doctor_tells_where_spark_is_and_not_its_token(monkeypatch: pytest.Monke
     answer = SimpleNamespace(collect=list)
     session = SimpleNamespace(version="4.1.3", sql=lambda _: answer)
     resource = SimpleNamespace(spark_session=session, stop=lambda: None)
-    monkeypatch.setattr(kafka_lake.cli.commands.doctor, "SparkResource", lambda **_: resource)
+    monkeypatch.setattr(spark, "SparkResource", lambda **_: resource)
     monkeypatch.setenv("SPARK_REMOTE", "sc://localhost:15002/;token=hush")
     assert kafka_lake.cli.commands.doctor.check_spark(CatalogResource()) == "4.1.3 at localhost:15002"
 
@@ -462,13 +468,13 @@ def test_spark_ends_before_the_local_stack_kills_what_was_started_in_its_block(
             ended.append("spark")
 
     @contextmanager
-    def stack(*_arguments: object, **_settings: object) -> Iterator[None]:
+    def local_stack(*_arguments: object, **_settings: object) -> Iterator[None]:
         try:
             yield
         finally:
             ended.append("stack")
 
-    monkeypatch.setattr(kafka_lake.cli.project, "embedded_broker_if_needed", stack)
+    monkeypatch.setattr(stack, "embedded_broker_if_needed", local_stack)
     monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
     resources = {"kafka": KafkaResource(), "spark": Spark(spark_config={}, catalog=CatalogResource())}
     monkeypatch.setattr(kafka_lake.definitions, "defs", dg.Definitions(resources=resources))
@@ -512,7 +518,7 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
 
     monkeypatch.setattr(kafka_lake.cli.project, "_asset_metadata", list)
     monkeypatch.setattr(kafka_lake.cli.project, "select_topic_tables", topic_tables)
-    monkeypatch.setattr(kafka_lake.cli.project, "derived_in", lambda _assets: [made])
+    monkeypatch.setattr(derived_assets, "derived_in", lambda _assets: [made])
     monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
     monkeypatch.setattr(kafka_lake.maintenance.maintain, "due", due)
     seen: list[str] = []

@@ -26,6 +26,7 @@ from kafka_lake.cli.find_project import (
 )
 from kafka_lake.cli.main import app
 from kafka_lake.common.files import dagster_home
+from kafka_lake.discovery import discover
 from kafka_lake.discovery.discover import Discovered
 from kafka_lake.errors import ConfigurationError, NoProjectError
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -339,7 +340,7 @@ def test_init_takes_no_cluster_of_a_project_around_it(tmp_path: Path, monkeypatc
         asked.append(connections.cluster.bootstrap_servers)
         return [Discovered(topic) for topic in topics]
 
-    monkeypatch.setattr(init, "discover", looked_at)
+    monkeypatch.setattr(discover, "discover", looked_at)
     monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
     for name in ("KAFKA_LAKE_BOOTSTRAP_SERVERS", "KAFKA_LAKE_SCHEMA_REGISTRY_URL"):
         monkeypatch.setenv(name, "")

@@ -19,6 +19,7 @@ from kafka_lake.cli.commands import doctor, up
 from kafka_lake.cli.main import app
 from kafka_lake.cli.project import configured_catalog, configured_clusters, open_connections, topics_if_any
 from kafka_lake.common.processes import free_port
+from kafka_lake.devstack import stack
 from kafka_lake.devstack.running import Ports
 from kafka_lake.devstack.stack import Stack
 from kafka_lake.errors import ConfigurationError
@@ -123,7 +124,7 @@ def test_the_embedded_broker_is_up_where_nothing_names_brokers(
         monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", named)
     document.write_text(document.read_text() + f"  {in_yaml}\n")
     monkeypatch.setattr(up, "check_free", lambda *_: None)
-    monkeypatch.setattr(up, "needs_connect", lambda _: True)
+    monkeypatch.setattr(stack, "needs_connect", lambda _: True)
     monkeypatch.setattr(Stack, "start_broker", broker)
     monkeypatch.setattr(Stack, "start_connect", server)
     with pytest.raises(SystemExit):
@@ -135,7 +136,7 @@ def test_a_projects_catalog_that_spark_cannot_have_starts_nothing(
     document: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document.write_text(document.read_text().replace("type: sql", "type: nessie"))
-    monkeypatch.setattr(up, "needs_connect", lambda _: True)
+    monkeypatch.setattr(stack, "needs_connect", lambda _: True)
     monkeypatch.setattr(up, "check_free", lambda *_: None)
     monkeypatch.setattr(Stack, "start_dagster", lambda *_: pytest.fail("Dagster is started"))
     with pytest.raises(ConfigurationError, match="type nessie is not one of"):

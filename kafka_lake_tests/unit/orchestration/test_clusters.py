@@ -302,7 +302,7 @@ def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run with the two clusters' definitions as those of the project."""
     with loaded(TWO) as definitions:
         monkeypatch.setattr(kafka_lake.cli.project, "target", lambda: Path("here"))
-        monkeypatch.setattr(kafka_lake.cli.project, "definitions", lambda _: definitions)
+        monkeypatch.setattr(kafka_lake.cli.load_definitions, "definitions", lambda _: definitions)
         monkeypatch.setattr(kafka_lake.cli.load_definitions, "file_of", lambda _: Path("here"))
         yield
 
@@ -386,7 +386,7 @@ def test_the_doctor_examines_each_cluster(monkeypatch: pytest.MonkeyPatch) -> No
     assert "KAFKA_LAKE_REGISTRY__US__URL" in found["Schema registry us"].remedy
     assert "Brokers" not in found
 
-    def broken() -> dict[str | None, doctor.Cluster]:
+    def broken() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:
         raise ConfigurationError("Topic orders names no Kafka cluster.", "Add one.")
 
     ill = doctor.check_all(lambda: untouched(), print, broken)[0]
