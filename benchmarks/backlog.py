@@ -31,8 +31,7 @@ from kafka_lake.common.offsets import Watermarks
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import KafkaResource, SparkResource
 from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.runtime.plan import Plan

@@ -20,13 +20,12 @@ from benchmarks.freshness import Case, run_case
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.catalog.totals import Totals, totals_of
+from kafka_lake.catalog.tables import Totals, totals_of
 from kafka_lake.errors import TableError
 from kafka_lake.maintenance.maintain import Tables, maintain
 from kafka_lake.maintenance.policy import MOST_SNAPSHOTS
 from kafka_lake.orchestration.keys import MAINTENANCE_TAG
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, SparkResource
 from kafka_lake.orchestration.runs import dagster_at_hand
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable

@@ -32,9 +32,8 @@ from kafka_lake.cli.find_project import code_locations, dagster_folder, other_lo
 from kafka_lake.common.files import home
 from kafka_lake.devstack.running import Ports, check_free
 from kafka_lake.devstack.stack import Stack
-from kafka_lake.engine import daemon
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 
 LOOK_SECONDS = 0.05
 _TICK_SECONDS = 0.02
@@ -377,7 +376,7 @@ def _usage() -> dict[str, float]:
             command = " ".join(child.cmdline())
             if "kafka.Kafka" in command:
                 parts["broker"] += cpu_seconds(child.pid)
-            elif "SparkConnectServer" in command or daemon.__name__ in command:
+            elif "SparkConnectServer" in command or "kafka_lake.engine.daemon" in command:
                 parts["spark"] += cpu_seconds(child.pid)
     all_of_it = cpu_seconds(os.getpid()) - time.process_time()
     return {**parts, "dagster": all_of_it - sum(parts.values())}

@@ -20,8 +20,7 @@ from benchmarks.ours import NAMESPACE, Engine, catalog_in
 from kafka_lake.catalog.positions import read_state
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 

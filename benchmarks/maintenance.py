@@ -24,7 +24,7 @@ from kafka_lake.catalog.positions import POSITION
 from kafka_lake.catalog.tables import ensure_table, schema_of
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.maintenance.maintain import Tables, maintain
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.spec.topic_table import TopicTable
 
 HEADER = (

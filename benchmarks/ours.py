@@ -18,9 +18,7 @@ from benchmarks.verify import BY_LETTER, BY_OFFSET, contents
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 

@@ -29,8 +29,7 @@ from kafka_lake.engine.server import ConnectServer
 from kafka_lake.engine.settings import local_conf
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 

@@ -36,7 +36,6 @@ from benchmarks.meter import adopt_orphans, resident_bytes
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.engine import daemon
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.maintenance.policy import table_health
 
@@ -192,7 +191,7 @@ def part_of(command: str) -> str | None:
     for part, told in (
         ("broker", "kafka.Kafka"),
         ("Spark", "SparkConnectServer"),
-        ("Spark's Python", daemon.__name__),
+        ("Spark's Python", "kafka_lake.engine.daemon"),
         (_CODE_SERVER, "dagster api grpc"),
         ("daemon", "dagster._daemon"),
         ("webserver", "dagster_webserver"),

@@ -9,9 +9,8 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 from sqlalchemy import exc as sql
 
 from kafka_lake.catalog.backends import S3, storage_of
-from kafka_lake.common.catalog import catalog_variable
-from kafka_lake.common.environment import own_variables
-from kafka_lake.common.redaction import without_secret_values, without_secrets
+from kafka_lake.common.environment import catalog_variable, own_variables
+from kafka_lake.common.logs import without_secret_values, without_secrets
 from kafka_lake.engine.interop import java_trace
 from kafka_lake.errors import (
     AuthenticationError,

@@ -27,9 +27,7 @@ from kafka_lake.catalog.positions import read_state
 from kafka_lake.common.offsets import Position
 from kafka_lake.devstack.servers import EmbeddedBroker, EmbeddedRegistry
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.contract.pairs import PAIRS, start_pair

@@ -25,8 +25,7 @@ from kafka_lake.devstack.sources import IVY_FILE, Debezium, EmbeddedPostgres, fi
 from kafka_lake.devstack.stack import Stack
 from kafka_lake.engine.jars import retrieve_jars
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource
 from kafka_lake.spec.topic_table import TopicTable, WriteMode
 
 NAMESPACE = "shop"

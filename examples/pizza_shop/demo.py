@@ -22,8 +22,7 @@ from kafka_lake.devstack.dagster_runs import DagsterRuns, Run, RunReport
 from kafka_lake.devstack.running import Ports, check_alone, check_free, use_registry
 from kafka_lake.devstack.stack import Stack, interruptible, needs_connect
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource
 from kafka_lake.spec.topic_table import TopicTable
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from kafka_lake.common.files import home
 from kafka_lake.defs.many.component import MARK
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.records import read_all
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource
 
 TOPIC = "shop-events"
 KITCHENS = tuple(f"kitchen-{name}" for name in ("harbour", "market", "station"))

@@ -16,8 +16,7 @@ from kafka_lake.common.text import counted
 from kafka_lake.devstack.dagster_runs import CheckResult, Materialization, RunReport
 from kafka_lake.devstack.running import Ports
 from kafka_lake.orchestration.metadata import readable
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource
 from kafka_lake.spec.topic_table import TopicTable
 
 

@@ -10,7 +10,7 @@ from kafka_lake.cli.project import topic_tables
 from kafka_lake.devstack.running import Ports, use_registry
 from kafka_lake.devstack.stack import Stack
 from kafka_lake.errors import ConfigurationError, JarsError, KafkaLakeError
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 
 VERSION_2_AFTER_S = 60.0
 

@@ -1,4 +1,4 @@
-"""The table side: catalog, schema rules (pure), positions, branches."""
+"""Iceberg: the catalog, tables with their columns, branches, positions and history."""
 
 from kafka_lake.catalog.catalog_properties import check_configuration
 

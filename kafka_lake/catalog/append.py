@@ -11,7 +11,6 @@ from uuid import uuid4
 
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
 from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import (
     MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
@@ -72,15 +71,6 @@ def append_files(table: Table, branch: str, files: Sequence[DataFile], summary: 
         with update.merge_append() if _can_merge(table) else update.fast_append() as append:
             for file in files:
                 append.append_data_file(file)
-
-
-def append_nothing(table: Table) -> None:
-    """Give ``main`` a snapshot without rows, by the current schema. Two runs may do this at once."""
-    try:
-        append_files(table, "main", (), {})
-    except CommitFailedException:
-        if table.refresh().current_snapshot() is None:
-            raise
 
 
 def _can_merge(table: Table) -> bool:

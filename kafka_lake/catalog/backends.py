@@ -16,7 +16,7 @@ from pyiceberg.io import SCHEMA_TO_FILE_IO
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from kafka_lake.common.catalog import catalog_variable
+from kafka_lake.common.environment import catalog_variable
 from kafka_lake.errors import ConfigurationError
 
 FOR_SPARK = "spark."

@@ -10,8 +10,8 @@ from pyiceberg import exceptions as iceberg
 from sqlalchemy import exc as sql
 
 from kafka_lake.catalog.backends import BACKENDS
-from kafka_lake.common.catalog import catalog_variable
-from kafka_lake.common.redaction import SECRET_NAME
+from kafka_lake.common.environment import catalog_variable
+from kafka_lake.common.logs import SECRET_NAME
 from kafka_lake.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
 
 _LENGTH = 200

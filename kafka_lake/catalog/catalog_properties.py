@@ -5,6 +5,7 @@ may have a password in it. So this package reads it first, and reports errors wi
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,14 +18,17 @@ from sqlalchemy.exc import ArgumentError
 
 from kafka_lake.catalog.backends import FOR_PYTHON, FOR_SPARK
 from kafka_lake.common import environment
-from kafka_lake.common.catalog import catalog_variable
+from kafka_lake.common.environment import catalog_variable
 from kafka_lake.common.files import home
+from kafka_lake.common.logs import SECRET_NAME
 from kafka_lake.errors import ConfigurationError
 
 CA_BUNDLE = "ssl.cabundle"
 """The property that names the certificates by which a catalog's server is trusted: a file, as PEM."""
 _FILE = "file://"
 _NESTED = ("ssl.", "auth.")
+_SECRET = re.compile(SECRET_NAME)
+_HARMLESS = re.compile(r"(server-uri|endpoint|uri|type|region)$")
 _T = TypeVar("_T")
 
 
@@ -156,3 +160,16 @@ def _explained(error: Exception) -> ConfigurationError:
         f"{file} can't be read as PyIceberg's configuration ({type(error).__name__}).",
         "It must be readable, and UTF-8. Write catalog:, below it the catalog's name, and below that its properties.",
     )
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a catalog's property is secret: by its name, or by a password in its address.
+
+    >>> is_secret("credential", "id:key"), is_secret("uri", "postgresql://me:word@db/lake"), is_secret("uri", "x://db")
+    (True, True, False)
+    >>> is_secret("s3.secret-access-key", "k"), is_secret("oauth2-server-uri", "https://id/token")
+    (True, False)
+    """
+    if urlsplit(value).password:
+        return True
+    return bool(_SECRET.search(name.lower())) and not _HARMLESS.search(name.lower())

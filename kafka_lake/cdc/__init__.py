@@ -1,1 +1,1 @@
-"""Change events of Debezium, Maxwell and Canal: decoded to rows and operations."""
+"""Change events of Debezium, Maxwell and Canal: decoded to rows, operations and their order."""

@@ -9,8 +9,7 @@ from typing import Any
 from kafka_lake.cdc.task.debezium import NOT_AN_ENVELOPE, no_envelope
 from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.formats.avro.task.readers import ISO_TEXTS, VARIABLE_SCALE_DECIMAL
-from kafka_lake.formats.registered import Registered
-from kafka_lake.formats.writer_schema import REMEDY, inlined
+from kafka_lake.formats.registered import REMEDY, Registered, inlined
 from kafka_lake.kafka.registry import WriterSchema
 
 _NAME = "connect.name"

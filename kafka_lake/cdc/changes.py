@@ -11,15 +11,11 @@ from pyspark.sql import types as T
 from kafka_lake.cdc.task.debezium import SOURCE, key_fields
 from kafka_lake.cdc.task.decoder import ChangesDecoder
 from kafka_lake.cdc.task.mysql import key_names
-from kafka_lake.cdc.task.unavailable import DEFAULT_PLACEHOLDER
-from kafka_lake.cdc.unavailable import may_be_unavailable
-from kafka_lake.engine.task_frames import packed
+from kafka_lake.cdc.task.unavailable import DEFAULT_PLACEHOLDER, may_be_unavailable
+from kafka_lake.engine.interop import packed, to_arrow_schema
 from kafka_lake.errors import TableError
 from kafka_lake.formats.columns import Target, columns_of, nullable_all
 from kafka_lake.formats.decoder import Decoder, Learned, observed_in_tasks
-from kafka_lake.formats.json.driver import Json
-from kafka_lake.formats.key import Keyed
-from kafka_lake.formats.registered import Registered
 from kafka_lake.formats.task.decoded import NOTHING, Observed
 
 _INSPECTED = 100
@@ -65,11 +61,25 @@ class Changes(Decoder):
     order_by: tuple[str, ...]
     of_record: bool
     looks: bool
-    keys: Registered | None = None
+    keys: Decoder | None = None
     comparable: bool = True
     placeholder: str = DEFAULT_PLACEHOLDER
     left_out: tuple[str, ...] | None = ()
     max_columns: int = 1000
+
+    @property
+    def of_rows(self) -> Decoder:
+        """The decoder of rows."""
+        return self.rows
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """The columns of the row's key."""
+        return self.key
+
+    def unreadable_schemas(self) -> Sequence[str]:
+        """Return why schemas of rows can't be read."""
+        return self.rows.unreadable_schemas()
 
     @property
     def fixed(self) -> Target | None:
@@ -105,7 +115,7 @@ class Changes(Decoder):
         keys = self._keys_target(target).columns
         if (self.envelope in _OF_MYSQL or (self.envelope != "none" and not self.of_record)) and keys.fields:
             fields.append(T.StructField("old_key", keys))
-        if self.envelope == "debezium" and any(may_be_unavailable(field.dataType) for field in target.columns):
+        if self.envelope == "debezium" and any(map(may_lack_values, target.columns)):
             fields.append(T.StructField("unavailable", T.ArrayType(_TEXT)))
         return T.StructType(fields)
 
@@ -127,7 +137,7 @@ class Changes(Decoder):
         if rows is None and keys is None:
             return None
         learned = replace(self, rows=rows.decoder if rows else self.rows)
-        if keys is not None and isinstance(keys.decoder, Registered):
+        if keys is not None:
             learned = replace(learned, keys=keys.decoder)
         return Learned(learned, bool((rows and rows.again) or (keys and keys.again)))
 
@@ -166,8 +176,7 @@ class Changes(Decoder):
         settings["placeholder"] = self.placeholder
         if self.keys is None:
             return {**settings, "learns_keys": self._learns_keys(target)}
-        of_ids = {id_: tuple(writer.fields.fieldNames()) for (id_, _), writer in self.keys.writers.items()}
-        return {**settings, "name": "debezium_avro", "key_fields": of_ids}
+        return {**settings, "name": "debezium_avro", "key_fields": self.keys.fields_of_schema()}
 
     def _rows_target(self, target: Target) -> Target:
         """Return the columns of rows; with Debezium in Avro, those of whole envelopes."""
@@ -188,12 +197,7 @@ class Changes(Decoder):
         """Return the decoder of key columns, in records' keys and in rows before a change; None if there is none."""
         if self.keys is not None:
             return self.keys.for_tasks(self._keys_target(target), None)
-        rows = self.rows.value if isinstance(self.rows, Keyed) else self.rows
-        if not self.looks or not isinstance(rows, Json):
-            return None
-        # Other fields of a key don't matter.
-        declared = None if self._learns_keys(target) else _NOTHING
-        return replace(rows, declared=declared, observes=False).for_tasks(self._keys_target(target), None)
+        return self.rows.key_task(self._keys_target(target), self._learns_keys(target)) if self.looks else None
 
     def _keys_target(self, target: Target) -> Target:
         """Return the key's columns, all nullable."""
@@ -229,8 +233,7 @@ class Changes(Decoder):
     def _fields_of(self, key: bytes) -> tuple[str, ...]:
         if self.keys is None:
             return key_fields(key)
-        writer = self.keys.writers.get((int.from_bytes(key[1:5], "big"), b""))
-        return () if writer is None else tuple(writer.fields.fieldNames())
+        return self.keys.fields_of_schema().get(int.from_bytes(key[1:5], "big"), ())
 
 
 def _column_of(field: str, target: Target) -> str:
@@ -245,3 +248,8 @@ def _relaxed(target: Target) -> Target:
     columns = nullable_all(target.columns)
     assert isinstance(columns, T.StructType)
     return replace(target, columns=columns)
+
+
+def may_lack_values(field: T.StructField) -> bool:
+    """Return whether PostgreSQL may store a column's values outside of their rows, so that some are not sent."""
+    return may_be_unavailable(to_arrow_schema(T.StructType([field])).field(0).type)

@@ -1,1 +1,1 @@
-"""The command line: a module per command or group of commands; `main` puts them together."""
+"""The command `kafka-lake`; a module in `commands/` for each command."""

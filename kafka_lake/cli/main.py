@@ -17,8 +17,7 @@ from typer.main import get_command
 
 from kafka_lake.cli import find_project, output
 from kafka_lake.common import environment
-from kafka_lake.common.log_format import log_as_the_environment_says
-from kafka_lake.common.redaction import error_without_secrets, without_secret_values
+from kafka_lake.common.logs import error_without_secrets, log_as_the_environment_says, without_secret_values
 from kafka_lake.devstack.running import running
 from kafka_lake.errors import KafkaLakeError
 

@@ -14,10 +14,8 @@ from kafka_lake.errors import ConfigurationError, NoProjectError
 
 if TYPE_CHECKING:
     from kafka_lake.derived.derived_table import DerivedTable
-    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
-    from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
-    from kafka_lake.orchestration.resources.catalog import CatalogResource
-    from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+    from kafka_lake.orchestration import KafkaTopic, KafkaTopics
+    from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource
     from kafka_lake.runtime.context import Connections
     from kafka_lake.spec.topic_table import TopicTable
 
@@ -103,7 +101,7 @@ def derived_table(name: str) -> DerivedTable:
 def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:
     """Return the Kafka clusters and registries of the definitions, by the cluster's name."""
     from kafka_lake.orchestration.keys import of_cluster
-    from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+    from kafka_lake.orchestration.resources import KafkaResource, RegistryResource
 
     resources = _project_resources()
     return {
@@ -114,7 +112,7 @@ def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResou
 
 def configured_catalog() -> CatalogResource:
     """Return the catalog of the definitions; outside of a project, that of the environment."""
-    from kafka_lake.orchestration.resources.catalog import CatalogResource
+    from kafka_lake.orchestration.resources import CatalogResource
 
     return _resource(_project_resources(), "catalog", CatalogResource)
 
@@ -122,8 +120,7 @@ def configured_catalog() -> CatalogResource:
 def documents_with_patterns() -> list[KafkaTopics | KafkaTopic]:
     """Return the documents of type KafkaTopics, and those of type KafkaTopic with a pattern of topics."""
     from kafka_lake.cli.load_definitions import definitions, explained_errors
-    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
-    from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+    from kafka_lake.orchestration import KafkaTopic, KafkaTopics
 
     location = target()
     with explained_errors(location):
@@ -137,8 +134,7 @@ def documents_with_patterns() -> list[KafkaTopics | KafkaTopic]:
 def documents_with_tables_by_value() -> list[KafkaTopic]:
     """Return the documents of topics whose values have tables."""
     from kafka_lake.cli.load_definitions import definitions, explained_errors
-    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
-    from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+    from kafka_lake.orchestration import KafkaTopic, KafkaTopics
 
     location = target()
     with explained_errors(location):
@@ -179,10 +175,7 @@ def open_connections(
     from kafka_lake.devstack.stack import embedded_broker_if_needed
     from kafka_lake.orchestration.keys import of_cluster
     from kafka_lake.orchestration.partitions import register_topics
-    from kafka_lake.orchestration.resources.catalog import CatalogResource
-    from kafka_lake.orchestration.resources.connections import build_connections
-    from kafka_lake.orchestration.resources.kafka import RegistryResource
-    from kafka_lake.orchestration.resources.spark import SparkResource
+    from kafka_lake.orchestration.resources import CatalogResource, RegistryResource, SparkResource, build_connections
 
     resources = _project_resources() if of_project else {}
     catalog = _resource(resources, "catalog", CatalogResource)
@@ -243,13 +236,13 @@ def _resources(location: Target) -> Mapping[str, Any]:
 
 
 def _kafkas(resources: Mapping[str, Any]) -> dict[str | None, KafkaResource]:
-    from kafka_lake.orchestration.resources.kafka import KafkaResource
+    from kafka_lake.orchestration.resources import KafkaResource
 
     return {kafka.cluster_name: kafka for kafka in resources.values() if isinstance(kafka, KafkaResource)}
 
 
 def _kafka(resources: Mapping[str, Any], cluster: str | None, is_needed: bool) -> KafkaResource:
-    from kafka_lake.orchestration.resources.kafka import KafkaResource
+    from kafka_lake.orchestration.resources import KafkaResource
 
     kafkas = _kafkas(resources) or {None: KafkaResource()}
     if cluster in kafkas:

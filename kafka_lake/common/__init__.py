@@ -1,1 +1,1 @@
-"""What every package may use and that uses none of them: errors, durations, paths, files, processes."""
+"""What every package may use: offsets, records, text, logs, files, processes, environment variables."""

@@ -1,6 +1,12 @@
-"""Text for people: durations, counts, ranges of offsets, and untrusted text made safe for terminals."""
+"""Text for people: times, counts, ranges of offsets, and text from records made safe for terminals and Markdown.
+
+Dagster renders metadata and descriptions as GitHub's Markdown. Text from records and schemas must not become links,
+images or HTML there: `code` and `plain` escape it.
+"""
 
 import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from kafka_lake.errors import ConfigurationError
@@ -90,3 +96,64 @@ def is_over(limit: int | float | None, count: int, of: int) -> bool:
         # 0.29 * 100 is less than 29, and 29 / 100 is 0.29: a quotient is the float that is nearest.
         return count > 0 and (of <= 0 or count / of > limit)
     return limit is not None and count > limit
+
+
+# Without width. It interrupts addresses, which GitHub's Markdown would make links.
+_JOINER = "\u2060"
+_ADDRESS = re.compile(r"(?<=http:)(?=//)|(?<=https:)(?=//)|(?<=www)(?=\.)|(?<=@)", re.IGNORECASE)
+_SIGNS = re.compile(r"[\\`*\[\]<~]|&(?=[#\w])|(?<![^\W_])_+|_+(?![^\W_])")
+_AT_THE_BEGINNING = re.compile(r"^(\d*)(?=[-+#=>.):])")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], code: int = 0) -> str:
+    """Return a table without a final line end; the first ``code`` columns are code."""
+    lines = [head, ["---"] * len(head)]
+    lines += [[f"`{cell}`" if cell and n < code else cell for n, cell in enumerate(row)] for row in rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def code(text: str) -> str:
+    """Return text as inline code, also for a cell of a `table`; empty for empty text.
+
+    >>> code("a"), code("a `b`"), code(" ")
+    ('`a`', '`` a `b` ``', '')
+    """
+    # Otherwise the backslash would end the table's escape of the pipe.
+    shown = printable(text).replace("\\|", f"\\{_JOINER}|")
+    if not shown:
+        return ""
+    longest = max((len(each) for each in re.findall("`+", shown)), default=0)
+    fence, space = "`" * (longest + 1), " " if "`" in (shown[0], shown[-1]) else ""
+    return f"{fence}{space}{shown}{space}{fence}"
+
+
+def plain(text: str) -> str:
+    r"""Return text in one line, escaped.
+
+    >>> plain("column order_id: [a] became *"), plain("- x"), plain("1. x")
+    ('column order_id: \\[a\\] became \\*', '\\- x', '1\\. x')
+    """
+    shown = _SIGNS.sub(lambda found: "".join(f"\\{sign}" for sign in found[0]), printable(text))
+    return _ADDRESS.sub(_JOINER, _AT_THE_BEGINNING.sub(r"\1\\", shown))
+
+
+def block(text: str, language: str) -> str:
+    """Return text as a code block; fences in the text don't end it."""
+    fence = "`" * max(3, *(len(each) + 1 for each in re.findall("`+", text)), 3)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def start_timestamp_ms(text: str, setting: str = "start") -> int:
+    """Return an ISO 8601 time as milliseconds since the epoch; without a zone it is UTC.
+
+    >>> start_timestamp_ms("2026-01-01T00:00:00")
+    1767225600000
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{setting}: {text!r} is neither earliest, latest nor an ISO 8601 time.",
+            "Write for example 2026-01-31T00:00:00Z.",
+        ) from error
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

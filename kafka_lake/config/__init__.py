@@ -1,1 +1,1 @@
-"""The settings: nested models, each declared once; YAML, its JSON schema and the reference derive from them."""
+"""The settings of documents: nested models; the YAML schema and the reference derive from them."""

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from kafka_lake.cdc.task.unavailable import placeholder_bytes
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.formats.ddl import check_ddl
+from kafka_lake.spec.ddl import check_ddl
 from kafka_lake.spec.settings import OptionalText, Problem, Settings, Text, either, one_of
 from kafka_lake.spec.topic_table import TimestampUnit
 

@@ -9,15 +9,14 @@ from typing import Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
-from kafka_lake.common.text import seconds_of
+from kafka_lake.common.text import seconds_of, start_timestamp_ms
 from kafka_lake.config.formats import Json, KeyFormat, ValueFormat, format_spec, key_spec
 from kafka_lake.config.problems import maintenance_problems, routing_problems, table_problems
 from kafka_lake.config.table import NAMESPACE, OneTable, Table, TablesBy, TableSettings, table_name
 from kafka_lake.config.topic_pattern import TopicPattern, compiled
 from kafka_lake.config.write import Append
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.plan.append import start_timestamp_ms
+from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.settings import Duration, Problem, Settings, ShortFor, Text, TextList, TextOrList, is_template
 from kafka_lake.spec.topic_table import (

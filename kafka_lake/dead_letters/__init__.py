@@ -1,1 +1,1 @@
-"""Records that became no row: how they are found, kept, and taken out again once they are rows."""
+"""Dead letters: which of them must be removed since their records are rows."""

@@ -1,4 +1,4 @@
-"""The code location of this repository: loads what `defs/` says, nothing else.
+"""The code location of this repository: loads `defs/`.
 
 It is a package so that the wheel can leave it out, together with `defs/`: other projects have their own.
 """

@@ -1,1 +1,1 @@
-"""What this deployment runs: topics as YAML, resources, and the demo's own gold table."""
+"""What this repository's deployment runs: topics as YAML, resources, and the demo's own tables."""

@@ -12,7 +12,7 @@ from kafka_lake.derived.derived_table import DerivedTable, Identifier, Window
 from kafka_lake.derived.query import fingerprint
 from kafka_lake.derived.upstream import Changes, Read, Record, changes_since, read_of, record_of
 from kafka_lake.errors import ConfigurationError, TableError
-from kafka_lake.formats.key_columns import KEYED
+from kafka_lake.formats.table_compatibility import KEYED
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,10 @@ from pyspark.sql import types as T
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from kafka_lake.catalog.branches import StagingBranch, branch_name, staging_branches
-from kafka_lake.catalog.commit_requirements import check_commit_requirements
-from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.lake_catalog import LakeCatalog, check_commit_requirements
 from kafka_lake.catalog.layout import evolve_layout
 from kafka_lake.catalog.positions import row_count, summary_of
-from kafka_lake.catalog.tables import apply_changes, drop_if_unused, ensure_table, schema_of
-from kafka_lake.catalog.totals import Totals, added
+from kafka_lake.catalog.tables import Totals, added, apply_changes, drop_if_unused, ensure_table, schema_of
 from kafka_lake.derived.derived_table import DerivedTable, Window
 from kafka_lake.derived.engine import DeriveReport, Engine
 from kafka_lake.derived.frames import Frames

@@ -32,11 +32,10 @@ from kafka_lake.derived.query import ORIGIN
 from kafka_lake.derived.upstream import REBUILD, REWRITE
 from kafka_lake.derived.verify import verify
 from kafka_lake.errors import AuditFailedError, ConfigurationError
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.quality.validation import Validation, referenced_tables
-from kafka_lake.runtime.commit import Finding, rule_finding
+from kafka_lake.runtime.commit import Finding, GateFailedError, rule_finding
 from kafka_lake.writers.frames import shaped
 from kafka_lake.writers.upsert.merge import run_merge
 

@@ -25,7 +25,7 @@ from kafka_lake.catalog.positions import (
     read_state,
     summary_of,
 )
-from kafka_lake.catalog.totals import Totals, totals_of
+from kafka_lake.catalog.tables import Totals, totals_of
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.errors import TableError
 

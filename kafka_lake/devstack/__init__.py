@@ -1,1 +1,1 @@
-"""Servers on this machine for the demo, local development, tests and benchmarks. Not for production."""
+"""Servers on this machine for local development, the demo, tests and benchmarks."""

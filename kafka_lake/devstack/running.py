@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from kafka_lake.common.catalog import catalog_variable
 from kafka_lake.common.environment import (
     BOOTSTRAP_SERVERS,
     BROKER_PORT,
@@ -24,6 +23,7 @@ from kafka_lake.common.environment import (
     SCHEMA_REGISTRY_URL,
     UI_PORT,
     Variable,
+    catalog_variable,
 )
 from kafka_lake.common.files import ensure_home, home, write_atomic
 from kafka_lake.common.processes import HOST

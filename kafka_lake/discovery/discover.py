@@ -12,10 +12,10 @@ from kafka_lake.common.offsets import Watermarks
 from kafka_lake.common.text import printable
 from kafka_lake.discovery.guess import Column, Guess, Schemas, guess
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
-from kafka_lake.formats.ddl import check_ddl
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Sample, Sampler
 from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.ddl import check_ddl
 from kafka_lake.spec.topic_table import TopicTable, derived_table_name, full_topic
 
 NAMESPACE = "lake"

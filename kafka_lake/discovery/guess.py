@@ -12,9 +12,8 @@ from kafka_lake.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSc
 from kafka_lake.formats.columns import spark_type
 from kafka_lake.formats.json.task.text import NotJsonError, TooDeepError, parse, refuse_twice
 from kafka_lake.formats.json.task.types import TIMES, kind_of, merged, settled
-from kafka_lake.formats.registered import Part
+from kafka_lake.formats.registered import Part, writer_of
 from kafka_lake.formats.task.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, message_indexes
-from kafka_lake.formats.writer_schema import writer_of
 from kafka_lake.kafka.registry import SchemaRegistry, SchemaType, WriterSchema
 from kafka_lake.spec.topic_table import Envelope
 

@@ -1,1 +1,1 @@
-"""The engine: session resource, the jars it needs, the Java it runs on, the Connect server."""
+"""Spark: sessions, the Connect server, Java, jars, and tasks that are sent by value."""

@@ -4,14 +4,19 @@ Not documented by PySpark, and without a documented way: ``pyspark.sql.pandas.ty
 data frames of Arrow tables; ``pyspark.cloudpickle``, by which it sends functions; ``CapturedException._stackTrace``.
 """
 
+import pickle
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
+
+from kafka_lake.engine.task.packing import Batches, Task, unpacking
 
 __all__ = ["from_arrow_schema", "from_arrow_type", "to_arrow_schema"]
 
@@ -43,7 +48,7 @@ def send_by_value(package: ModuleType) -> None:
     cloudpickle.register_pickle_by_value(package)
 
 
-def packed(function: Callable[..., Any]) -> bytes:
+def pickled(function: Callable[..., Any]) -> bytes:
     """Return a function as `pickle.loads` takes it, with its code if it is of a package that is sent by value."""
     content: bytes = cloudpickle.dumps(function)
     return content
@@ -57,3 +62,19 @@ def java_trace(error: BaseException) -> str:
     """
     trace = getattr(error, "getStackTrace", None)
     return str((trace() if callable(trace) else getattr(error, "_stackTrace", None)) or "")
+
+
+def task_function(task: Task, data: Mapping[str, Any]) -> Batches:
+    """Return the function for ``mapInArrow`` that a task makes of plain data."""
+    return unpacking(packed(task), pickle.dumps(dict(data)))
+
+
+@cache
+def packed(code: Callable[..., Any]) -> bytes:
+    """Return a task, or a class that one uses, with its code; made once in a process.
+
+    Code of packages named ``task`` is in it; anything else would have to be installed where it runs.
+    """
+    for name in [name for name in sys.modules if name.startswith("kafka_lake.") and name.endswith(".task")]:
+        send_by_value(sys.modules[name])
+    return pickled(code)

@@ -15,7 +15,7 @@ import subprocess
 import warnings
 from pathlib import Path
 
-from kafka_lake.common.catalog import SparkCatalog, catalog_variable
+from kafka_lake.common.environment import SparkCatalog, catalog_variable
 from kafka_lake.common.files import cache
 from kafka_lake.errors import ConfigurationError, JavaNotFoundError
 

@@ -23,7 +23,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from kafka_lake.common.catalog import SparkCatalog, catalog_variable
+from kafka_lake.common.environment import SparkCatalog, catalog_variable
 from kafka_lake.engine.frames import forget_all
 from kafka_lake.engine.jars import spark_jars
 from kafka_lake.engine.java import java_env

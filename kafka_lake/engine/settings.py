@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kafka_lake.common import environment
-from kafka_lake.common.catalog import SparkCatalog
+from kafka_lake.common.environment import SparkCatalog
 from kafka_lake.common.files import write_atomic
-from kafka_lake.common.redaction import SECRET_ADDRESS, SECRET_NAME
+from kafka_lake.common.logs import SECRET_ADDRESS, SECRET_NAME
 from kafka_lake.engine import daemon
 from kafka_lake.engine.jars import jars_with
 from kafka_lake.engine.java import trust_options

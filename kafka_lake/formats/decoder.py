@@ -1,20 +1,21 @@
 """The driver's side of decoding: what is known of a topic's records, and how Spark's tasks decode them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.engine.task_frames import packed, task_function
+from kafka_lake.engine.interop import packed, task_function
 from kafka_lake.formats.columns import Target, columns_of, nullable_all, travelling
 from kafka_lake.formats.task import batches as task
 from kafka_lake.formats.task.batches import CHANGE, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
-from kafka_lake.formats.task.decoded import MESSAGE, Observed
+from kafka_lake.formats.task.decoded import MESSAGE, NOTHING, Observed
 from kafka_lake.formats.task.decoders import RejectAll
 from kafka_lake.formats.task.error_classes import UNDECODABLE
+from kafka_lake.formats.task.key import KeyDecoder
 
 COLUMN = "value"
 """The column of values that aren't records."""
@@ -45,9 +46,57 @@ class Decoder:
         """Return the schemas of the records: label and fields of each."""
         return ()
 
+    def incoming_values(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return the schemas of values alone."""
+        return self.incoming()
+
+    def incoming_keys(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return the schemas of keys, each as the one field of the key's column."""
+        return ()
+
+    @property
+    def has_key_column(self) -> bool:
+        """Whether the record's key is a column beside those of the value."""
+        return False
+
+    @property
+    def of_rows(self) -> "Decoder":
+        """The decoder of rows, within the one of change events."""
+        return self
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """The columns that identify the rows of change events; empty if records aren't changes."""
+        return ()
+
+    def key_in(self, target: Target) -> tuple[str, ...]:
+        """Return `row_key` by the names in the table."""
+        return ()
+
+    def of_partitions(self, count: int) -> "Decoder":
+        """Return the decoder of the changes of a topic with so many partitions."""
+        return self
+
     def change_type(self, target: Target) -> T.StructType | None:
         """Return the type of changes of rows; None if records aren't changes."""
         return None
+
+    def key_task(self, target: Target, learns: bool) -> Mapping[str, Any] | None:
+        """Return the data of the tasks' decoder of keys within change events; None if the format can't decode them.
+
+        Args:
+            target: The columns of the key.
+            learns: Whether the table lacks some of them. If not, other fields of a key don't matter.
+        """
+        return None
+
+    def fields_of_schema(self) -> Mapping[int, tuple[str, ...]]:
+        """Return the names of the fields by the id of a schema in the registry."""
+        return {}
+
+    def unreadable_schemas(self) -> Sequence[str]:
+        """Return why schemas of the records can't be read."""
+        return ()
 
     def learn(self, observed: Observed, records: DataFrame, target: Target) -> "Learned | None":
         """Return what a pass over the records taught; None if nothing is new.
@@ -174,3 +223,113 @@ def _bytes() -> Column:
 
     headers = F.when(F.size("headers") > 0, F.aggregate("headers", F.lit(0).cast("bigint"), added)).otherwise(0)
     return length(F.col("key")) + length(F.col("value")) + headers
+
+
+_VALUE, _KEY = "__kafka_lake_value", "__kafka_lake_key"
+
+
+@dataclass(frozen=True)
+class Keyed(Decoder):
+    """Decodes value and key; the key is one column: a struct, or the value of a key that isn't a record.
+
+    Args:
+        of_tombstones: Whether the key of a record without a value is decoded too: it identifies the deleted row.
+    """
+
+    value: Decoder
+    key: Decoder
+    column: str
+    of_tombstones: bool = False
+
+    @property
+    def fixed(self) -> Target | None:
+        """The columns of both, if both are settled."""
+        value, key = self.value.fixed, self.key.fixed
+        if value is None or key is None:
+            return None
+        return replace(value, columns=T.StructType([*value.columns, self._field(key.columns)]))
+
+    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return what values look like, then keys, each as the one field of the key's column."""
+        return [*_known(self.value), *self.incoming_keys()]
+
+    @property
+    def has_key_column(self) -> bool:
+        """Whether the record's key is a column: yes."""
+        return True
+
+    def key_task(self, target: Target, learns: bool) -> Mapping[str, Any] | None:
+        """Return the data of the tasks' decoder of keys in the form of values."""
+        return self.value.key_task(target, learns)
+
+    def unreadable_schemas(self) -> Sequence[str]:
+        """Return why schemas of values can't be read."""
+        return self.value.unreadable_schemas()
+
+    def incoming_values(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return what values look like."""
+        return _known(self.value)
+
+    def incoming_keys(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return what keys look like, as the one field of the key's column."""
+        return [(f"{label} of the key", T.StructType([self._field(kind)])) for label, kind in _known(self.key)]
+
+    def for_tasks(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
+        """Return the data of the tasks' decoder."""
+        names = target.columns.fieldNames()
+        value = self.value.for_tasks(target.without(self.column), max_record_bytes)
+        key: Mapping[str, Any] | None = None
+        whole = False
+        if self.column in names:
+            kind = target.columns[self.column].dataType
+            whole = isinstance(kind, T.StructType)
+            keys = target.part(self.column) if whole else Target(T.StructType([T.StructField(COLUMN, kind)]))
+            key = self.key.for_tasks(keys, None)
+        return {
+            "decoder": packed(KeyDecoder),
+            "values": value,
+            "keys": key,
+            "names": names,
+            "column": self.column,
+            "whole": whole,
+            "of_tombstones": self.of_tombstones,
+        }
+
+    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
+        """Return what a pass taught about values, keys, or both."""
+        value = self.value.learn(seen, records, target.without(self.column))
+        key = self.key.learn(seen.key or NOTHING, records, target)
+        if value is None and key is None:
+            return None
+        both = replace(self, value=value.decoder if value else self.value, key=key.decoder if key else self.key)
+        return Learned(both, bool((value and value.again) or (key and key.again)))
+
+    def inspect(self, records: DataFrame) -> "Keyed":
+        """Return a decoder both of whose parts have looked at records."""
+        return replace(self, value=self.value.inspect(records), key=self.key.inspect(records))
+
+    def snapshot_properties(self) -> Mapping[str, str]:
+        """Return the properties of both."""
+        return {**self.value.snapshot_properties(), **self.key.snapshot_properties()}
+
+    def schema_counts(self, seen: Observed) -> Mapping[str, int]:
+        """Return the schemas of both."""
+        return {
+            **self.value.schema_counts(seen),
+            **{f"{label} of the key": count for label, count in self.key.schema_counts(seen.key or NOTHING).items()},
+        }
+
+    def not_stored(self) -> Mapping[str, str]:
+        """Return what of values and keys no column has."""
+        return {
+            **self.value.not_stored(),
+            **{f"{self.column}.{path}": said for path, said in self.key.not_stored().items()},
+        }
+
+    def _field(self, columns: T.StructType) -> T.StructField:
+        alone = columns.fieldNames() == [COLUMN]
+        return T.StructField(self.column, columns[COLUMN].dataType if alone else columns)
+
+
+def _known(decoder: Decoder) -> Sequence[tuple[str, T.StructType]]:
+    return [("the settings", decoder.fixed.columns)] if decoder.fixed else decoder.incoming()

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from kafka_lake.engine.task_frames import packed
+from kafka_lake.engine.interop import packed
 from kafka_lake.formats.base import Part
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.decoder import COLUMN, Decoder

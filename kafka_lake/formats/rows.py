@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats import TRANSFORM_FAILED
-from kafka_lake.formats.excepted import without_excepted
+from kafka_lake.formats.table_compatibility import without_excepted
 from kafka_lake.spec.topic_table import TopicTable
 
 TRANSFORM_ERROR = "_error"

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 from kafka_lake.errors import SchemaNotSupportedError, TableError, UnknownSchemaError
 from kafka_lake.formats.avro.task.schema import full_name
 from kafka_lake.formats.protobuf.schema import message_of
+from kafka_lake.formats.registered import ROOT_MESSAGE
 from kafka_lake.formats.task.registered import HEADER, message_indexes
-from kafka_lake.formats.writer_schema import ROOT_MESSAGE
 from kafka_lake.kafka.registry import WriterSchema
 
 _INDEX_BYTES = 5

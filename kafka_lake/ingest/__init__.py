@@ -1,1 +1,1 @@
-"""One run, step by step: plan, read, decode, stage, audit, publish, report."""
+"""A run: plan, read, decode, stage, audit, publish, report; jobs, runners, continuous runs."""

@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from pyiceberg.table import Table
 
 from kafka_lake.catalog.positions import POSITION, ancestors, summary_of
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Positions, place, positions_to_json
-from kafka_lake.errors import AuditFailedError
 from kafka_lake.formats.task.error_classes import WRONG_TYPE
-from kafka_lake.runtime.commit import NOT_KEPT, RULES_REMEDY, ColumnNote, Finding, rule_finding
+from kafka_lake.runtime.commit import NOT_KEPT, RULES_REMEDY, ColumnNote, Finding, GateFailedError, rule_finding
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.runtime.plan import Plan
@@ -22,10 +21,8 @@ from kafka_lake.schema.evolution.model import Conflict
 from kafka_lake.schema.rules import Change, changes
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.dead_letters import added_rows
-from kafka_lake.writers.history.versions import HistoryResult
 from kafka_lake.writers.schema_changes import SchemaRefusedError
-from kafka_lake.writers.staged import Staged, StagedTable
-from kafka_lake.writers.upsert.merge import UpsertResult
+from kafka_lake.writers.staged import MergeResult, Staged, StagedTable
 
 # Lines about columns that are left out: their names may be data.
 _NOTED = 100
@@ -41,35 +38,6 @@ class PartitionRows:
     first: int
     last: int
     distinct: int
-
-
-class GateFailedError(AuditFailedError):
-    """A check of the audit refused a commit. `main` is as it was, and the staged snapshot has been removed.
-
-    Args:
-        findings: The result of each check.
-        table: Namespace and name of the table.
-    """
-
-    what_to_do: ClassVar[str] = (
-        "The message names the check. `dead_letters`: look at them with `kafka-lake dead-letters TOPIC`, then fix "
-        "the producer or the schema, or raise `dead_letters: limit`. `schema_evolution`: see `SchemaRefusedError`. "
-        "`row_count` and `offset_continuity`: a transform must give one row for one row and leave the metadata "
-        "column alone; without a transform this is a bug, please report it. `rule_…`: rows break a rule of the "
-        "topic's, see [rules](rules.md#when-a-rule-fails-a-run)."
-    )
-
-    def __init__(
-        self, message: str, findings: Sequence[Finding], remedy: str = "", table: tuple[str, str] | None = None
-    ) -> None:
-        usual = "main is as it was and the staged snapshot is gone; mend the cause and run again."
-        super().__init__(message, remedy or usual)
-        self.findings, self.table = list(findings), table
-
-    @property
-    def is_about_counts(self) -> bool:
-        """Return whether the number of records or rows is the only problem."""
-        return {result.check for result in self.findings if result.refuses} == {"row_count"}
 
 
 @dataclass(frozen=True)
@@ -184,7 +152,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
     return Finding("row_count", tuple(problems), facts)
 
 
-def _upsert_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: UpsertResult | HistoryResult) -> Finding:
+def _upsert_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: MergeResult) -> Finding:
     """Check that changes and dead letters make up the records, and that the merged rows match the changes."""
     problems = [*batch.problems]
     if batch.changes + staged.failed != staged.records:

@@ -15,9 +15,8 @@ from kafka_lake.common.offsets import Position
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.dead_letters.reconcile import reconcile
 from kafka_lake.errors import TableError
-from kafka_lake.formats.excepted import refuse_excepted
-from kafka_lake.formats.key_columns import refuse_other_keys
-from kafka_lake.ingest.audit import GateFailedError, audit, schema_refused
+from kafka_lake.formats.table_compatibility import refuse_excepted, refuse_other_keys
+from kafka_lake.ingest.audit import audit, schema_refused
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.publish import publish, refused_if_main_moved
 from kafka_lake.ingest.read import Records, read_sample
@@ -27,7 +26,7 @@ from kafka_lake.ingest.table_state import Tables, current_tables, tables_after, 
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.by_value import as_properties
 from kafka_lake.routing.conditions import new_tables_plan
-from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.commit import Commit, GateFailedError
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.writers.schema_changes import SchemaRefusedError

@@ -10,12 +10,13 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from kafka_lake.catalog.branches import nothing
 from kafka_lake.catalog.positions import TableState, head_of
-from kafka_lake.catalog.totals import Totals, added
+from kafka_lake.catalog.tables import Totals, added
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest.audit import Audited, GateFailedError, audit
+from kafka_lake.ingest.audit import Audited, audit
+from kafka_lake.ingest.rebase import can_rebase, rebase
 from kafka_lake.ingest.table_state import Tables, dead_letters_head
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Context, short_pauses
-from kafka_lake.writers.rebase import can_rebase, rebase
 
 _MOST_REBASES = 30
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})

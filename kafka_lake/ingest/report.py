@@ -315,3 +315,18 @@ def _short(count: int) -> str:
     if count < 10_000:
         return f"{count:,}"
     return f"{count / 1000:,.0f} k" if count < 1_000_000 else f"{count / 1_000_000:,.1f} M"
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The result of a dead-letter replay.
+
+    Args:
+        report: The run's report: ``records`` were decoded, ``rows`` moved into the table.
+        moved: Dead letters that are rows now.
+        remaining: Dead letters that still don't fit, with their new reasons.
+    """
+
+    report: RunReport
+    moved: int
+    remaining: int

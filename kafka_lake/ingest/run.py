@@ -7,23 +7,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_lake.common.log_format import RUNS, with_fields
-from kafka_lake.common.redaction import error_without_secrets, without_secret_values
+from kafka_lake.common.logs import RUNS, error_without_secrets, with_fields, without_secret_values
 from kafka_lake.error_classification import headline, is_transient, user_message
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.adopt import Adoption, Source
 from kafka_lake.ingest.jobs.adopt import Adopt
 from kafka_lake.ingest.jobs.append import Append
-from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay, Replayed
-from kafka_lake.ingest.jobs.replay import Extent, Replay, Reset
-from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay
+from kafka_lake.ingest.jobs.replay import Replay, Reset
+from kafka_lake.ingest.report import Replayed, RunReport
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.table_state import with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_runner import LeftBehindError, runner_of
 from kafka_lake.runtime.commit import NOT_KEPT, Commit
 from kafka_lake.runtime.context import Connections, Context, Observer
-from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.plan import Extent, Plan
 from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding

@@ -1,6 +1,7 @@
 """The runner: makes one commit after another, retries temporary errors, isolates records that fail, and reports."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pyiceberg.table import Table
@@ -22,7 +23,6 @@ from kafka_lake.error_classification import (
 from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError
 from kafka_lake.formats.redaction import quoted
 from kafka_lake.ingest import pipeline
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.bad_record import Search
 from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.jobs.append import Job
@@ -35,7 +35,7 @@ from kafka_lake.ingest.too_large import LARGE, Large, TooLarge
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.kafka.records import first_large_record
 from kafka_lake.maintenance.clean import sweep
-from kafka_lake.runtime.commit import Commit
+from kafka_lake.runtime.commit import Commit, GateFailedError
 from kafka_lake.runtime.context import LONGEST_SHORT_PAUSE, Context, short_pauses
 from kafka_lake.runtime.plan import Plan, can_be_parted
 
@@ -52,6 +52,7 @@ class Runner:
     Attributes:
         position: The table's last known position; None if it has none.
         commits: Commits that haven't been reported yet.
+        errors: Always empty, since an error of the only table is raised.
         lineage: A context manager that the caller enters for the time of the run.
         has_passed: Whether the last attempt read no record for the table.
     """
@@ -67,6 +68,7 @@ class Runner:
         self.position: Position | None = None
         self.commits: list[Commit] = []
         self.lineage = Lineage(context)
+        self.errors: Mapping[tuple[str, str], Exception] = {}
         self._committed = 0
         self._failed_so_far = (0, 0)
         self._search = Search()
@@ -76,6 +78,10 @@ class Runner:
         self._decoding: Plan | None = None
         self._tables: Tables | None = None
         self._reported = time.monotonic()
+
+    def resume_at(self, position: Position | None) -> None:
+        """Set the position that an earlier run of the same process reached."""
+        self.position = position
 
     def run(self) -> RunReport:
         """Make commits until the job is done."""

@@ -19,7 +19,7 @@ from kafka_lake.catalog.positions import (
     row_count,
     summary_of,
 )
-from kafka_lake.catalog.totals import totals_of
+from kafka_lake.catalog.tables import totals_of
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.errors import TableError

@@ -8,7 +8,7 @@ from typing import ClassVar
 from kafka_lake.common.offsets import Position, least
 from kafka_lake.error_classification import headline, is_transient
 from kafka_lake.errors import ConditionError, KafkaError, KafkaLakeError, RecordTooLargeError
-from kafka_lake.ingest.jobs.append import Job
+from kafka_lake.ingest.jobs.append import Append, Job
 from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
@@ -78,6 +78,9 @@ class TopicRunner:
         if not positions or len(positions) < len(running):
             return None
         return least([replace(positions[0], offsets=self._next_offsets(runner)) for runner in running])
+
+    def resume_at(self, position: Position | None) -> None:
+        """Do nothing: each table resumes at its own position."""
 
     def run(self) -> RunReport:
         """Make commits until the jobs of all tables are done."""
@@ -231,6 +234,9 @@ class TopicRunner:
                 reader.moves_position_only = False
 
 
-def runner_of(context: Context, job: Callable[[Context], Job], topic: TopicEnds | None = None) -> Runner | TopicRunner:
+AnyRunner = Runner | TopicRunner
+
+
+def runner_of(context: Context, job: Callable[[Context], Job] = Append, topic: TopicEnds | None = None) -> AnyRunner:
     """Return the runner of a topic with one table or several."""
     return TopicRunner(context, job, topic) if context.spec.has_routes else Runner(context, job(context), topic)

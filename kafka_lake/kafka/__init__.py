@@ -1,1 +1,1 @@
-"""The brokers as Python sees them: connection and security, topics, offsets."""
+"""Brokers and schema registry: connection, authentication, topics, offsets, records."""

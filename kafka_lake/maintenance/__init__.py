@@ -1,1 +1,1 @@
-"""Maintenance of tables: policy, compaction, expiry of snapshots and of rows."""
+"""Compaction, expiry of snapshots and rows, removal of unused files."""

@@ -29,7 +29,7 @@ from kafka_lake.catalog.positions import (
     read_state,
     removes_property,
 )
-from kafka_lake.catalog.totals import Totals, added, totals_of
+from kafka_lake.catalog.tables import Totals, added, totals_of
 from kafka_lake.common.offsets import Positions, positions_from_json, positions_to_json
 from kafka_lake.errors import AuditFailedError, PublishRefusedError, TableError
 from kafka_lake.spec.maintenance import Maintenance

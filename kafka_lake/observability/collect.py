@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from kafka_lake.catalog.history import recorded_losses
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import TOPIC, ancestors, head_of, row_count, summary_of
-from kafka_lake.catalog.totals import totals_of
+from kafka_lake.catalog.tables import totals_of
 from kafka_lake.common.offsets import Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.error_classification import user_message

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from kafka_lake.common.markdown import table
+from kafka_lake.common.text import table
 
 MAX_PARTITIONS = 1000
 """A topic with more partitions has one sample of its sum."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from kafka_lake.catalog.totals import STEPS, Totals
+from kafka_lake.catalog.tables import STEPS, Totals
 from kafka_lake.common.offsets import Loss, LossReason, Position, Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.maintenance.policy import TableHealth

@@ -1,4 +1,4 @@
-"""Dagster components: YAML documents that become assets, checks, a sensor and resources."""
+"""Dagster: components (YAML types), assets, checks, partitions, sensors, resources, reports."""
 
 import kafka_lake.catalog  # noqa: F401 - checks variables before PyIceberg reads them
 from kafka_lake.orchestration.components.derived_table import DerivedTable

@@ -8,9 +8,8 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_lake.common.markdown import plain
+from kafka_lake.common.text import plain
 from kafka_lake.ingest.continuous.run import continuous_run
-from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.run import logged_run
 from kafka_lake.orchestration.checks import build_dead_letters, build_freshness_check, rule_check_spec
 from kafka_lake.orchestration.heartbeat import heartbeat
@@ -38,11 +37,11 @@ from kafka_lake.orchestration.materialize import (
 from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.orchestration.partitions import partitions_of
 from kafka_lake.orchestration.reporting import Event, Reporter
-from kafka_lake.orchestration.resources.connections import connections_of, kept_session, resource_keys
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import KafkaResource, connections_of, kept_session, resource_keys
 from kafka_lake.orchestration.runs import yields_slot
 from kafka_lake.orchestration.steps import as_failures, run_choices
 from kafka_lake.runtime.commit import CHECKS, GATES
+from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
 
 

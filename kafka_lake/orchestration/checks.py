@@ -12,15 +12,14 @@ from pyiceberg.table import Table
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import all_positions, position_in, row_count
-from kafka_lake.common.markdown import plain
-from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import Position, Watermarks, in_topic, lag
-from kafka_lake.common.text import seconds_of
+from kafka_lake.common.text import plain, seconds_of
+from kafka_lake.common.text import table as markdown_table
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import RecordReference, arrival_times, unread
 from kafka_lake.orchestration.keys import dead_letter_check_op_name, freshness_op_name, of_cluster, table_key
 from kafka_lake.orchestration.metadata import in_a_window, newest_rows, quoted_cell
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 from kafka_lake.runtime.commit import Finding
 from kafka_lake.spec.rule import Rule
 from kafka_lake.spec.topic_table import TopicTable

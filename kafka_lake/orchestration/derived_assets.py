@@ -7,12 +7,11 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.common.markdown import block, plain
+from kafka_lake.common.text import block, plain
 from kafka_lake.derived.derived_table import DerivedTable, Identifier, Unit, Window, Write
 from kafka_lake.derived.engine import DeriveReport, Engine
 from kafka_lake.derived.run import derive
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.orchestration.assets import Presentation
 from kafka_lake.orchestration.checks import check_result, rule_check_spec, with_all_rules
 from kafka_lake.orchestration.heartbeat import heartbeat
@@ -20,6 +19,7 @@ from kafka_lake.orchestration.keys import key_of, op_name, pool_name
 from kafka_lake.orchestration.metadata import SPEC, about_table, metadata_of
 from kafka_lake.orchestration.partitions import is_for_partitions
 from kafka_lake.orchestration.steps import as_failures, run_choices
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Observer
 
 DERIVED_TAG = "kafka_lake/derived_table"

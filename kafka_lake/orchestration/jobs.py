@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from kafka_lake.common.markdown import code, plain
-from kafka_lake.common.markdown import table as markdown_table
+from kafka_lake.common.text import code, plain
+from kafka_lake.common.text import table as markdown_table
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest import run
 from kafka_lake.maintenance.maintain import Due, Maintained, Tables, due, maintain, summary_line
@@ -24,9 +24,7 @@ from kafka_lake.orchestration.keys import (
     table_key,
 )
 from kafka_lake.orchestration.metadata import topics_of
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.connections import connections_of, resource_keys
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, SparkResource, connections_of, resource_keys
 from kafka_lake.orchestration.steps import as_failures, run_choices
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.topic_table import TopicTable

@@ -14,25 +14,20 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.audit import GateFailedError
-from kafka_lake.ingest.continuous.round import Round
-from kafka_lake.ingest.continuous.run import ContinuousRun, Stop
-from kafka_lake.ingest.continuous.schedule import Continuous
-from kafka_lake.ingest.jobs.append import Append
-from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.continuous.run import ContinuousRun, Round, Stop
 from kafka_lake.ingest.plan.append import is_time
 from kafka_lake.ingest.published import examine, examine_rules
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import each_topic, ingest, logged_run, replay
-from kafka_lake.ingest.runner import Runner
-from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner, runner_of
+from kafka_lake.ingest.topic_runner import AnyRunner, LeftBehindError, runner_of
 from kafka_lake.orchestration.checks import check_result
 from kafka_lake.orchestration.keys import table_key
 from kafka_lake.orchestration.reporting import Event, Reporter
 from kafka_lake.orchestration.runs import yields_slot
-from kafka_lake.runtime.commit import CHECKS, Commit
+from kafka_lake.runtime.commit import CHECKS, Commit, GateFailedError
 from kafka_lake.runtime.context import Connections, Observer, call
-from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.plan import Extent, Plan
+from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
 
 _REPORT_SECONDS = 20.0
@@ -277,10 +272,9 @@ def continue_together(
         raise dg.DagsterExecutionInterruptedError("The run was asked to stop.")
 
 
-def _runner(runs: ExitStack, run_id: str, reporter: Reporter, report: RunReport, stop: Stop) -> Runner | TopicRunner:
+def _runner(runs: ExitStack, run_id: str, reporter: Reporter, report: RunReport, stop: Stop) -> AnyRunner:
     observer = observer_of(reporter)
     context = runs.enter_context(logged_run(reporter.spec, reporter.connections, run_id, observer))
-    runner = runner_of(replace(context, sleep=stop.sleep), Append)
-    if isinstance(runner, Runner):
-        runner.position = report.reached[reporter.spec.topic].position
+    runner = runner_of(replace(context, sleep=stop.sleep))
+    runner.resume_at(report.reached[reporter.spec.topic].position)
     return runner

@@ -18,17 +18,16 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from kafka_lake.catalog.history import recorded_losses, schema_history
-from kafka_lake.catalog.how_to_read import how_to_read_page
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import ancestors, has_origin, head_of, live_row_count, summary_of
 from kafka_lake.catalog.tables import sources_of
-from kafka_lake.common.markdown import block, code, plain
-from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import Watermarks
-from kafka_lake.common.text import printable
+from kafka_lake.common.text import block, code, plain, printable
+from kafka_lake.common.text import table as markdown_table
 from kafka_lake.formats.redaction import quoted
 from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
+from kafka_lake.orchestration.how_to_read import how_to_read_page
 from kafka_lake.orchestration.keys import table_key, topic_key
 from kafka_lake.runtime.commit import moment
 from kafka_lake.spec.topic_table import TopicTable

@@ -18,11 +18,10 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from kafka_lake.catalog.positions import live_row_count
-from kafka_lake.common.markdown import code
-from kafka_lake.common.markdown import table as markdown_table
+from kafka_lake.common.text import code
+from kafka_lake.common.text import table as markdown_table
 from kafka_lake.error_classification import headline, is_transient
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.report import PartitionReport, Progress, Reached, RunReport, RunSoFar, merged
 from kafka_lake.ingest.run import Chosen
 from kafka_lake.ingest.topic_runner import LeftBehindError
@@ -39,7 +38,7 @@ from kafka_lake.orchestration.metadata import (
     topic_materialization,
 )
 from kafka_lake.orchestration.partitions import is_for_partitions, register_partitions
-from kafka_lake.runtime.commit import GATES, Finding
+from kafka_lake.runtime.commit import GATES, Finding, GateFailedError
 from kafka_lake.runtime.context import Connections, RetryPolicy, call
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable

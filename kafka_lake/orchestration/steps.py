@@ -6,8 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_lake.common.log_format import log_as_the_environment_says
-from kafka_lake.common.redaction import error_without_secrets
+from kafka_lake.common.logs import error_without_secrets, log_as_the_environment_says
 from kafka_lake.error_classification import user_message
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.topic_runner import LeftBehindError

@@ -1,1 +1,1 @@
-"""Rules, evaluated on staged rows: by Arrow those of single rows, by Spark all others."""
+"""Rules of rows and of commits, evaluated before a commit is published."""

@@ -7,7 +7,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.engine.task_frames import task_function
+from kafka_lake.engine.interop import task_function
 from kafka_lake.quality.custom_check import run_check
 from kafka_lake.quality.result import Refused, RuleResult
 from kafka_lake.quality.row_rules import row_rules

@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.catalog.lake_catalog import quoted
-from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.common.text import seconds_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.quality.result import Refused, RuleResult, commit_result
@@ -29,6 +28,7 @@ from kafka_lake.quality.validation import (
     refused_by,
 )
 from kafka_lake.spec.rule import WHOLE_TABLE, Rule
+from kafka_lake.spec.sql_text import unsafe_condition
 
 _UNRESOLVED = re.compile(r"with name (`.+?`(?:\.`.+?`)*) cannot be resolved|No such struct field (`.+?`)")
 _T = TypeVar("_T")

@@ -1,1 +1,1 @@
-"""What a run talks to and plans, and what its errors mean."""
+"""What a run is given and what it returns: connections, plan, decoding options, commit."""

@@ -9,10 +9,9 @@ from kafka_lake.cdc.avro import envelopes_and_keys
 from kafka_lake.cdc.changes import Changes
 from kafka_lake.formats.base import Part, PartName
 from kafka_lake.formats.columns import Target
-from kafka_lake.formats.decoder import Decoder
-from kafka_lake.formats.key import Keyed
-from kafka_lake.formats.key_columns import key_columns
+from kafka_lake.formats.decoder import Decoder, Keyed
 from kafka_lake.formats.registered import Registered, remembered
+from kafka_lake.formats.table_compatibility import key_columns
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 

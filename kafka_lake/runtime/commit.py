@@ -1,11 +1,12 @@
 """A published commit: its figures and the results of its checks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from kafka_lake.common.offsets import OffsetRange, Position
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.spec.rule import RULE_CHECK
@@ -223,3 +224,32 @@ class Waited:
     def merged(self, other: "Waited") -> "Waited":
         """Return the ages of both sets of records together."""
         return Waited(max(self.oldest, other.oldest), min(self.newest, other.newest))
+
+
+class GateFailedError(AuditFailedError):
+    """A check of the audit refused a commit. `main` is as it was, and the staged snapshot has been removed.
+
+    Args:
+        findings: The result of each check.
+        table: Namespace and name of the table.
+    """
+
+    what_to_do: ClassVar[str] = (
+        "The message names the check. `dead_letters`: look at them with `kafka-lake dead-letters TOPIC`, then fix "
+        "the producer or the schema, or raise `dead_letters: limit`. `schema_evolution`: see `SchemaRefusedError`. "
+        "`row_count` and `offset_continuity`: a transform must give one row for one row and leave the metadata "
+        "column alone; without a transform this is a bug, please report it. `rule_…`: rows break a rule of the "
+        "topic's, see [rules](rules.md#when-a-rule-fails-a-run)."
+    )
+
+    def __init__(
+        self, message: str, findings: Sequence[Finding], remedy: str = "", table: tuple[str, str] | None = None
+    ) -> None:
+        usual = "main is as it was and the staged snapshot is gone; mend the cause and run again."
+        super().__init__(message, remedy or usual)
+        self.findings, self.table = list(findings), table
+
+    @property
+    def is_about_counts(self) -> bool:
+        """Return whether the number of records or rows is the only problem."""
+        return {result.check for result in self.findings if result.refuses} == {"row_count"}

@@ -116,3 +116,20 @@ def part(plan: Plan, ranges: tuple[OffsetRange, ...]) -> Plan:
 def position_only(position: Position) -> Plan:
     """Return the plan of a commit that only has a position."""
     return Plan(tuple(OffsetRange(p, o, o) for p, o in sorted(position.offsets.items())), position, 0)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The part of a topic that a replay reads.
+
+    Args:
+        start: ``earliest``, an offset, an ISO 8601 time, or offsets by partition as in ``0:17,1:4``; inclusive.
+        end: The same, or ``latest``; exclusive. Never beyond the table's position.
+        partitions: Kafka partitions; None for all.
+        keep_missing: Keep rows whose records Kafka no longer has, instead of refusing.
+    """
+
+    start: str = "earliest"
+    end: str = "latest"
+    partitions: frozenset[int] | None = None
+    keep_missing: bool = False

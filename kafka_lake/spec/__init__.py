@@ -1,1 +1,1 @@
-"""What a project's documents say, as plain frozen data."""
+"""Settings as plain frozen data, without the models that read them."""

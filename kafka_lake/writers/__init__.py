@@ -1,1 +1,1 @@
-"""Stage: the rows of one plan, written to a branch of their table that no reader sees."""
+"""Iceberg snapshots of decoded records on a branch: append, upsert, history."""

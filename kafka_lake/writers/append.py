@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.engine.frames import cached
-from kafka_lake.engine.task_frames import packed, task_function
+from kafka_lake.engine.interop import packed, task_function
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.columns import Target, spark_columns
 from kafka_lake.formats.decoder import Decoder

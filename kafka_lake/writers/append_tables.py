@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.catalog.positions import TableState
-from kafka_lake.engine.task_frames import task_function
+from kafka_lake.engine.interop import task_function
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.base import format_named
 from kafka_lake.formats.columns import Target

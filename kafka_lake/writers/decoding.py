@@ -8,7 +8,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from kafka_lake.catalog.commit_requirements import check_commit_requirements
+from kafka_lake.catalog.lake_catalog import check_commit_requirements
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.formats.columns import Target, spark_columns
 from kafka_lake.formats.decoder import Decoder, Unreadable, batch_metrics, decoded

@@ -13,16 +13,18 @@ from pyspark.sql import types as T
 from kafka_lake.catalog.layout import LAYOUT, evolve_layout
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.catalog.tables import apply_changes, ensure_table, partition_names, schema_of, sources_of
-from kafka_lake.cdc.changes import Changes
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.formats.columns import Target, documented, iceberg_columns, nullable_all, spark_columns
 from kafka_lake.formats.decoder import Decoder, decoded
-from kafka_lake.formats.excepted import refuse_excepted_key, without_excepted
-from kafka_lake.formats.key import Keyed
-from kafka_lake.formats.key_columns import KEYED, keep_keyed_property, keyed_property
-from kafka_lake.formats.registered import Registered
 from kafka_lake.formats.rows import change_columns, row_type, rows_of
+from kafka_lake.formats.table_compatibility import (
+    KEYED,
+    keep_keyed_property,
+    keyed_property,
+    refuse_excepted_key,
+    without_excepted,
+)
 from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.decode_options import SchemaPlan
@@ -36,7 +38,7 @@ _REASONS, _NAMED = 50, 3
 
 def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) -> SchemaPlan:
     """Return the columns to decode a topic's records into."""
-    rows = decoder.rows if isinstance(decoder, Changes) else decoder
+    rows = decoder.of_rows
     # With a transform, the table has the transform's columns; those of the records evolve from nothing.
     table = state.table if state is not None and spec.transform is None else None
     current = table.schema().as_struct() if table else None
@@ -50,7 +52,7 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     reserved = [*(partition_names(table) if table else ()), *filter(None, own)]
     if spec.key_format:
         reserved.append(spec.key_column)
-    if not isinstance(rows, Keyed):
+    if not rows.has_key_column:
         evolution = evolve(
             _columns(current, lambda name: name not in own),
             sources,
@@ -197,8 +199,7 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     elif decoder.fixed is None:
         # There are no columns yet for the transform.
         spec = replace(spec, transform=None)
-    if isinstance(decoder, Changes):
-        refuse_excepted_key(spec, decoder.key)
+    refuse_excepted_key(spec, decoder.row_key)
     plan = plan_schema(spec, decoder, None)
     refuse_changes(spec, plan.refused)
     if not plan.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
@@ -226,17 +227,16 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
 
 def _why_none(decoder: Decoder) -> str:
     """Return why schemas of the records can't be read, as sentences."""
-    registered = _registered_values(decoder)
-    reasons = list(dict.fromkeys(registered.refused.values())) if registered else []
-    return "".join(f" {reason[0].upper()}{reason[1:].rstrip('.')}." for reason in reasons[:_NAMED])
+    reasons = decoder.unreadable_schemas()[:_NAMED]
+    return "".join(f" {reason[0].upper()}{reason[1:].rstrip('.')}." for reason in reasons)
 
 
 def _keyed_properties(spec: TopicTable, decoder: Decoder) -> Mapping[str, str]:
     """Return the properties of an upsert table or a history: its key, and merge-on-read."""
-    if not isinstance(decoder, Changes):
+    if not spec.is_keyed:
         return {}
     modes = {f"write.{operation}.mode": "merge-on-read" for operation in ("merge", "update", "delete")}
-    return {KEYED: keyed_property(spec, decoder.key), **modes}
+    return {KEYED: keyed_property(spec, decoder.row_key), **modes}
 
 
 def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: Target) -> T.StructType:
@@ -281,10 +281,3 @@ def evolve_table(
 def _sources(spec: TopicTable, plan: SchemaPlan) -> Mapping[str, str] | None:
     # The columns of a transform's result have no sources.
     return None if spec.transform else plan.target.sources
-
-
-def _registered_values(decoder: Decoder) -> Registered | None:
-    """Return the decoder of values with registered schemas, if it is one."""
-    part = decoder.rows if isinstance(decoder, Changes) else decoder
-    part = part.value if isinstance(part, Keyed) else part
-    return part if isinstance(part, Registered) else None

@@ -21,14 +21,13 @@ from kafka_lake.catalog.positions import (
     positions_summary,
     removes_property,
 )
-from kafka_lake.cdc.changes import Changes
 from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.common.records import without_time
 from kafka_lake.dead_letters.pending import UNRECONCILED
 from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.formats import UNMATCHED
 from kafka_lake.formats.decoder import Decoder, Unreadable, batch_metrics, decoded
-from kafka_lake.formats.key_columns import key_columns
+from kafka_lake.formats.table_compatibility import key_columns
 from kafka_lake.formats.task.batches import OBSERVED
 from kafka_lake.formats.task.decoded import NOTHING
 from kafka_lake.quality.result import Refused, refused_mark
@@ -329,16 +328,15 @@ class _Staging:
     def merge(self) -> StagedRows:
         """Merge change events into a new branch as one snapshot."""
         context, batch, plan = self.source.context, self.batch, self.batch.plan
-        spec, decoder, topic_id = context.spec, batch.decoder, plan.after.identity.topic_id
+        spec, topic_id = context.spec, plan.after.identity.topic_id
+        decoder = batch.decoder.of_partitions(len(plan.after.offsets))
         branch, tasks = self._branch(), tasks_of(plan, batch.spark)
-        if isinstance(decoder, Changes):
-            decoder = decoder.of_partitions(len(plan.after.offsets))
         # Decoding starts Python once for each partition of the records, so they are coalesced before it.
         events = context.decoding.decode(
             spec, decoder, batch.target, batch.records.coalesce(tasks), topic_id=topic_id, refused=batch.refused
         )
         # The decoder of undecodable records knows no key.
-        key = decoder.key_in(batch.target) if isinstance(decoder, Changes) else key_columns(spec, batch.state.table)
+        key = decoder.key_in(batch.target) or key_columns(spec, batch.state.table)
         change_batch = ChangeBatch(
             context=context,
             plan=plan,

@@ -17,9 +17,7 @@ from pydantic import TypeAdapter
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.chaos.sabotage import SABOTAGES

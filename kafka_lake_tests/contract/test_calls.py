@@ -8,8 +8,7 @@ import pytest
 
 from kafka_lake.errors import CatalogRefusedError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections, RetryPolicy
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import Requests, connections_of, counted

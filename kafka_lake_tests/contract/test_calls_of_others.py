@@ -11,8 +11,7 @@ import pytest
 from kafka_lake.common.processes import HOST, free_port
 from kafka_lake.devstack.sources import Owner
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import connections_of, counted_glue, counted_store

@@ -10,8 +10,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from thrift.transport.TTransport import TTransportException
 
-from kafka_lake.catalog.commit_requirements import check_commit_requirements, probe_table
-from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.lake_catalog import LakeCatalog, check_commit_requirements, probe_table
 from kafka_lake.errors import CatalogRefusedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections

@@ -9,8 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from kafka_lake.common.processes import free_port
 from kafka_lake.devstack.servers import EmbeddedRegistry
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.kafka import RegistryResource
+from kafka_lake.orchestration.resources import RegistryResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.validation import Validation, ValidationResult
 from kafka_lake.runtime.commit import rule_finding

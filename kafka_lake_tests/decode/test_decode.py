@@ -27,7 +27,7 @@ from kafka_lake.formats.rows import (
     without_errors,
 )
 from kafka_lake.formats.task.decoded import ANOTHER_TYPE
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.spec.topic_table import TopicTable
 
 pytestmark = pytest.mark.integration

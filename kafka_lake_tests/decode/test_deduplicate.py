@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.cdc.task.change import DELETE, UPSERT
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.writers.upsert.deduplicate import UNKNOWN, latest_per_key
 from kafka_lake.writers.upsert.keys import OPERATION, UNCHANGED, Keys
 

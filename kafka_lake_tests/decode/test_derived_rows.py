@@ -18,7 +18,7 @@ from kafka_lake.derived.plan import DerivePlan, Pinned
 from kafka_lake.derived.upstream import Changes, Read, Record
 from kafka_lake.derived.verify import verify
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.runtime.context import Observer
 from kafka_lake_tests.exhaustive import exhaustive
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.routing.conditions import path_of, pattern_of, text_of
 
 pytestmark = pytest.mark.integration

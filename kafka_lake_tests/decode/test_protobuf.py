@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.formats.schema_names import index_prefix
 from kafka_lake.formats.task.registered import message_indexes
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.validation import BROADCAST_ROWS, ReferencedTable, Validation, ValidationResult
 from kafka_lake.spec.rule import (

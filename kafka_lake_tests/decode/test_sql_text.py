@@ -6,9 +6,9 @@ import re
 import pytest
 from pyspark.errors import PySparkException
 
-from kafka_lake.common.sql_text import ALLOWED, REFUSED, unsafe_condition
-from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake_tests.unit.common.test_sql_text import GETENV
+from kafka_lake.orchestration.resources import SparkResource
+from kafka_lake.spec.sql_text import ALLOWED, REFUSED, unsafe_condition
+from kafka_lake_tests.unit.spec.test_sql_text import GETENV
 
 pytestmark = pytest.mark.integration
 

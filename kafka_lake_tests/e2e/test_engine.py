@@ -30,9 +30,7 @@ from kafka_lake.engine.settings import PARALLELISM, SNAPSHOT_PROPERTY, local_con
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
 from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import TopicTable
@@ -353,9 +351,9 @@ import json, sys
 from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import KafkaResource
+from kafka_lake.orchestration.resources import CatalogResource
+from kafka_lake.orchestration.resources import SparkResource
 
 kafka, catalog = KafkaResource(), CatalogResource()
 conf = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.cores.max": "2"}

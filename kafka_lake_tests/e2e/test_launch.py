@@ -17,7 +17,7 @@ from kafka_lake.cli.find_project import code_locations, targets
 from kafka_lake.devstack.dagster_runs import DagsterRuns, RunReport
 from kafka_lake.devstack.running import Ports
 from kafka_lake.devstack.stack import Stack
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 from kafka_lake.runtime.commit import CHECKS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]

@@ -14,7 +14,7 @@ from kafka_lake.catalog.positions import read_state
 from kafka_lake.devstack.dagster_runs import DagsterRuns, RunReport
 from kafka_lake.devstack.dagster_servers import CodeLocation
 from kafka_lake.devstack.stack import Stack
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 from kafka_lake.runtime.commit import CHECKS
 from kafka_lake_tests.e2e.test_launch import ask, until, use_free_ports
 

@@ -62,9 +62,9 @@ TOKEN = f"{MARK}-connect_token"
 
 RUN = """
 import json, os, sys
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import KafkaResource
+from kafka_lake.orchestration.resources import CatalogResource
+from kafka_lake.orchestration.resources import SparkResource
 from pyspark.sql import functions as F
 
 catalog = CatalogResource(properties=json.loads(os.environ["TEST_CATALOG"]))

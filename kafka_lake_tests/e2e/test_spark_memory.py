@@ -23,9 +23,7 @@ from kafka_lake.engine.jars import spark_jars
 from kafka_lake.engine.server import ConnectServer
 from kafka_lake.engine.settings import local_conf
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import TopicTable
@@ -131,8 +129,8 @@ import os, signal, sys, threading, time
 from contextlib import ExitStack
 from pathlib import Path
 from pyspark.sql import functions as F
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.engine.frames import cached
 
 session = SparkResource(spark_config={}, catalog=CatalogResource()).live_session("orders to pizza.orders")

@@ -13,9 +13,7 @@ from kafka_lake.engine.server import ConnectMemory, ConnectServer
 from kafka_lake.engine.settings import local_conf
 from kafka_lake.errors import RecordTooLargeError
 from kafka_lake.ingest.run import ingest, reset
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections, RetryPolicy
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from kafka_lake.formats.avro.task.decoder import read
 from kafka_lake.formats.avro.task.schema import SchemaReader
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.fuzz.avro_oracle import JavaReader, MalformedError
 from kafka_lake_tests.fuzz.avro_values import Maker, encode, neat

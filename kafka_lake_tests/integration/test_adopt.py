@@ -21,10 +21,10 @@ from kafka_lake.catalog.positions import ADOPTED, ADOPTED_AT, ADOPTED_FROM, POSI
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
 from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, FromOffsets, Source, plan_adoption
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import adopt, ingest, replay, reset
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_maintenance import compact_and_expire, sql  # noqa: F401

@@ -12,8 +12,8 @@ from pyiceberg.manifest import DataFile
 
 from kafka_lake.catalog.positions import summary_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.run import ingest
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers import append as arrow_stage

@@ -11,10 +11,10 @@ from uuid import uuid4
 import pytest
 from typer.testing import Result
 
-from kafka_lake.catalog.how_to_read import how_to_read_page
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.how_to_read import how_to_read_page
+from kafka_lake.orchestration.resources import CatalogResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic

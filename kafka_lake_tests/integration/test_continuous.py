@@ -19,14 +19,14 @@ from confluent_kafka.admin import NewPartitions
 from kafka_lake.catalog.positions import ancestors, head_of
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.formats.decoder import batch_metrics
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
-from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.maintenance.policy import commits_since_compaction
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections, Context, Observer
+from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding
 from kafka_lake_tests.conftest import Topic, View
@@ -321,10 +321,10 @@ from kafka_lake.orchestration.partitions import partitions_of
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.orchestration.resources.registry import RegistryResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import KafkaResource
 from kafka_lake.orchestration.presentation import Presentation
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource
+from kafka_lake.orchestration.resources import SparkResource
 
 topic, table, brokers, uri, warehouse, folder = sys.argv[1:]
 catalog = CatalogResource(name="lake", properties={"type": "sql", "uri": uri, "warehouse": warehouse})

@@ -16,7 +16,7 @@ from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import DataLossError
 from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import KafkaResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.chaos.brokers import Brokers

@@ -21,7 +21,6 @@ from pyiceberg.exceptions import ServiceUnavailableError
 
 from kafka_lake.common.processes import free_port
 from kafka_lake.ingest.continuous import run as continuous_runs
-from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.runner import Runner as Runs
 from kafka_lake.orchestration import reporting
@@ -32,12 +31,11 @@ from kafka_lake.orchestration.keys import TOPIC_TAG, table_key, topic_key
 from kafka_lake.orchestration.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.orchestration.partitions import partitions_of
 from kafka_lake.orchestration.reporting import BACKFILL_TAG
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.sensors.requests import run_checks
 from kafka_lake.runtime.commit import CHECKS
 from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.rule import Range, RowCount, RuleEntry
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

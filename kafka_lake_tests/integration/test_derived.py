@@ -17,15 +17,14 @@ from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.derived.engine import DeriveReport, Engine
 from kafka_lake.derived.run import derive
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.maintenance.procedures import compact
 from kafka_lake.orchestration.assets import Presentation
 from kafka_lake.orchestration.derived_assets import build_derived_asset
 from kafka_lake.orchestration.keys import op_name
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, SparkResource
 from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.rule import Range, RowCount, RuleEntry
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic

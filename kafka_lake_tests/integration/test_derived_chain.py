@@ -14,10 +14,10 @@ from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.run import derive
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.maintenance.procedures import compact
 from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic
 from kafka_lake_tests.integration.test_exactly_once import Killed, at

@@ -20,8 +20,7 @@ from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.derived_assets import build_derived_asset, time_partitions_of, up_to_date_tags
 from kafka_lake.orchestration.keys import table_key, work_name
 from kafka_lake.orchestration.partitions import register_partitions
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, SparkResource
 from kafka_lake.runtime.context import Connections, RetryPolicy
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 from kafka_lake_tests.exhaustive import exhaustive

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.maintenance.maintain import maintain
 from kafka_lake.maintenance.policy import commits_since_compaction
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

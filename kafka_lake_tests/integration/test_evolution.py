@@ -9,10 +9,10 @@ import pytest
 from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.read import SAMPLE_RECORDS
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

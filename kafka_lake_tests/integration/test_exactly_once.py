@@ -176,9 +176,9 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.context import Observer
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import KafkaResource
+from kafka_lake.orchestration.resources import CatalogResource
+from kafka_lake.orchestration.resources import SparkResource
 
 topic, table, spark_dir = sys.argv[1:]
 kafka, catalog = KafkaResource(), CatalogResource()

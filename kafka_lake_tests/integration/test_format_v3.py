@@ -14,10 +14,10 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from kafka_lake.catalog.positions import ancestors, head_of
 from kafka_lake.devstack.servers import EmbeddedRegistry
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive

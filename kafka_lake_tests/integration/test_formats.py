@@ -20,11 +20,11 @@ from kafka_lake.catalog.positions import summary_of
 from kafka_lake.devstack.servers import EmbeddedRegistry
 from kafka_lake.errors import ConfigurationError, RegistryError, TableError
 from kafka_lake.formats.task.decoded import ANOTHER_TYPE
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View, data_files
 

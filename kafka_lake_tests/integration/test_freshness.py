@@ -12,9 +12,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.checks import FRESHNESS, freshness, freshness_changes
 from kafka_lake.orchestration.keys import table_key
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.sensors.topics import build_sensor
 from kafka_lake.runtime.context import Connections
 from kafka_lake_tests.conftest import Topic

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import types as T
 
 from kafka_lake.formats.rows import DELETED, EVENT, EVENT_TYPE, METADATA, VALID_FROM, VALID_TO
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.writers.history.versions import HistoryTable, event_rows, is_changed, union_events, with_intervals
 from kafka_lake.writers.upsert.keys import EVENT_TIME, OPERATION, UNCHANGED, Keys
 from kafka_lake_tests.exhaustive import exhaustive

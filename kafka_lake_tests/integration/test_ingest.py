@@ -13,8 +13,8 @@ from openlineage.client.serde import Serde
 
 from kafka_lake.errors import AuditFailedError, ConfigurationError, UnknownTopicError
 from kafka_lake.ingest import lineage
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.run import ingest
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

@@ -6,9 +6,9 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from kafka_lake.errors import EveryRecordFailsError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 

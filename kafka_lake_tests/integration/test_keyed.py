@@ -12,9 +12,9 @@ import pytest
 
 from kafka_lake.cdc.task.unavailable import DEFAULT_PLACEHOLDER
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.audit import GateFailedError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.rule import Range, RowCount, RuleEntry
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

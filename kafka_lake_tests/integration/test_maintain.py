@@ -22,7 +22,7 @@ from kafka_lake.maintenance.policy import table_health
 from kafka_lake.maintenance.procedures import compact
 from kafka_lake.orchestration.jobs import health_check_key
 from kafka_lake.orchestration.keys import MAINTENANCE_TAG, table_key
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 from kafka_lake.orchestration.sensors.maintenance import evaluate
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.maintenance import Maintenance

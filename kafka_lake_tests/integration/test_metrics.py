@@ -10,15 +10,14 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafka_lake.devstack.servers import EmbeddedBroker
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.maintenance.policy import table_health
 from kafka_lake.observability.collect import ClusterCollector, max_age
 from kafka_lake.observability.samples import key_of
 from kafka_lake.observability.serve import LatestSamples
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.scraped import Scraped, scrape, served

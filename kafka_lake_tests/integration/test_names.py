@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from kafka_lake.cli.commands.status import collect
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.maintenance.clean import clean
 from kafka_lake.maintenance.maintain import maintain
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

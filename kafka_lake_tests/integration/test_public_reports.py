@@ -18,8 +18,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.run import ingest, replay_dead_letters
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.rule import Range, RuleEntry
 from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When

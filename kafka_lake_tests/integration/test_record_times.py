@@ -9,7 +9,6 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_lake.common.offsets import OffsetRange, Position
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.run import ingest, replay
@@ -17,7 +16,7 @@ from kafka_lake.kafka.records import arrival_times, unread
 from kafka_lake.orchestration.checks import freshness
 from kafka_lake.orchestration.metadata import figures_metadata
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.plan import Extent, Plan
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive

@@ -11,11 +11,11 @@ from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import ancestors, head_of, summary_of
 from kafka_lake.dead_letters import reconcile as reconciliation
 from kafka_lake.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
-from kafka_lake.ingest.audit import GateFailedError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, plan_reset, replay, replay_dead_letters, reset
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive

@@ -15,12 +15,10 @@ from kafka_lake.catalog.positions import read_state
 from kafka_lake.common.offsets import Loss
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import DataLossError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.transactions import await_transactions

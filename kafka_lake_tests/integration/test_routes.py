@@ -12,11 +12,11 @@ import pytest
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.audit import GateFailedError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_runner import LeftBehindError
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic, View

@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from kafka_lake.devstack.servers import EmbeddedRegistry
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.exhaustive import exhaustive

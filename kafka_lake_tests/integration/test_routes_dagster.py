@@ -7,9 +7,7 @@ import dagster as dg
 import pytest
 
 from kafka_lake.orchestration.keys import table_key
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.runtime.commit import CHECKS
 from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 

@@ -11,15 +11,15 @@ import pytest
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.history import snapshot_log
 from kafka_lake.catalog.positions import head_of
-from kafka_lake.catalog.totals import totals_of
+from kafka_lake.catalog.tables import totals_of
 from kafka_lake.derived.upstream import changes_since, read_of
 from kafka_lake.errors import AuditFailedError, PublishRefusedError, TableError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.maintenance.maintain import due, maintain, preview
 from kafka_lake.maintenance.row_retention import last_expiry
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Sent, Topic, View

@@ -10,11 +10,11 @@ import pytest
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import summary_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.audit import GateFailedError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.quality.result import REFUSED
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.rule import (
     BY_ARROW,
     AcceptedValues,

@@ -7,10 +7,10 @@ import pytest
 from typer.testing import Result
 
 from kafka_lake.catalog.positions import author_summary
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
 from kafka_lake.maintenance.maintain import maintain
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

@@ -16,18 +16,16 @@ from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import POSITION
 from kafka_lake.errors import ConfigurationError, TopicReplacedError
 from kafka_lake.ingest.adopt import FromOffsets, plan_adoption
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
 from kafka_lake.maintenance.policy import Limits
 from kafka_lake.maintenance.procedures import compact, expire
 from kafka_lake.orchestration.keys import partition_key, table_key, work_name
 from kafka_lake.orchestration.partitions import partitions_of
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.runtime.commit import CHECKS
 from kafka_lake.runtime.context import Connections, Observer
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View

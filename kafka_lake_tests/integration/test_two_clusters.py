@@ -15,9 +15,7 @@ from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import TopicReplacedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.orchestration.keys import table_key
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from kafka_lake.common.environment import VARIABLES, Variable
-from kafka_lake.common.markdown import table
+from kafka_lake.common.text import table
 from kafka_lake.config.formats import FORMATS, KEYS
 from kafka_lake.config.table import (
     Evolution,

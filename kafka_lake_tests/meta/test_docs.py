@@ -8,13 +8,14 @@ import pytest
 import yaml
 
 from kafka_lake import errors as errors_module
-from kafka_lake.catalog.how_to_read import how_to_read
 from kafka_lake.error_classification import is_transient
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.observability.metrics import reference
+from kafka_lake.orchestration.how_to_read import how_to_read
 from kafka_lake_tests.contract.kafka_security.page import wrong_settings
 from kafka_lake_tests.meta.generated_pages import commands, error_classes, errors
 from kafka_lake_tests.meta.generated_tables import of_a_topic, of_others
+from kafka_lake_tests.meta.packages import packages
 from kafka_lake_tests.meta.type_tables import tables
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,7 @@ GENERATED = {
     "errors": errors(),
     "commands": commands(),
     "metrics": reference(),
+    "packages": packages(),
     "wrong-settings": wrong_settings(),
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.common.markdown import table
+from kafka_lake.common.text import table
 from kafka_lake.formats import ERROR_CLASSES
 from kafka_lake.formats.columns import spark_type
 from kafka_lake.formats.json.task.decoder import JsonDecoder

@@ -27,7 +27,7 @@ from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import AdoptionRefusedError, TableError
 from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, plan_adoption
 from kafka_lake.ingest.run import adopt, ingest
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic

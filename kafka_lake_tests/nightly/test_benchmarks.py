@@ -27,7 +27,7 @@ from examples.pizza_shop.topics import ensure_topic
 from kafka_lake.common.processes import free_port
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 

@@ -23,8 +23,7 @@ from kafka_lake.ingest.plan.append import plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, read
 from kafka_lake.ingest.run import ingest
 from kafka_lake.orchestration.partitions import partitions_of
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource
 from kafka_lake.orchestration.sensors.requests import Pace, Sharing
 from kafka_lake.orchestration.sensors.topics import evaluate, poll_topics
 from kafka_lake.runtime.context import Connections

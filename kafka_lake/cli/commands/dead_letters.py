@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from kafka_lake.catalog.lake_catalog import LakeCatalog
-    from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
+    from kafka_lake.ingest.report import Replayed
     from kafka_lake.spec.topic_table import TopicTable
 
 _VALUE_LENGTH = 500

@@ -26,8 +26,7 @@ from kafka_lake.kafka.registry import properties_from_env
 
 if TYPE_CHECKING:
     from kafka_lake.catalog.lake_catalog import LakeCatalog
-    from kafka_lake.orchestration.resources.catalog import CatalogResource
-    from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+    from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource
     from kafka_lake.spec.topic_table import TopicTable
 
     Cluster = tuple[KafkaResource, RegistryResource]
@@ -85,8 +84,7 @@ def check_all(
     tables: Callable[[], Sequence[TopicTable]] = lambda: (),
 ) -> list[CheckResult]:
     """Check every part, also after one has failed."""
-    from kafka_lake.orchestration.resources.catalog import CatalogResource
-    from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+    from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource
 
     try:
         configured = clusters()
@@ -212,7 +210,7 @@ def _stale_commits(catalog: LakeCatalog) -> str:
     """Try a stale commit on a table of the catalog, or on a table made for this check."""
     from pyiceberg.exceptions import RESTError
 
-    from kafka_lake.catalog.commit_requirements import check_commit_requirements, probe_table
+    from kafka_lake.catalog.lake_catalog import check_commit_requirements, probe_table
     from kafka_lake.error_classification import headline
 
     with ExitStack() as cleanup:
@@ -264,7 +262,7 @@ def check_readers(resource: CatalogResource, upserts: Sequence[TopicTable]) -> s
 def check_spark(catalog: CatalogResource) -> str:
     """Return the version and the address of Spark."""
     from kafka_lake.engine.sessions import address_of
-    from kafka_lake.orchestration.resources.spark import SparkResource
+    from kafka_lake.orchestration.resources import SparkResource
 
     resource = SparkResource(spark_config={}, catalog=catalog)
     try:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafka_lake.cli import project
-from kafka_lake.common.catalog import catalog_variable
-from kafka_lake.common.environment import SCHEMA_REGISTRY_URL, SPARK_REMOTE
+from kafka_lake.common.environment import SCHEMA_REGISTRY_URL, SPARK_REMOTE, catalog_variable
 
 if TYPE_CHECKING:
     from kafka_lake.catalog.lake_catalog import LakeCatalog
@@ -50,7 +49,7 @@ def variables(
     catalog: LakeCatalog, bootstrap_servers: Mapping[str | None, str], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Variable]:
     """Yield PyIceberg's variables of the catalog, and the addresses of Kafka, the registry and Spark."""
-    from kafka_lake.catalog.how_to_read import is_secret
+    from kafka_lake.catalog.catalog_properties import is_secret
 
     for name, value in {"type": catalog.type, **catalog.properties}.items():
         yield Variable(catalog_variable(catalog.name, name), value, is_secret(name, value))

@@ -29,7 +29,7 @@ def replay(
     The new rows are what today's schema and transform make of the records.
     """
     from kafka_lake.ingest import run
-    from kafka_lake.ingest.jobs.replay import Extent
+    from kafka_lake.runtime.plan import Extent
 
     chosen = parse_partitions(partitions)
     extent = Extent(start or "earliest", end or "latest", chosen, keep_missing)

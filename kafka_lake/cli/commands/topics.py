@@ -17,8 +17,7 @@ from kafka_lake.common.text import counted
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
 
 if TYPE_CHECKING:
-    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
-    from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+    from kafka_lake.orchestration import KafkaTopic, KafkaTopics
 
 app = typer.Typer(
     add_completion=False,
@@ -130,7 +129,7 @@ def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> 
 
 def refresh_unknown(tell_user: Callable[[str], None]) -> None:
     """Cache the topics of each document with a pattern that has none cached yet."""
-    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+    from kafka_lake.orchestration import KafkaTopic
 
     try:
         for document in project.documents_with_patterns():
@@ -147,7 +146,7 @@ def refresh_unknown(tell_user: Callable[[str], None]) -> None:
 def _compared(
     document: KafkaTopics | KafkaTopic, tell_user: Callable[[str], None], refresh: bool
 ) -> list[MatchingTopic]:
-    from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+    from kafka_lake.orchestration import KafkaTopic
 
     with project.open_connections(tell_user, with_catalog=False, cluster=document.cluster) as connections:
         names = connections.cluster.topics()

@@ -95,7 +95,7 @@ def _needs_broker(ports: Ports) -> bool:
 
 
 def _catalog(tell_user: Callable[[str], None]) -> LakeCatalog:
-    from kafka_lake.orchestration.resources.catalog import CatalogResource
+    from kafka_lake.orchestration.resources import CatalogResource
 
     try:
         resource = project.configured_catalog()

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from kafka_lake.kafka.registry import properties_from_env
-from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.orchestration import KafkaTopic
 
 
 class RegistryTopicTable(KafkaTopic):

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from kafka_lake.common.files import home
-from kafka_lake.orchestration.components.derived_table import DerivedTable
-from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
-from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+from kafka_lake.orchestration import DerivedTable, KafkaTopic, KafkaTopics
 
 MARK = "many"
 """The file below the deployment's folder that says that it has them."""

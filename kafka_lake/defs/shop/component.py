@@ -3,7 +3,7 @@
 import dagster as dg
 
 from kafka_lake.common.files import home
-from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.orchestration import KafkaTopic
 
 DATABASE = "postgres"
 """The folder of the demo's database, below the deployment's."""

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from kafka_lake.engine.task_frames import packed
+from kafka_lake.engine.interop import packed
 from kafka_lake.formats.base import Part
 from kafka_lake.formats.columns import Target, columns_of, spark_type
 from kafka_lake.formats.decoder import Decoder, Learned, observed_in_tasks
@@ -53,6 +53,11 @@ class Json(Decoder):
     def fixed(self) -> Target | None:
         """The declared columns."""
         return self.declared
+
+    def key_task(self, target: Target, learns: bool) -> Mapping[str, Any]:
+        """Return the data of the tasks' decoder of keys within change events."""
+        declared = None if learns else Target(T.StructType([]))
+        return replace(self, declared=declared, observes=False).for_tasks(target, None)
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
         """Return what the records have shown."""

@@ -1,18 +1,14 @@
 """Dead-letter replay: dead letters are decoded again, and those that fit become rows."""
 
-from dataclasses import dataclass
-
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.positions import TableState, head_of
-from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.dead_letters.reconcile import reconcile
 from kafka_lake.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.read import Records
-from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.shared_read import TableReader
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -20,22 +16,8 @@ from kafka_lake.routing.conditions import records_of, with_known
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import at_version, metadata_column_of, state_of
+from kafka_lake.spec.sql_text import unsafe_condition
 from kafka_lake.writers.staged import Staged
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """The result of a dead-letter replay.
-
-    Args:
-        report: The run's report: ``records`` were decoded, ``rows`` moved into the table.
-        moved: Dead letters that are rows now.
-        remaining: Dead letters that still don't fit, with their new reasons.
-    """
-
-    report: RunReport
-    moved: int
-    remaining: int
 
 
 class DeadLetterReplay(Job):

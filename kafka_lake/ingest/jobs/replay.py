@@ -1,38 +1,21 @@
 """Replay, which reads a part of a topic again and replaces its rows; and reset, which sets the table's position."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from kafka_lake.catalog.positions import TableState, adopted_position, row_count
 from kafka_lake.common.offsets import OffsetRange, Watermarks
+from kafka_lake.common.text import start_timestamp_ms
 from kafka_lake.errors import ConfigurationError, DataLossError, TableError
 from kafka_lake.ingest.jobs.append import Job
-from kafka_lake.ingest.plan.append import is_time, offsets_of, start_timestamp_ms
+from kafka_lake.ingest.plan.append import is_time, offsets_of
 from kafka_lake.ingest.plan.changes import refuse_adopted, refuse_other_log, replacement, resetting
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.too_large import forget, recorded_in
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Context
-from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.plan import Extent, Plan
 from kafka_lake.runtime.record_keys import at_version, metadata_column_of
-
-
-@dataclass(frozen=True)
-class Extent:
-    """The part of a topic that a replay reads.
-
-    Args:
-        start: ``earliest``, an offset, an ISO 8601 time, or offsets by partition as in ``0:17,1:4``; inclusive.
-        end: The same, or ``latest``; exclusive. Never beyond the table's position.
-        partitions: Kafka partitions; None for all.
-        keep_missing: Keep rows whose records Kafka no longer has, instead of refusing.
-    """
-
-    start: str = "earliest"
-    end: str = "latest"
-    partitions: frozenset[int] | None = None
-    keep_missing: bool = False
 
 
 class Replay(Job):

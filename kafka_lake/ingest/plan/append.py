@@ -3,10 +3,10 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
-from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
+from kafka_lake.common.text import start_timestamp_ms
+from kafka_lake.errors import DataLossError, TopicReplacedError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.runtime.plan import Plan, chunk, position_only
 from kafka_lake.spec.topic_table import TopicTable
@@ -106,22 +106,6 @@ def start_offsets(spec: TopicTable, cluster: KafkaCluster, now: Watermarks) -> d
         p: now.end[p] if (at := offsets.get(p)) is None else min(max(at, now.low[p]), now.end[p])
         for p in now.partitions
     }
-
-
-def start_timestamp_ms(text: str, setting: str = "start") -> int:
-    """Return an ISO 8601 time as milliseconds since the epoch; without a zone it is UTC.
-
-    >>> start_timestamp_ms("2026-01-01T00:00:00")
-    1767225600000
-    """
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{setting}: {text!r} is neither earliest, latest nor an ISO 8601 time.",
-            "Write for example 2026-01-31T00:00:00Z.",
-        ) from error
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def is_time(text: str) -> bool:

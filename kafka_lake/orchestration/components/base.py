@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
 from kafka_lake.common.files import write_atomic
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import KafkaResource
 from kafka_lake.routing.by_value import PREFIX
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.settings import Settings, is_template, message, refuse

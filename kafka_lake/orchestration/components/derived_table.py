@@ -8,7 +8,6 @@ from difflib import get_close_matches
 import dagster as dg
 from sqlglot import exp
 
-from kafka_lake.common.sql_text import unsafe_condition, unsafe_query
 from kafka_lake.config.rules import derived_rule_problems
 from kafka_lake.derived.derived_table import NEWS, Identifier
 from kafka_lake.derived.derived_table import DerivedTable as DerivedSpec
@@ -22,6 +21,7 @@ from kafka_lake.orchestration.derived_assets import build_derived_asset
 from kafka_lake.orchestration.keys import key_of, op_name, plain_name
 from kafka_lake.orchestration.metadata import document_metadata
 from kafka_lake.routing.by_value import may_name
+from kafka_lake.spec.sql_text import unsafe_condition, unsafe_query
 from kafka_lake.spec.topic_table import TopicTable
 
 

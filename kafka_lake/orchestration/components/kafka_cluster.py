@@ -12,9 +12,7 @@ from kafka_lake.orchestration.components.kafka_topic import KafkaTopic, check_sh
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
 from kafka_lake.orchestration.jobs import build_maintenance_job, build_replay_job
 from kafka_lake.orchestration.keys import of_cluster
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.sensors.derived import build_derived_sensor
 from kafka_lake.orchestration.sensors.maintenance import build_maintenance_sensor
 from kafka_lake.orchestration.sensors.topics import build_sensor

@@ -10,13 +10,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.catalog.lake_catalog import quoted
+from kafka_lake.cdc.changes import may_lack_values
 from kafka_lake.cdc.task.change import DELETE, READ, TRUNCATE, UPSERT
-from kafka_lake.cdc.unavailable import may_be_unavailable
-from kafka_lake.common.sql_text import unsafe_condition
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.formats.excepted import without_excepted
 from kafka_lake.formats.rows import CHANGE, DELETED, change_columns, origin_of
+from kafka_lake.formats.table_compatibility import without_excepted
 from kafka_lake.formats.task.batches import CHANGE as DECODED
+from kafka_lake.spec.sql_text import unsafe_condition
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.upsert.keys import (
     EVENT_TIME,
@@ -156,7 +156,7 @@ def may_be_unchanged(field: T.StructField, spec: TopicTable) -> bool:
         return True
     if spec.ignore_null_updates:
         return spec.null_leaves(field.name)
-    return spec.envelope == "debezium" and may_be_unavailable(field.dataType)
+    return spec.envelope == "debezium" and may_lack_values(field)
 
 
 def _ignored_nulls(spec: TopicTable, values: T.StructType, operation: Column) -> Column:

@@ -7,10 +7,10 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.catalog.append import append_nothing
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.catalog.positions import read_state, row_count
+from kafka_lake.catalog.tables import append_nothing
 from kafka_lake.cdc.task.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.engine.frames import cached, shuffles
 from kafka_lake.errors import ChangeRefusedError

@@ -25,9 +25,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.keys import TOPIC_TAG, table_key
 from kafka_lake.orchestration.partitions import partitions_of
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.sensors.requests import Pace, Sharing, run_checks
 from kafka_lake.orchestration.sensors.topics import evaluate
 from kafka_lake.spec.topic_table import TopicTable

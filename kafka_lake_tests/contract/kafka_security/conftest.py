@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker, running_broker
 from kafka_lake_tests.contract.kafka_security.certificates import Authority

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 from hypothesis import HealthCheck, given, settings
 
 from kafka_lake.kafka.auth.properties import java_properties
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake_tests.contract.kafka_security.certificates import PASSWORD, Authority
 from kafka_lake_tests.unit.kafka.test_security import EVERYWHERE, EVERYWHERE_RENAMED
 from kafka_lake_tests.unit.kafka.test_security_modes import OIDC, PASSWORDS, jaas_options, secured

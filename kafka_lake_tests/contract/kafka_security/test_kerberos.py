@@ -31,8 +31,8 @@ VALUES = [b'{"id": %d}' % number for number in range(12)]
 READ = """
 import json, sys
 from pathlib import Path
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource
+from kafka_lake.orchestration.resources import SparkResource
 options, folder, krb5 = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 catalog = CatalogResource(name="lake", properties={
     "type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"})

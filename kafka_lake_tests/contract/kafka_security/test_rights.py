@@ -11,7 +11,7 @@ from kafka_lake.errors import AuthorizationError, KafkaLakeError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.kafka.records import Sampler
 from kafka_lake.kafka.topics import create_topic, produce
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import KafkaResource
 from kafka_lake.runtime.context import Observer
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import View

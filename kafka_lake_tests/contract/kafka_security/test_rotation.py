@@ -8,9 +8,9 @@ from confluent_kafka.admin import AclOperation
 
 from kafka_lake.errors import AuthenticationError
 from kafka_lake.ingest.continuous.run import continuous_run
-from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Context, Observer
+from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding
 from kafka_lake_tests.conftest import View

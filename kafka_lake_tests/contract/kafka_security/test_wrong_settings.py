@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AclOperation
 
 from kafka_lake.errors import AuthenticationError, ConfigurationError, KafkaError
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import KafkaResource
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.certificates import Authority, Identity
 from kafka_lake_tests.contract.kafka_security.conftest import Secured

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_lake.catalog.positions import read_state
 from kafka_lake.errors import DataLossError, TopicReplacedError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import KafkaResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

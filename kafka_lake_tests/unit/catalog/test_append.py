@@ -11,10 +11,10 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from kafka_lake.catalog.append import _manifests, append_files, append_nothing
+from kafka_lake.catalog.append import _manifests, append_files
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import summary_of
-from kafka_lake.catalog.tables import ensure_table, schema_of
+from kafka_lake.catalog.tables import append_nothing, ensure_table, schema_of
 from kafka_lake.writers.append import table_of_work
 from kafka_lake.writers.task.files import Files
 

@@ -2,11 +2,10 @@
 
 import pytest
 
-from kafka_lake.catalog.catalog_properties import properties_from_environment, python_properties
-from kafka_lake.catalog.how_to_read import is_secret
+from kafka_lake.catalog.catalog_properties import is_secret, properties_from_environment, python_properties
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 
 PREFIX = "spark.sql.catalog.lake."
 

@@ -1,7 +1,7 @@
 """How a client logs in at a REST catalog is the same in both engines."""
 
 from kafka_lake.catalog.catalog_properties import properties_from_environment, python_properties
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 
 REST = {"type": "rest", "uri": "http://r"}
 BASIC = {**REST, "auth.type": "basic", "auth.basic.username": "me", "auth.basic.password": "hush"}

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.layout import LAYOUT
 from kafka_lake.catalog.positions import POSITION, TableState, head_of
-from kafka_lake.catalog.totals import Totals, added
+from kafka_lake.catalog.tables import Totals, added
 from kafka_lake.ingest.table_state import may_have_begun
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})

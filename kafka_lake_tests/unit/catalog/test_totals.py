@@ -12,7 +12,7 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from kafka_lake.catalog.branches import StagingBranch, branch_name
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import head_of
-from kafka_lake.catalog.totals import TOTALS, Totals, totals_of
+from kafka_lake.catalog.tables import TOTALS, Totals, totals_of
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.runtime.context import Timings
 

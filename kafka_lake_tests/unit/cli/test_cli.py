@@ -46,17 +46,14 @@ from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.devstack import stack
 from kafka_lake.errors import CatalogError, ConfigurationError
 from kafka_lake.ingest import run as runs
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.maintenance.clean import Cleaned
 from kafka_lake.maintenance.maintain import HasTables
 from kafka_lake.orchestration import derived_assets
-from kafka_lake.orchestration.resources import spark
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
-from kafka_lake.orchestration.resources.spark import SparkResource
-from kafka_lake.runtime.plan import Plan
+from kafka_lake.orchestration import resources as spark
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
+from kafka_lake.runtime.plan import Extent, Plan
 from kafka_lake.spec.topic_table import TopicTable
 
 UP_TO_DATE = TopicStatus(

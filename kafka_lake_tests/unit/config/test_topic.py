@@ -3,7 +3,7 @@
 import pytest
 
 from kafka_lake.config.topic import Topic
-from kafka_lake.ingest.continuous.schedule import Continuous
+from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.config import refusal, spec
 

@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.types import LongType, NestedField, StructType
 
 from kafka_lake.catalog.positions import DERIVED, EXPIRE_ROWS, POSITION, REMOVES, author_summary, summary_of
-from kafka_lake.catalog.totals import TOTALS, Totals
+from kafka_lake.catalog.tables import TOTALS, Totals
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.derived.plan import DerivePlan, State, plan

@@ -8,7 +8,7 @@ import pytest
 from kafka_lake.common.files import dagster_home, ensure_home
 from kafka_lake.devstack.running import Ports
 from kafka_lake.devstack.stack import Stack
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 
 OTHERS = 0o077
 

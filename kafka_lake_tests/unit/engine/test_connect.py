@@ -10,7 +10,7 @@ from pyspark.errors.utils import is_debugging_enabled
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.common.catalog import SparkCatalog
+from kafka_lake.common.environment import SparkCatalog
 from kafka_lake.engine import __main__ as alone
 from kafka_lake.engine.server import TOKEN, ConnectMemory, ConnectServer
 from kafka_lake.engine.sessions import claim_session

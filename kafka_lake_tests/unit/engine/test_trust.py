@@ -6,7 +6,7 @@ import certifi
 import pytest
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
-from kafka_lake.common.catalog import SparkCatalog
+from kafka_lake.common.environment import SparkCatalog
 from kafka_lake.engine.java import network_trust_options, trust_options
 from kafka_lake.engine.settings import local_conf
 from kafka_lake.errors import ConfigurationError

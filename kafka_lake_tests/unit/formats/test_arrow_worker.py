@@ -24,7 +24,7 @@ from pyspark import cloudpickle
 from kafka_lake.catalog.append import append_files
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.tables import ensure_table, schema_of
-from kafka_lake.engine.task_frames import packed, task_function
+from kafka_lake.engine.interop import packed, task_function
 from kafka_lake.formats.json.task.decoder import JsonDecoder, json_decoder
 from kafka_lake.formats.task import batches as task_of_records
 from kafka_lake.formats.task.columns import Rules

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.catalog.tables import schema_of
 from kafka_lake.errors import SchemaNotSupportedError
-from kafka_lake.formats.writer_schema import avro_type, inlined
+from kafka_lake.formats.registered import avro_type, inlined
 from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.meta.type_tables import AVRO_TYPES as TYPES
 

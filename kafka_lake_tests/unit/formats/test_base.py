@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.engine.task_frames import packed
+from kafka_lake.engine.interop import packed
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.base import Format, Part, format_named, register
 from kafka_lake.formats.columns import Target, columns_of

@@ -14,9 +14,9 @@ from kafka_lake.cdc.avro import envelopes_and_keys
 from kafka_lake.cdc.task.change import DELETE, NOTHING, READ, TRUNCATE, UPSERT
 from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.formats.avro.task.decoder import MALFORMED
+from kafka_lake.formats.registered import avro_type
 from kafka_lake.formats.task.error_classes import NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, OTHER_KEY
 from kafka_lake.formats.task.registered import NO_SCHEMA_ID, UNKNOWN_SCHEMA
-from kafka_lake.formats.writer_schema import avro_type
 from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.debezium_avro import (
     DECIMAL,

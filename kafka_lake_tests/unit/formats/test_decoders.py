@@ -9,7 +9,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, StructType
 
-from kafka_lake.engine.task_frames import packed
+from kafka_lake.engine.interop import packed
 from kafka_lake.formats.json.task.decoder import json_decoder
 from kafka_lake.formats.task.decoders import RejectAll, unpack_decoder
 from kafka_lake.formats.task.key import KeyDecoder

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_lake.engine.task_frames import packed
+from kafka_lake.engine.interop import packed
 from kafka_lake.formats.json.task.decoder import JsonDecoder
 from kafka_lake.formats.json.task.json_texts import JsonTexts
 from kafka_lake.formats.task.columns import Rules

@@ -13,9 +13,8 @@ from pyspark.sql import types as T
 from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.json_schema import json_schema_type
-from kafka_lake.formats.registered import FromFile
+from kafka_lake.formats.registered import FromFile, writer_of
 from kafka_lake.formats.task.decoders import unpack_decoder
-from kafka_lake.formats.writer_schema import writer_of
 from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.meta.type_tables import JSON_SCHEMA_TYPES as TYPES
 

@@ -23,17 +23,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from kafka_lake.engine.task_frames import packed, task_function
+from kafka_lake.engine.interop import packed, task_function
 from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.formats.json.task.decoder import json_decoder
 from kafka_lake.formats.protobuf import schema
 from kafka_lake.formats.protobuf.schema import ProtobufMessage, message_of
 from kafka_lake.formats.protobuf.task.decoder import MessageReader, ProtobufDecoder
 from kafka_lake.formats.protobuf.task.schema import arrow_type
+from kafka_lake.formats.registered import protobuf_type, writer_of
 from kafka_lake.formats.task import batches as task
 from kafka_lake.formats.task.decoders import unpack_decoder
 from kafka_lake.formats.task.registered import RegisteredDecoder, message_indexes
-from kafka_lake.formats.writer_schema import protobuf_type, writer_of
 from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.meta.type_tables import PROTOBUF_RULES as RULES

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.engine.task_frames import packed
+from kafka_lake.engine.interop import packed
 from kafka_lake.errors import UnknownSchemaError
 from kafka_lake.formats.avro.task.decoder import AvroDecoder
 from kafka_lake.formats.columns import Target
+from kafka_lake.formats.decoder import Keyed
 from kafka_lake.formats.json.task.decoder import json_decoder
-from kafka_lake.formats.key import Keyed
 from kafka_lake.formats.registered import Registered
 from kafka_lake.formats.task import batches as task
 from kafka_lake.formats.task.decoded import NOTHING, Observed

@@ -17,6 +17,7 @@ from kafka_lake.common.offsets import (
     losses_from_json,
     losses_to_json,
 )
+from kafka_lake.common.text import start_timestamp_ms
 from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.plan.append import (
@@ -27,7 +28,6 @@ from kafka_lake.ingest.plan.append import (
     opening,
     plan,
     start_offsets,
-    start_timestamp_ms,
     with_other_leader,
 )
 from kafka_lake.ingest.plan.changes import refuse_other_log, replacement, resetting

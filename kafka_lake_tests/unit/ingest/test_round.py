@@ -10,9 +10,8 @@ import pytest
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.errors import KafkaError, PublishRefusedError
-from kafka_lake.ingest.continuous.round import Round
-from kafka_lake.ingest.continuous.run import Stop
-from kafka_lake.ingest.continuous.schedule import Continuous
+from kafka_lake.ingest.continuous.run import Round, Stop
+from kafka_lake.spec.continuous import Continuous
 
 SETTINGS = Continuous(trigger=2, time_limit=60, idle=0, compact_every=None, report_every=20)
 

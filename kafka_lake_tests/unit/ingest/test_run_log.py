@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kafka_lake.cli.main import app
-from kafka_lake.common.log_format import log_to
+from kafka_lake.common.logs import log_to
 from kafka_lake.errors import ConfigurationError, KafkaError
 from kafka_lake.ingest.run import RunLog
 from kafka_lake.runtime.commit import NOT_KEPT, ColumnNote, Commit, Finding

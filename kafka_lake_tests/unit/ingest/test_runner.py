@@ -7,10 +7,10 @@ import pytest
 
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.errors import KafkaError
-from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.report import Reached
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 
 SPEC = TopicTable("pizzas", "pizza", "orders")

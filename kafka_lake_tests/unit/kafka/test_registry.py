@@ -4,7 +4,7 @@ import pytest
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.registry import SchemaRegistry, properties_from_env
-from kafka_lake.orchestration.resources.kafka import RegistryResource
+from kafka_lake.orchestration.resources import RegistryResource
 
 SECRET = "s3cr3t-never-shown"
 

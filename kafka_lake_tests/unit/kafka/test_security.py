@@ -12,8 +12,7 @@ from kafka_lake.kafka.auth.properties import (
     properties_from_env,
 )
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource
 
 SECRET = "s3cr3t-never-shown"
 

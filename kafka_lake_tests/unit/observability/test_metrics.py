@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from kafka_lake.catalog.totals import Totals
+from kafka_lake.catalog.tables import Totals
 from kafka_lake.cli.main import app
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks
 from kafka_lake.common.processes import free_port

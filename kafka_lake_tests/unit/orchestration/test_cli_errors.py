@@ -13,8 +13,7 @@ from kafka_lake.common.processes import free_port
 from kafka_lake.engine import sessions
 from kafka_lake.errors import EngineUnavailableError
 from kafka_lake.kafka import client
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, SparkResource
 
 pytestmark = pytest.mark.processes
 
@@ -93,7 +92,7 @@ def test_no_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
 _NOISY = """
 import logging, os
 from kafka_lake.cli.main import main
-from kafka_lake.orchestration.resources.catalog import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource
 
 def noisy(self, plain=CatalogResource.open):
     os.write(2, b"noise of a JVM\\n")

@@ -28,7 +28,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.orchestration import jobs as replay_job
 from kafka_lake.orchestration import partitions as register_partitions
 from kafka_lake.orchestration.keys import TOPIC_TAG
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
+from kafka_lake.orchestration.resources import KafkaResource, RegistryResource
 from kafka_lake.orchestration.sensors.requests import Pace, Sharing
 from kafka_lake.orchestration.sensors.topics import evaluate
 from kafka_lake.spec.topic_table import TopicTable

@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 
 from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.config.formats import FORMATS
-from kafka_lake.formats.ddl import check_ddl
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic, partitions_without_key
 from kafka_lake.orchestration.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
 from kafka_lake.orchestration.materialize import IngestConfig, Mode
 from kafka_lake.orchestration.metadata import SPEC
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.connections import kept_session
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import (
+    CatalogResource,
+    KafkaResource,
+    RegistryResource,
+    SparkResource,
+    kept_session,
+)
+from kafka_lake.spec.ddl import check_ddl
 from kafka_lake.spec.topic_table import TopicTable
 
 FULL = """

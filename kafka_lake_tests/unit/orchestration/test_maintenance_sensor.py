@@ -21,9 +21,7 @@ from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.heartbeat import HEARTBEAT_TAG
 from kafka_lake.orchestration.jobs import build_maintenance_job, health_check_key
 from kafka_lake.orchestration.keys import MAINTENANCE_TAG, table_key
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.sensors.maintenance import at_once, build_maintenance_sensor, evaluate
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable

@@ -8,8 +8,13 @@ from typing import NoReturn
 import dagster as dg
 import pytest
 
-from kafka_lake.common.log_format import JsonFormatter
-from kafka_lake.common.redaction import RedactedError, error_without_secrets, without_secret_values, without_secrets
+from kafka_lake.common.logs import (
+    JsonFormatter,
+    RedactedError,
+    error_without_secrets,
+    without_secret_values,
+    without_secrets,
+)
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.run import RunLog, log
 from kafka_lake.orchestration.steps import SensorFailedError, as_failed_tick, as_failures

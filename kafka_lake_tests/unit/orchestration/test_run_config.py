@@ -6,9 +6,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake_tests.unit.orchestration.test_clusters import loaded
 
 PROJECT = {

@@ -21,9 +21,7 @@ from kafka_lake.orchestration.heartbeat import HEARTBEAT_TAG
 from kafka_lake.orchestration.keys import TOPIC_TAG, YIELD_TAG, pool_name, table_key
 from kafka_lake.orchestration.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.orchestration.metadata import last_reports
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.runs import WORK_TAG
 from kafka_lake.orchestration.sensors import topics as sensor
 from kafka_lake.orchestration.sensors.requests import FAR_BEHIND, Pace, Sharing

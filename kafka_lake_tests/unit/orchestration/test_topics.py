@@ -24,7 +24,6 @@ from kafka_lake.catalog.positions import (
 )
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks, losses_from_json, losses_to_json
 from kafka_lake.errors import ConfigurationError, KafkaError, TableError, UnknownTopicError
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.run import each_topic
 from kafka_lake.ingest.table_state import with_position
@@ -35,12 +34,10 @@ from kafka_lake.orchestration.checks import Freshness, _by_table
 from kafka_lake.orchestration.keys import TOPIC_TAG, partition_key, partitions_in
 from kafka_lake.orchestration.metadata import topics_of
 from kafka_lake.orchestration.reporting import Reporter
-from kafka_lake.orchestration.resources.catalog import CatalogResource
-from kafka_lake.orchestration.resources.kafka import KafkaResource, RegistryResource
-from kafka_lake.orchestration.resources.spark import SparkResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.sensors import topics as sensor
 from kafka_lake.orchestration.sensors.requests import Pace, Sharing
-from kafka_lake.runtime.commit import Finding
+from kafka_lake.runtime.commit import Finding, GateFailedError
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable, once_each
 from kafka_lake_tests.unit.orchestration.test_component import load, refusal

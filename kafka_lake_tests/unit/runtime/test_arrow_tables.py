@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
-from kafka_lake.engine.task_frames import packed
+from kafka_lake.engine.interop import packed
 from kafka_lake.formats.json.task.decoder import json_decoder
 from kafka_lake.runtime.task.report import Report, loaded
 from kafka_lake.writers.task.writer import decode_and_write_tables

@@ -12,8 +12,9 @@ from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.common.records import Probe
 from kafka_lake.ingest.jobs.append import Append, Job
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay
-from kafka_lake.ingest.jobs.replay import Extent, Replay, Reset
+from kafka_lake.ingest.jobs.replay import Replay, Reset
 from kafka_lake.runtime.context import Connections, Context, Observer, RetryPolicy, ignore
+from kafka_lake.runtime.plan import Extent
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.simulated.catalog import SimulatedCatalog
 from kafka_lake_tests.unit.simulated.decoding import SimulatedDecoding

@@ -11,10 +11,10 @@ from kafka_lake.catalog.positions import LOSSES, OFFSETS, POSITION, RUN_ID, ance
 from kafka_lake.common.offsets import OffsetRange, Position, losses_from_json
 from kafka_lake.dead_letters.pending import Pending, pending_reconciliation
 from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest.audit import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
 from kafka_lake.maintenance.clean import sweep
+from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Context
 from kafka_lake.spec.topic_table import Route, TopicTable, Unmatched, When
 from kafka_lake_tests.unit.simulated.catalog import View

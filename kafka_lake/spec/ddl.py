@@ -1,4 +1,4 @@
-"""Checks of a declared schema that need no engine, so that a typo is refused when definitions load."""
+"""Validates declared columns without an engine, so that a typo is reported when definitions load."""
 
 import re
 

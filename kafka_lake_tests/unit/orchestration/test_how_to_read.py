@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyiceberg.utils.config import Config
 
-from kafka_lake.catalog.how_to_read import how_to_read, how_to_read_page
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.cli.commands.env import variables
+from kafka_lake.orchestration.how_to_read import how_to_read, how_to_read_page
 
 REST = {
     "type": "rest",

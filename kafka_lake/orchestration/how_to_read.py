@@ -3,26 +3,9 @@
 import json
 import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
-from kafka_lake.common.markdown import block, code
-from kafka_lake.common.redaction import SECRET_NAME
-
-_SECRET = re.compile(SECRET_NAME)
-_HARMLESS = re.compile(r"(server-uri|endpoint|uri|type|region)$")
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Return whether a catalog's property is secret: by its name, or by a password in its address.
-
-    >>> is_secret("credential", "id:key"), is_secret("uri", "postgresql://me:word@db/lake"), is_secret("uri", "x://db")
-    (True, True, False)
-    >>> is_secret("s3.secret-access-key", "k"), is_secret("oauth2-server-uri", "https://id/token")
-    (True, False)
-    """
-    if urlsplit(value).password:
-        return True
-    return bool(_SECRET.search(name.lower())) and not _HARMLESS.search(name.lower())
+from kafka_lake.catalog.catalog_properties import is_secret
+from kafka_lake.common.text import block, code
 
 
 def how_to_read(

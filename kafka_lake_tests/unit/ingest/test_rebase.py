@@ -11,9 +11,9 @@ from kafka_lake.catalog.branches import StagingBranch, branch_name
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import POSITION, TableState, head_of
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
+from kafka_lake.ingest.rebase import rebase
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.rebase import rebase
 from kafka_lake.writers.staged import Staged, StagedTable
 
 SPEC = TopicTable("pizzas", "pizza", "pizzas", schema="id bigint")

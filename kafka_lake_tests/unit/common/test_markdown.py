@@ -14,9 +14,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.common.markdown import block, code, plain, table
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
-from kafka_lake.common.text import printable
+from kafka_lake.common.text import block, code, plain, printable, table
 from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.orchestration import checks as dead_letters
 from kafka_lake.orchestration.checks import check_result

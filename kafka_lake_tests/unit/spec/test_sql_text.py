@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.common.sql_text import ALLOWED, REFUSED, unsafe_condition, unsafe_query
+from kafka_lake.spec.sql_text import ALLOWED, REFUSED, unsafe_condition, unsafe_query
 
 GETENV = "reflect('java.lang.System', 'getenv', 'HOME')"
 
