@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -253,3 +253,13 @@ def _relaxed(target: Target) -> Target:
 def may_lack_values(field: T.StructField) -> bool:
     """Return whether PostgreSQL may store a column's values outside of their rows, so that some are not sent."""
     return may_be_unavailable(to_arrow_schema(T.StructType([field])).field(0).type)
+
+
+def source_table(event: Column, envelope: str) -> Column:
+    """Return the source table of a change event, with its schema or database; null if the event has none."""
+    if envelope == "debezium":
+        # A converter with schemas.enable wraps the event.
+        event = F.coalesce(F.get_json_object(event, "$.source"), F.get_json_object(event, "$.payload.source"))
+    names = ("schema", "db") if envelope == "debezium" else ("database",)
+    schema = F.coalesce(*(F.get_json_object(event, f"$.{name}") for name in names))
+    return F.concat(schema, F.lit("."), F.get_json_object(event, "$.table"))

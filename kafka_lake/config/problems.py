@@ -26,7 +26,7 @@ def table_problems(spec: TopicTable) -> Iterator[Problem]:
         return
     yield from _column_problems(spec, declared)
     yield from _excluded_problems(spec, declared)
-    if spec.write != "append":
+    if spec.is_keyed:
         yield from _keyed_problems(spec, declared)
     for text in rule_problems(spec, declared):
         yield ("rules",), text
@@ -43,7 +43,7 @@ def table_problems(spec: TopicTable) -> Iterator[Problem]:
 def _needs_metadata(spec: TopicTable) -> str:
     """Return the settings of a table that need its metadata column."""
     kinds = {
-        f"write: {spec.write}": spec.write != "append",
+        f"write: {spec.write}": spec.is_keyed,
         "rules": bool(spec.rules),
         "topics": bool(spec.topics),
         "tables": spec.has_routes,
@@ -107,12 +107,12 @@ def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterato
     """Give what can't be in a table whose rows change by key."""
     if spec.transform is not None:
         yield ("transform",), f"can't be combined with write: {spec.write} yet. Use a view, or a derived table"
-    if spec.envelope != "none" and spec.key_format is not None:
+    if spec.has_envelope and spec.key_format is not None:
         yield ("write",), "an envelope reads keys itself. Leave out the topic's key:"
     if spec.has_source_order and spec.order_by:
         yield ("write", "order_by"), f"envelope {spec.envelope} already has the order of its changes. Leave it out"
     named = () if isinstance(spec.ignore_null_updates, bool) else spec.ignore_null_updates
-    if spec.envelope != "none" and spec.ignore_null_updates:
+    if spec.has_envelope and spec.ignore_null_updates:
         yield ("write", "ignore_null_updates"), f"in envelope {spec.envelope}, a null is a value. Leave it out"
     if always := [name for name in named if name in (*spec.key, *spec.order_by)]:
         yield ("write", "ignore_null_updates"), f"{', '.join(always)} is in key: or order_by:, which every change has"
@@ -128,15 +128,15 @@ def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterato
 
 def _snapshot_problems(spec: TopicTable) -> Iterator[Problem]:
     """Give what can't be, of snapshots and truncates of a source."""
-    if spec.snapshot == "replace" and spec.envelope != "debezium":
+    if spec.replaces_by_snapshot and not spec.marks_snapshots:
         yield ("write", "on_snapshot"), "replace needs envelope: debezium, which tells where a snapshot ends"
-    if spec.snapshot == "replace" and spec.deletes in ("soft", "ignore"):
+    if spec.replaces_by_snapshot and spec.keeps_deleted_rows:
         yield ("write", "on_snapshot"), f"replace takes rows away, and deletes: {spec.deletes} keeps them"
-    if spec.snapshot == "replace" and spec.has_routes:
+    if spec.replaces_by_snapshot and spec.has_routes:
         yield ("write", "on_snapshot"), "replace can't be combined with tables: yet"
-    if spec.on_truncate == "apply" and spec.deletes == "soft":
+    if spec.applies_truncates and spec.marks_deletes:
         yield ("write", "on_truncate"), "apply takes rows away, and deletes: soft keeps them"
-    if spec.on_truncate == "apply" and spec.order_by:
+    if spec.applies_truncates and spec.order_by:
         yield ("write", "on_truncate"), "apply needs the order of Kafka or of the source: a truncate has no order_by:"
 
 
@@ -148,7 +148,7 @@ def _undeclared(spec: TopicTable, declared: Sequence[str]) -> Iterator[Problem]:
         if unknown := [name for name in (() if isinstance(given, bool) else given) if name not in known]:
             there = f"isn't in columns:, which are {', '.join(known)}"
             yield ("write", setting), f"{', '.join(unknown)} {there}"
-    own = _OF_HISTORIES if spec.write == "history" else ("_is_deleted",) if spec.deletes == "soft" else ()
+    own = _OF_HISTORIES if spec.has_versions else ("_is_deleted",) if spec.marks_deletes else ()
     if taken := [name for name in declared if name.lower() in own]:
         yield ("columns",), f"{', '.join(taken)} is a column that the table has by itself. Give it another name"
 
@@ -160,9 +160,9 @@ def routing_problems(spec: TopicTable) -> Iterator[Problem]:
     if not format_.is_json:
         if any(route.when.field for route in spec.routes):
             yield ("tables",), f"where: field: is for JSON, and format is {spec.format}. Use header: or sql:"
-        if by is not None and by.kind in ("field", "source_table"):
+        if by is not None and not by.is_by_schema:
             yield ("tables_by",), f"{by.kind}: is for JSON, and format is {spec.format}. Use header: or schema_name:"
-    if any(route.when.schema for route in spec.routes) or (by is not None and by.kind == "schema_name"):
+    if any(route.when.schema for route in spec.routes) or (by is not None and by.is_by_schema):
         place = "tables" if any(route.when.schema for route in spec.routes) else "tables_by"
         if not format_.has_schema_ids:
             why = f"a schema's name is for formats {', '.join(formats_with_schema_ids())}, and format is {spec.format}"
@@ -194,7 +194,7 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
         return
     declared = _all_columns(spec)
     of_cluster = " Set row_retention: null here, or take it out of the cluster's document." if complete else ""
-    if spec.write != "append":
+    if spec.is_keyed:
         why = f"a key that expired would look like one that never was, in a table with write: {spec.write}"
         yield f"row_retention: {why}.{of_cluster}"
     if topic.has_routes or bool(spec.topics):

@@ -9,7 +9,7 @@ from kafka_lake.spec.topic_table import TopicTable
 
 def rule_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]:
     """Give what is wrong with the rules of a table that are right one by one."""
-    if spec.write != "append":
+    if spec.is_keyed:
         yield from _keyed_problems(spec.rules, spec.write)
     yield from _together(spec, declared)
 
@@ -52,7 +52,7 @@ def _together(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]
     for rule in rules:
         if rule.entry.foreign_key is not None and rule.entry.foreign_key.table == own:
             yield f"{rule.name}: {own} is the table itself, whose rows of the same commit it would lack."
-        if rule.on_failure == "dead_letter" and spec.dead_letters != "table":
+        if rule.on_failure == "dead_letter" and not spec.keeps_dead_letters:
             yield (
                 f"{rule.name}: on_failure: dead_letter needs dead_letters: table, which is {spec.dead_letters}. Set "
                 "on_failure: fail or warn."
@@ -65,7 +65,7 @@ def _together(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]
 
 def _of_all(rules: Sequence[Rule]) -> Iterator[str]:
     """Give what is wrong with names and number of rules."""
-    if sum(rule.kind in BY_ARROW for rule in rules) > MOST_BY_ARROW:
+    if sum(rule.is_in_tasks for rule in rules) > MOST_BY_ARROW:
         yield f"at most {MOST_BY_ARROW} of {', '.join(BY_ARROW)}, counted by column. Leave some out."
     names = [rule.name for rule in rules]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
@@ -78,7 +78,7 @@ def _columns_problems(rule: Rule, spec: TopicTable, declared: Sequence[str]) -> 
         columns.add(spec.key_column.lower())
     if missing := [c for c in rule.columns if c.lower() not in columns and c.split(".")[0].lower() not in columns]:
         yield f"{rule.name}: {', '.join(missing)} isn't in columns:, which are {', '.join(declared)}."
-    if rule.kind == "not_null" and rule.columns[0] in _required(str(spec.schema)):
+    if rule.requires_values and rule.columns[0] in _required(str(spec.schema)):
         yield (
             f"{rule.name}: never fails: columns: says that {rule.columns[0]} is NOT NULL, so a record without it is a "
             "dead letter of class null_in_required_column. Leave one of them out."

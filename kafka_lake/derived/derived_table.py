@@ -255,6 +255,21 @@ class DerivedTable(Settings):
         return self.write != "replace"
 
     @property
+    def is_append_only(self) -> bool:
+        """Return whether rows never change."""
+        return self.write == "append"
+
+    @property
+    def has_keys(self) -> bool:
+        """Return whether a key identifies the rows."""
+        return self.write in ("upsert", "aggregate")
+
+    @property
+    def keeps_newest(self) -> bool:
+        """Return whether the newest row of each key is kept."""
+        return self.write == "upsert"
+
+    @property
     def is_row_wise(self) -> bool:
         """Return whether each row comes from one upstream row and names that row's record."""
         return self.write in ("append", "upsert")

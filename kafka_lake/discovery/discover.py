@@ -185,7 +185,7 @@ def document(found: Discovered) -> str:
     attributes: dict[str, Any] = {"topic": found.topic}
     if found.cluster:
         attributes["cluster"] = found.cluster
-    if found.value.format not in (None, "json"):
+    if found.value.format is not None and not found.value.is_json:
         attributes["format"] = str(found.value.format)
     parts = [
         _comment(_explanation(found)) + _dumped({"type": "kafka_lake.KafkaTopic"}),
@@ -204,14 +204,14 @@ def _explanation(found: Discovered) -> list[str]:
     lines += value.remarks
     if key.evidence:
         lines.append(f"Keys: {key.evidence}.")
-    if value.columns and not (value.format == "json" and _declaration(value.columns)):
+    if value.columns and not (value.is_json and _declaration(value.columns)):
         lines += ["Columns:", *(f"  {column.ddl}" for column in value.columns)]
     return lines
 
 
 def text_timestamps(value: Guess) -> list[str]:
     """Return the text columns that ``infer_timestamps`` makes timestamps."""
-    return [column.name for column in value.columns if column.time] if value.format == "json" else []
+    return [column.name for column in value.columns if column.time] if value.is_json else []
 
 
 def _times(value: Guess) -> Iterator[str]:
@@ -227,15 +227,15 @@ def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
         why = f"For the current rows of the source's table instead of their changes, as {value.envelope} writes them:"
         yield why, {"format": {"type": value.format, "envelope": value.envelope}, "table": {"write": "upsert"}}
         return
-    if value.format == "json" and (declaration := _declaration(value.columns)):
+    if value.is_json and (declaration := _declaration(value.columns)):
         instead = ", infer_timestamps among them" if text_timestamps(value) else ""
         yield (
             f"For columns as declared, instead of inferred from the records{instead}:",
             {"table": {"columns": declaration}},
         )
-    if key.format == "json" and (declaration := _declaration(key.columns)):
+    if key.is_json and (declaration := _declaration(key.columns)):
         yield "For a column of the keys:", {"key": {"format": "json", "schema": declaration}}
-    elif key.format not in (None, "json", "bytes"):
+    elif key.is_decoded and not key.is_json:
         yield "For a column of the keys:", {"key": key.format}
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from kafka_lake.engine.interop import ddl, ddl_name
 from kafka_lake.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.formats.base import format_named
 from kafka_lake.formats.columns import spark_type
 from kafka_lake.formats.json.task.text import NotJsonError, TooDeepError, parse, refuse_twice
 from kafka_lake.formats.json.task.types import TIMES, kind_of, merged, settled
@@ -98,6 +99,16 @@ class Guess:
     columns: tuple[Column, ...] = ()
     remarks: tuple[str, ...] = ()
     envelope: Envelope | Literal[""] = ""
+
+    @property
+    def is_json(self) -> bool:
+        """Return whether the format is JSON text."""
+        return self.format is not None and format_named(self.format).is_json
+
+    @property
+    def is_decoded(self) -> bool:
+        """Return whether the format gives more than the bytes."""
+        return self.format not in (None, "bytes")
 
 
 @dataclass

@@ -100,6 +100,11 @@ def format_named(name: str) -> Format:
     return _FORMATS[name]
 
 
+def is_written_by_arrow(spec: TopicTable) -> bool:
+    """Return whether tasks can write a table's rows together with those of other tables."""
+    return format_named(spec.format).is_json and not spec.is_keyed
+
+
 def formats_with_schema_ids() -> list[str]:
     """Return the names of the formats whose values begin with the id of a schema."""
     return [name for name, format_ in _FORMATS.items() if format_.has_schema_ids]

@@ -61,12 +61,12 @@ def change_columns(spec: TopicTable, columns: T.StructType | None = None) -> lis
     found = []
     if spec.is_keyed and spec.has_source_order:
         found.append(T.StructField(CHANGE, CHANGE_TYPE))
-    if spec.write == "history":
+    if spec.has_versions:
         kind = T.TimestampType() if columns is None else interval_type(spec, columns)
         found += [T.StructField(name, kind) for name in (VALID_FROM, VALID_TO) if kind is not None]
-    if spec.write == "history" or (spec.write == "upsert" and spec.deletes == "soft"):
+    if spec.has_versions or (spec.is_keyed and spec.marks_deletes):
         found.append(T.StructField(DELETED, T.BooleanType()))
-    if spec.write == "history":
+    if spec.has_versions:
         found.append(T.StructField(EVENT, EVENT_TYPE))
     return found
 

@@ -20,7 +20,7 @@ def key_columns(spec: TopicTable, table: Table | None) -> tuple[str, ...]:
     """Return the columns that identify a topic's rows."""
     if spec.key:
         return spec.key
-    if spec.envelope == "none":
+    if not spec.has_envelope:
         return (spec.key_column,) if spec.key_format is not None else ()
     return tuple((from_json(table, KEYED) or {}).get("key", ())) if table is not None else ()
 
@@ -64,7 +64,7 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
         have["track"] = sorted(spec.renames.get(name, name) for name in have["track"])
     want = _told(spec, key_columns(spec, table))
     differing = [each for each in {**want, **have} if have.get(each) != want.get(each)]
-    is_first_order = differing == ["order_by"] and not have["order_by"] and spec.write == "upsert"
+    is_first_order = differing == ["order_by"] and not have["order_by"] and not spec.has_versions
     if differing and not is_first_order:
         said = "; ".join(f"{each} was {_shown(have.get(each))} and is {_shown(want.get(each))}" for each in differing)
         raise TableError(f"Table {name} was written with other settings: {said}.", rebuild)
@@ -72,10 +72,10 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
 
 def _told(spec: TopicTable, columns: Sequence[str]) -> dict[str, Any]:
     told = {"write": spec.write, "key": list(columns), "order_by": list(spec.order_by), "envelope": spec.envelope}
-    if spec.write == "history":
+    if spec.has_versions:
         told["track"] = sorted(spec.track)
     # Rows that are marked and rows that go are not to be had in one table.
-    return {**told, "deletes": "soft"} if spec.deletes == "soft" else told
+    return {**told, "deletes": "soft"} if spec.marks_deletes else told
 
 
 def _shown(value: Any) -> str:

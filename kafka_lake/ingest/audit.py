@@ -180,7 +180,7 @@ def _selection_problems(plan: Plan, staged: Staged) -> tuple[str, ...]:
 
 def _missing_dead_letters(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str, ...]:
     kept = staged.known_failed + (staged.dead_letters.rows if staged.dead_letters else 0)
-    if spec.dead_letters != "table" or plan.kind == "dead_letter_replay" or kept == staged.failed:
+    if not spec.keeps_dead_letters or plan.replays_dead_letters or kept == staged.failed:
         return ()
     if any(result.fails for result in staged.rules):
         return ()
@@ -228,18 +228,18 @@ def offset_continuity(
     problems, topic = list(problems), plan.topic
     ranges = {r.partition: r for r in plan.ranges}
     lost = {loss.partition for loss in plan.losses}
-    for planned in plan.ranges if plan.kind == "append" else ():
+    for planned in plan.ranges if plan.appends else ():
         expected = before.offsets.get(planned.partition) if before else None
         if expected is not None and expected != planned.start and planned.partition not in lost:
             where = place(topic, planned.partition)
             problems.append(f"{where} starts at {planned.start}, the table's position is {expected}")
-    if plan.kind in ("replace", "dead_letter_replay") and before is not None and before != plan.after:
+    if plan.keeps_position and before is not None and before != plan.after:
         problems.append(f"a {plan.kind} must not move the position, which was {before.to_json()}")
     if carried != (wanted := positions_to_json([plan.after, *others.values()])):
         problems.append(f"the staged snapshot carries position {carried or '(none)'}, not {wanted}")
     for rows in partitions or ():
         where = place(topic, rows.partition)
-        is_planned = plan.kind != "dead_letter_replay"
+        is_planned = not plan.replays_dead_letters
         problems += _partition_problems(where, rows, ranges.get(rows.partition), is_planned)
     facts = {f"{topic}/{r.partition}": f"{r.start}..{r.end}" for r in plan.ranges}
     return Finding("offset_continuity", tuple(problems), facts)

@@ -111,7 +111,7 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
     found = decoded(sample, decoder, plan.target, spec.max_record_bytes)
     rows = rows_of(found, spec).schema
     changes = _changes(spec, state, rows, plan)
-    ignored = (*plan.ignored, *(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new"))
+    ignored = (*plan.ignored, *(c for c in changes if c.kind == "added" and spec.ignores_new_fields))
     done = [c for c in (*plan.renamed, *changes) if c not in ignored]
     return Preview(
         records=counts["records"],
@@ -119,7 +119,7 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
         classes=classes_of(dead_letters_of(found, "")) if counts["failed"] else (),
         schemas=decoder.schema_counts(counts[OBSERVED]),
         notes=noted(spec, done, ignored=ignored, conflicts=plan.conflicts, unkept=decoder.not_stored()),
-        refused=_refusal(spec, [*plan.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
+        refused=_refusal(spec, [*plan.refused, *(c for c in done if not c.safe or spec.is_frozen)])
         or ("" if decoder.fixed is not None else _excess(spec, state, rows, plan)),
     )
 

@@ -97,11 +97,11 @@ def _totals(context: Context, audited: Audited) -> Totals:
     totals = Totals(
         commits=1,
         refused=context.timings.refused,
-        rewrites=int(plan.kind != "append"),
+        rewrites=int(not plan.appends),
         seconds=context.timings.seconds,
     )
     result = staged.merge_result
-    if plan.kind == "dead_letter_replay":
+    if plan.replays_dead_letters:
         return replace(totals, moved=staged.primary.rows if result is None else result.changes)
     # The changes of an upsert table are upserts and deletes; deletes without a value are tombstones.
     rows = staged.primary.rows if result is None else result.changes - staged.tombstones

@@ -122,7 +122,7 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
         facts |= {f"{topic}/{p}": f"at {o}, lag {behind.get(p, 0)}" for p, o in sorted(position.offsets.items())}
     if spec.metadata_column:
         # A record that changes a row's key has two rows in a history; one of them is a delete.
-        rows = NotEqualTo(term=Reference(DELETED), value=literal(True)) if spec.write == "history" else AlwaysTrue()
+        rows = NotEqualTo(term=Reference(DELETED), value=literal(True)) if spec.has_versions else AlwaysTrue()
         problems += _duplicates(spec.metadata_column, table, list(positions.values()), rows)
     return Finding("offset_continuity", tuple(problems), facts)
 
@@ -223,7 +223,7 @@ def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Ru
         return []
     if connections.catalog.table(spec.identifier) is None:
         raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then.")
-    alone = [rule for rule in rules if rule.is_of_rows and rule.kind != "unique"]
+    alone = [rule for rule in rules if rule.is_of_single_rows]
     of_commits = [rule for rule in rules if rule not in alone]
     found = [Finding(rule.check, (), {"rule": rule.said, "checked": "in each commit only"}) for rule in of_commits]
     if alone:

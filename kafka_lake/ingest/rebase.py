@@ -61,7 +61,7 @@ def rebase(context: Context, plan: Plan, staged: Staged) -> Staged | None:
 def can_rebase(plan: Plan, staged: Staged) -> bool:
     """Return whether a commit only appends rows to one table."""
     # Dead letters name the snapshot that they were staged with, and may be published already.
-    appends_only = plan.kind == "append" and not plan.deletes and staged.primary.snapshot == staged.primary.appended
+    appends_only = plan.appends and not plan.deletes and staged.primary.snapshot == staged.primary.appended
     return appends_only and staged.dead_letters is None and staged.merge_result is None
 
 

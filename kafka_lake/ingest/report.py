@@ -35,7 +35,7 @@ def report_commit(context: Context, records: Records, published: Audited) -> Com
         findings=published.findings,
         kind=plan.kind,
         classes=staged.classes,
-        waited=waited(staged, published.published_at) if plan.kind != "replace" else None,
+        waited=waited(staged, published.published_at) if not plan.replaces else None,
         published_at=published.published_at,
         bytes_read=staged.bytes_read,
         elsewhere=plan.elsewhere,

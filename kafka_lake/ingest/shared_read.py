@@ -18,6 +18,7 @@ from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.engine.frames import cached
 from kafka_lake.error_classification import is_transient
 from kafka_lake.errors import UnmatchedRecordError
+from kafka_lake.formats.base import is_written_by_arrow
 from kafka_lake.formats.schema_names import SchemaNames
 from kafka_lake.ingest.read import NewTables, Records, read
 from kafka_lake.ingest.table_state import Tables, current_tables
@@ -114,8 +115,8 @@ class SharedRead:
 
     def read(self, plan: Plan, ranges: Ranges) -> Batch:
         """Read some offsets of a plan. The first batch of a round is shared."""
-        is_shared = self.batch is None and plan.kind == "append"
-        batch = self._read(part(plan, ranges) if plan.kind == "append" else plan, is_shared=is_shared)
+        is_shared = self.batch is None and plan.appends
+        batch = self._read(part(plan, ranges) if plan.appends else plan, is_shared=is_shared)
         if is_shared:
             self.batch = batch
         return batch
@@ -195,7 +196,7 @@ def _again(keep: Callable[[], DataFrame], number: int) -> DataFrame:
 
 def _created(context: Context, tables: Tables, records: DataFrame) -> Tables:
     """Create a missing table if its columns are declared and Arrow can write it; return the current tables."""
-    if tables.table is not None or not context.spec.is_written_by_arrow:
+    if tables.table is not None or not is_written_by_arrow(context.spec):
         return tables
     if context.decoding.decoder(context.spec, context.connections, None).fixed is None:
         return tables
@@ -306,7 +307,7 @@ class TableReader:
 
     def cut(self, plan: Plan) -> Plan | None:
         """Return the part of a plan that the round's batch covers; None if there is none."""
-        if plan.kind != "append" or not can_be_parted(plan):
+        if not plan.appends or not can_be_parted(plan):
             return plan
         unread = tuple(r for r in plan.ranges if self.next(r.partition, r.start) < r.end)
         if not unread:
@@ -357,13 +358,13 @@ class TableReader:
                 _with_counts(plan, 0, self._records_passed),
                 passed.limit(0),
                 # A replay removes rows of records that are now another table's.
-                other_tables=(lambda: record_ids(plan, passed)) if plan.kind == "replace" else None,
+                other_tables=(lambda: record_ids(plan, passed)) if plan.replaces else None,
                 ignored=self._records_ignored,
             )
         if not can_be_parted(plan):
             return self._unreadable_or_none(plan)
         batch = self._shared.batch
-        if batch is None or plan.kind != "append" or not batch.covers(unread):
+        if batch is None or not plan.appends or not batch.covers(unread):
             batch = self._shared.read(plan, unread)
         return self._from_batch(plan, unread, batch)
 
@@ -374,7 +375,7 @@ class TableReader:
         def within(records: DataFrame) -> DataFrame:
             return records if is_all else context.connections.frames.within(records, unread)
 
-        new_tables, without_table = self._new_tables(batch, within) if is_own and plan.kind == "append" else ((), 0)
+        new_tables, without_table = self._new_tables(batch, within) if is_own and plan.appends else ((), 0)
         records = within(batch.of(number))
         if new_tables:
             return Records(plan, records.limit(0), new_tables=new_tables)
@@ -385,7 +386,7 @@ class TableReader:
         ignored, dead_letters = (0, unmatched) if has_dead_letters else (unmatched, 0)
         own_numbers = (OWN, UNMATCHED) if has_dead_letters else (number,)
         count += dead_letters
-        if not count and self._has_position and plan.kind == "append" and not plan.losses:
+        if not count and self._has_position and plan.appends and not plan.losses:
             self._pass(plan.ranges, total)
             self._records_ignored += ignored
             return None

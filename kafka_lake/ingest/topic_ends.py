@@ -102,7 +102,7 @@ class TopicEnds:
 
     def remembered(self, todo: Plan) -> Plan:
         """Return a plan whose position has the last records, which the next run compares with the log."""
-        if todo.kind not in ("append", "reset", "adopt"):
+        if todo.keeps_position:
             return todo
         return replace(todo, after=self._last_records.remembered(todo.after, self.now))
 

@@ -144,7 +144,7 @@ def old_rows(spec: HasTables, identifier: Identifier, now_ms: int) -> OldRows | 
 
 def _age_column(spec: HasTables, identifier: Identifier) -> str | None:
     """Return the column with the age of a table's rows; None if its rows never expire."""
-    if not isinstance(spec, TopicTable) or spec.write != "append":
+    if not isinstance(spec, TopicTable) or spec.is_keyed:
         return None
     if identifier == spec.dead_letter_table:
         return "timestamp"

@@ -175,7 +175,7 @@ def build_topic_assets(
     beside: list[dg.AssetSpec | dg.AssetChecksDefinition] = []
     for each in spec.tables:
         beside += build_freshness_check(each)
-        if each.dead_letters == "table":
+        if each.keeps_dead_letters:
             beside.append(build_dead_letters(each))
     # A run of the topic changes all of its tables: what maintains a keyed one waits for that.
     return [*sources, ingest_topic, *beside, *(build_health_check(each, spec) for each in spec.tables)]

@@ -199,7 +199,7 @@ class Reporter:
             health = self._told("its health", self._health, patiently=True)
             if health is not None:
                 yield health
-        if spec.dead_letters != "table":
+        if not spec.keeps_dead_letters:
             return
         last = _last_result(instance, dg.AssetCheckKey(table_key(spec), NO_DEAD_LETTERS))
         if last is None or report.total("dead_letters"):

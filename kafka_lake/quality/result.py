@@ -61,6 +61,53 @@ class RuleResult:
         """Return whether rows become dead letters."""
         return bool(self.failed) and self.rule.on_failure == "dead_letter"
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """Return the figures for the check's metadata."""
+        rule = self.rule
+        facts: dict[str, object] = {"rule": rule.said, "on_failure": rule.on_failure}
+        if rule.is_custom:
+            facts |= {"rows": self.evaluated, **(self.checked.facts if self.checked is not None else {})}
+        elif rule.counts_rows:
+            facts["rows"] = self.evaluated
+        elif rule.limits_nulls:
+            facts |= {"evaluated": self.evaluated, "null": self.nulls}
+        else:
+            facts |= {
+                "evaluated": self.evaluated,
+                "passed": self.passed,
+                "failed": self.failed,
+                "null": self.nulls,
+            }
+        if rule.entry.foreign_key is not None:
+            facts["table"] = rule.entry.foreign_key.table
+            facts["snapshot"] = "none yet" if self.snapshot is None else str(self.snapshot)
+        if self.unknown:
+            facts["not_in_table"] = ", ".join(self.unknown)
+        if self.first is not None:
+            facts["first_broken"] = "partition {}, offset {}".format(*self.first)
+        return facts
+
+    @property
+    def problem(self) -> str:
+        """Return what breaks the rule, as a part of a sentence."""
+        rule = self.rule
+        if self.checked is not None:
+            return f"of {self.evaluated} rows, {self.checked.said}"
+        if rule.counts_rows:
+            return f"the commit has {self.evaluated} rows, and {rule.said}"
+        if rule.limits_nulls:
+            return f"{rule.columns[0]} is null in {self.nulls} of {self.evaluated} rows ({rule.said})"
+        first = "" if self.first is None else ", the first in partition {} at offset {}".format(*self.first)
+        return f"{self.failed} of {self.evaluated} rows break it ({rule.said}){first}"
+
+    @property
+    def limit(self) -> str:
+        """Return the limit that the rule has."""
+        if self.rule.on_failure == "fail":
+            return "on_failure is fail"
+        return f"the limit is {self.rule.fail_above} (fail_above)"
+
 
 def exceeds(limit: int | str | None, failed: int, evaluated: int) -> bool:
     """Return whether more rows fail than a count or a share allows.

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.quality.task.rules import Answer, Path, RuleTest
-from kafka_lake.spec.rule import BY_ARROW, Rule
+from kafka_lake.spec.rule import Rule
 
 _ENOUGH_DIGITS = 100
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
@@ -40,7 +40,7 @@ class RowRules:
 
 def row_rules(subject: str, rules: Iterable[Rule], columns: T.StructType, declared: bool) -> RowRules:
     """Return the rules that Arrow evaluates, of all rules of a table."""
-    row_rules = tuple(rule for rule in rules if rule.kind in BY_ARROW)
+    row_rules = tuple(rule for rule in rules if rule.is_in_tasks)
     tests, unknown = list[RuleTest](), dict[str, tuple[str, ...]]()
     for rule in row_rules:
         column = find_column(columns, rule.columns[0])

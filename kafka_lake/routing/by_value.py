@@ -110,7 +110,7 @@ def place_of(by: RouteBy, value: str) -> tuple[str, str]:
     """Return namespace and name of a value's table."""
     if len(value) > LONGEST_VALUE:
         raise ValueError(f"it has more than {LONGEST_VALUE} characters")
-    if by.kind == "schema_name" and "*" in value:
+    if by.is_by_schema and "*" in value:
         raise ValueError("a name with * stands for many")
     table = _filled(by.table, value)
     if len(table) > LONGEST_VALUE:

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.catalog.positions import TableState
+from kafka_lake.cdc.changes import source_table
 from kafka_lake.errors import ConditionError
 from kafka_lake.formats.base import Part
 from kafka_lake.formats.redaction import quoted
@@ -86,7 +87,7 @@ _NONE: SchemaNames = MappingProxyType({})
 def asks_for_schemas(spec: TopicTable) -> bool:
     """Return whether a condition is on the schema's name, so that `schema_names` are needed."""
     by = spec.route_by
-    return any(when.schema for when in _whens(spec)) or (by is not None and by.kind == "schema_name")
+    return any(when.schema for when in _whens(spec)) or (by is not None and by.is_by_schema)
 
 
 def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> SchemaNames:
@@ -94,7 +95,7 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
     if not asks_for_schemas(spec):
         return _NONE
     names = names_in(records, spec.topic, Part(spec, "value", registry=connections.registry).fetch_schema())
-    if spec.route_by is not None and spec.route_by.kind == "schema_name":
+    if spec.route_by is not None and spec.route_by.is_by_schema:
         return names
     return {
         start: name for start, name in names.items() if name is None or any(when.means(name) for when in _whens(spec))
@@ -192,7 +193,7 @@ def _read(kind: str, name: str, names: SchemaNames) -> Column:
     if kind == "schema":
         return name_of(F.col("value"), names)
     if kind == "source_table":
-        return _source_table(name)
+        return source_table(_text(), envelope=name)
     if kind == "header":
         named = F.filter("headers", lambda header: header["key"] == name)
         return F.try_element_at(named, F.lit(-1))["value"].cast("string")
@@ -201,17 +202,6 @@ def _read(kind: str, name: str, names: SchemaNames) -> Column:
 
 def _text() -> Column:
     return F.col("value").cast("string")
-
-
-def _source_table(envelope: str) -> Column:
-    """Return the source table of a change event, with its schema or database; null if the event has none."""
-    event = _text()
-    if envelope == "debezium":
-        # A converter with schemas.enable wraps the event.
-        event = F.coalesce(F.get_json_object(event, "$.source"), F.get_json_object(event, "$.payload.source"))
-    names = ("schema", "db") if envelope == "debezium" else ("database",)
-    schema = F.coalesce(*(F.get_json_object(event, f"$.{name}") for name in names))
-    return F.concat(schema, F.lit("."), F.get_json_object(event, "$.table"))
 
 
 def _holds(compared: Column, when: When, names: SchemaNames) -> Column:

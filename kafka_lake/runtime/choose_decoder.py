@@ -20,7 +20,7 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
     """Return the decoder of a topic's records."""
     value = _part(spec, "value", connections, state)
     keys: Registered | None = None
-    if spec.envelope != "none" and value.format.has_schema_ids:
+    if spec.has_envelope and value.format.has_schema_ids:
         envelopes, keys = envelopes_and_keys(value.fetch_schema())
         rows: Decoder = envelopes.remembering(remembered(state, "value"))
         keys = keys.remembering(remembered(state, "key"))
@@ -38,11 +38,11 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
         envelope=spec.envelope,
         key=columns,
         order_by=spec.order_by,
-        of_record=spec.envelope != "none" and not spec.key,
-        looks=spec.envelope != "none" or bool(value.format.is_json and columns and columns != (spec.key_column,)),
+        of_record=spec.has_envelope and not spec.key,
+        looks=spec.has_envelope or bool(value.format.is_json and columns and columns != (spec.key_column,)),
         placeholder=spec.unavailable_value_placeholder,
         max_columns=spec.max_columns,
-        left_out=None if spec.evolution == "ignore_new" else spec.except_columns,
+        left_out=None if spec.ignores_new_fields else spec.except_columns,
     )
 
 

@@ -75,58 +75,14 @@ def rule_finding(result: RuleResult) -> Finding:
     A rule passes if the rows that break it became dead letters: the figures show them. A rule about a column that the
     table doesn't have warns, since the name may be misspelled.
     """
-    rule, facts = result.rule, _facts(result)
+    rule, facts = result.rule, result.facts
     unknown: tuple[str, ...] = ()
     if result.unknown:
         unknown = (f"the table has no column {', '.join(result.unknown)} yet, which counts as null",)
     if result.fails:
-        return Finding(rule.check, (f"{_broken(result)}; {_why(result)}", *unknown), facts)
-    broken = (_broken(result),) if result.failed and rule.on_failure == "warn" else ()
+        return Finding(rule.check, (f"{result.problem}; {result.limit}", *unknown), facts)
+    broken = (result.problem,) if result.failed and rule.on_failure == "warn" else ()
     return Finding(rule.check, (*broken, *unknown), facts, warns=bool(broken or unknown))
-
-
-def _facts(result: RuleResult) -> dict[str, object]:
-    rule = result.rule
-    facts: dict[str, object] = {"rule": rule.said, "on_failure": rule.on_failure}
-    if rule.kind == "check":
-        facts |= {"rows": result.evaluated, **(result.checked.facts if result.checked is not None else {})}
-    elif rule.kind == "row_count":
-        facts["rows"] = result.evaluated
-    elif rule.kind == "null_share":
-        facts |= {"evaluated": result.evaluated, "null": result.nulls}
-    else:
-        facts |= {
-            "evaluated": result.evaluated,
-            "passed": result.passed,
-            "failed": result.failed,
-            "null": result.nulls,
-        }
-    if rule.entry.foreign_key is not None:
-        facts["table"] = rule.entry.foreign_key.table
-        facts["snapshot"] = "none yet" if result.snapshot is None else str(result.snapshot)
-    if result.unknown:
-        facts["not_in_table"] = ", ".join(result.unknown)
-    if result.first is not None:
-        facts["first_broken"] = "partition {}, offset {}".format(*result.first)
-    return facts
-
-
-def _broken(result: RuleResult) -> str:
-    rule = result.rule
-    if result.checked is not None:
-        return f"of {result.evaluated} rows, {result.checked.said}"
-    if rule.kind == "row_count":
-        return f"the commit has {result.evaluated} rows, and {rule.said}"
-    if rule.kind == "null_share":
-        return f"{rule.columns[0]} is null in {result.nulls} of {result.evaluated} rows ({rule.said})"
-    first = "" if result.first is None else ", the first in partition {} at offset {}".format(*result.first)
-    return f"{result.failed} of {result.evaluated} rows break it ({rule.said}){first}"
-
-
-def _why(result: RuleResult) -> str:
-    if result.rule.on_failure == "fail":
-        return "on_failure is fail"
-    return f"the limit is {result.rule.fail_above} (fail_above)"
 
 
 @dataclass(frozen=True)

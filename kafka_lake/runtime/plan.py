@@ -56,6 +56,41 @@ class Plan:
     record_bytes: float = field(default=0, compare=False)
 
     @property
+    def appends(self) -> bool:
+        """Return whether the commit continues at the table's position."""
+        return self.kind == "append"
+
+    @property
+    def replaces(self) -> bool:
+        """Return whether the commit replaces rows of some offsets."""
+        return self.kind == "replace"
+
+    @property
+    def resets(self) -> bool:
+        """Return whether the commit sets the position, and deletes rows behind it."""
+        return self.kind == "reset"
+
+    @property
+    def replays_dead_letters(self) -> bool:
+        """Return whether the records are those of dead letters."""
+        return self.kind == "dead_letter_replay"
+
+    @property
+    def reads_ranges(self) -> bool:
+        """Return whether the commit reads its ranges from Kafka."""
+        return self.appends or self.replaces
+
+    @property
+    def keeps_position(self) -> bool:
+        """Return whether the position after the commit is the one before it."""
+        return self.replaces or self.replays_dead_letters
+
+    @property
+    def sets_position(self) -> bool:
+        """Return whether the commit writes a position and no rows."""
+        return self.kind in ("reset", "adopt")
+
+    @property
     def records_at_most(self) -> int:
         """Return the number of offsets, an upper bound of the records."""
         return sum(len(r) for r in self.ranges)
@@ -96,13 +131,13 @@ def chunk(ranges: tuple[OffsetRange, ...], max_records: int) -> tuple[OffsetRang
 
 def can_be_parted(plan: Plan) -> bool:
     """Return whether a plan can be committed in parts."""
-    return plan.kind in ("append", "replace") and plan.records_at_most > 0 and plan.undecodable is None
+    return plan.reads_ranges and plan.records_at_most > 0 and plan.undecodable is None
 
 
 def part(plan: Plan, ranges: tuple[OffsetRange, ...]) -> Plan:
     """Return a plan with some of its ranges, each from its start."""
     ends = {r.partition: r.end for r in ranges}
-    if plan.kind == "replace":
+    if plan.replaces:
         after, deletes = plan.after, ranges
     else:
         after = plan.after.advanced(

@@ -332,6 +332,41 @@ class Rule:
         return self.kind in OF_ROWS
 
     @property
+    def is_of_single_rows(self) -> bool:
+        """Return whether each row keeps it or breaks it, whatever the other rows are."""
+        return self.is_of_rows and self.kind != "unique"
+
+    @property
+    def is_in_tasks(self) -> bool:
+        """Return whether the tasks that decode evaluate it, on Arrow batches."""
+        return self.kind in BY_ARROW
+
+    @property
+    def is_custom(self) -> bool:
+        """Return whether it is a check of the user's own."""
+        return self.kind == "check"
+
+    @property
+    def counts_rows(self) -> bool:
+        """Return whether it is about the number of rows alone."""
+        return self.kind == "row_count"
+
+    @property
+    def limits_nulls(self) -> bool:
+        """Return whether it is about the share of nulls."""
+        return self.kind == "null_share"
+
+    @property
+    def is_about_numbers(self) -> bool:
+        """Return whether it is about how many rows a commit has, in all or without a value."""
+        return self.counts_rows or self.limits_nulls
+
+    @property
+    def requires_values(self) -> bool:
+        """Return whether a null breaks it."""
+        return self.kind == "not_null"
+
+    @property
     def said(self) -> str:
         """Return what it asks for, in words: columns and settings, nothing of any row."""
         entry, column = self.entry, ", ".join(self.columns)

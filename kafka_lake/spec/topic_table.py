@@ -194,19 +194,74 @@ class TopicTable:
         return self.write != "append"
 
     @property
-    def is_written_by_arrow(self) -> bool:
-        """Return whether tasks can write the table's rows together with those of other tables."""
-        return self.format == "json" and self.write == "append"
+    def has_versions(self) -> bool:
+        """Return whether the table has a row for each version of a row."""
+        return self.write == "history"
 
     @property
-    def can_sample_columns(self) -> bool:
-        """Return whether a sample of the records may determine the columns of a new table."""
-        return self.is_written_by_arrow and self.evolution == "evolve"
+    def adds_columns(self) -> bool:
+        """Return whether new fields become columns."""
+        return self.evolution == "evolve"
+
+    @property
+    def ignores_new_fields(self) -> bool:
+        """Return whether new fields are left out."""
+        return self.evolution == "ignore_new"
+
+    @property
+    def is_frozen(self) -> bool:
+        """Return whether a change of the columns fails the run."""
+        return self.evolution == "freeze"
+
+    @property
+    def has_envelope(self) -> bool:
+        """Return whether values are change events in an envelope."""
+        return self.envelope != "none"
 
     @property
     def has_source_order(self) -> bool:
         """Return whether the envelope has the position of a change in its source's order."""
         return self.envelope == "debezium"
+
+    @property
+    def marks_snapshots(self) -> bool:
+        """Return whether the envelope has the beginning and the end of a source's snapshot."""
+        return self.envelope == "debezium"
+
+    @property
+    def may_omit_values(self) -> bool:
+        """Return whether the envelope may lack values that a change left as they were."""
+        return self.envelope == "debezium"
+
+    @property
+    def replaces_by_snapshot(self) -> bool:
+        """Return whether rows that a source's snapshot lacks are deleted."""
+        return self.snapshot == "replace"
+
+    @property
+    def applies_truncates(self) -> bool:
+        """Return whether a truncate in the source deletes rows."""
+        return self.on_truncate == "apply"
+
+    @property
+    def marks_deletes(self) -> bool:
+        """Return whether deleted rows stay, marked."""
+        return self.deletes == "soft"
+
+    @property
+    def ignores_deletes(self) -> bool:
+        """Return whether deletes have no effect."""
+        return self.deletes == "ignore"
+
+    @property
+    def keeps_deleted_rows(self) -> bool:
+        """Return whether deleted rows stay."""
+        return self.marks_deletes or self.ignores_deletes
+
+    @property
+    def keeps_dead_letters(self) -> bool:
+        """Return whether dead letters have a table."""
+        return self.dead_letters == "table"
 
     @property
     def is_partial(self) -> bool:
@@ -247,7 +302,7 @@ class TopicTable:
     @property
     def identifiers(self) -> tuple[tuple[str, str], ...]:
         """Return namespace and name of each of the topic's tables, the one with its rows first."""
-        deletes = (self.deletes_table,) if self.write == "upsert" else ()
+        deletes = (self.deletes_table,) if self.is_keyed and not self.has_versions else ()
         return (self.identifier, self.dead_letter_table, *deletes)
 
     @cached_property
@@ -334,6 +389,11 @@ class RouteBy:
     known: tuple[tuple[str, str, str], ...] = ()
 
     @property
+    def is_by_schema(self) -> bool:
+        """Return whether the values are names of schemas."""
+        return self.kind == "schema_name"
+
+    @property
     def source(self) -> str:
         """Return what has the values, as the state has it."""
         return f"{self.kind}:{self.name}" if self.name else self.kind
@@ -347,7 +407,7 @@ class RouteBy:
         """Return the condition that a record has a value."""
         if self.kind == "field":
             return When(field=self.name, values=(value,))
-        return When(schema=(value,)) if self.kind == "schema_name" else When(source_table=self.name, values=(value,))
+        return When(schema=(value,)) if self.is_by_schema else When(source_table=self.name, values=(value,))
 
     def table_of(self, namespace: str, table: str) -> TopicTable:
         """Return the settings of a table."""

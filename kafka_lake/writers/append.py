@@ -85,7 +85,7 @@ def write_records(batch: Batch, held: ExitStack) -> Written:
     Files of failed tasks stay behind, as with Spark's own writers; they are in no snapshot.
     """
     # Other jobs evaluate fewer rules, on the staged snapshot.
-    has_rules = batch.plan.kind == "append"
+    has_rules = batch.plan.appends
     rules = rules_of_rows(batch.spec, batch.decoder, batch.state.table, has_rules=has_rules)
     work = work_of(batch.spec, batch.decoder, batch.target, batch.state.table, plan=batch.plan, rules=rules)
     if batch.refused is not None:

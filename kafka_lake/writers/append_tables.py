@@ -106,7 +106,7 @@ def table_to_write(context: Context, state: TableState | None, plan: Plan) -> Ta
         return None
     if not format_named(spec.format).is_json or spec.key_format is not None:
         return None
-    if plan.kind != "append" or plan.deletes or spec.transform is not None:
+    if not plan.appends or plan.deletes or spec.transform is not None:
         return None
     decoder = context.decoding.decoder(spec, context.connections, state)
     want = plan_schema(spec, decoder, state)

@@ -36,7 +36,7 @@ def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -
     if is_foreign or (position is None and dead_letters.others):
         # The dead letters are of a deleted topic of this name, or of other topics.
         position = Position(plan.after.identity, {})
-    offsets = None if plan.kind == "replace" or position is None else position.offsets
+    offsets = None if plan.replaces or position is None else position.offsets
     overlapping = [r for r in plan.ranges if len(r) and (offsets is None or offsets.get(r.partition, 0) > r.start)]
     if not overlapping:
         return None
@@ -123,7 +123,7 @@ def may_be_obsolete(context: Context, plan: Plan) -> bool:
 
     Upsert tables and histories don't have a row for each record, so `kafka_lake.dead_letters.reconcile` can't do it.
     """
-    return context.spec.is_keyed and plan.kind in ("append", "replace")
+    return context.spec.is_keyed and plan.reads_ranges
 
 
 def record_ids(plan: Plan, records: DataFrame) -> DataFrame:

@@ -13,7 +13,7 @@ from kafka_lake.quality.validation import ReferencedTable, Validation, Validatio
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import metadata_column_of
-from kafka_lake.spec.rule import BY_ARROW, Rule
+from kafka_lake.spec.rule import Rule
 from kafka_lake.writers.dead_letters import added_rows
 from kafka_lake.writers.staged import StagedTable
 from kafka_lake.writers.upsert.keys import INTERNAL, OPERATION, UNCHANGED
@@ -25,9 +25,9 @@ def check_rows(context: Context, plan: Plan, staged: StagedTable, declared: bool
     if not rules:
         return ValidationResult()
     results = {result.rule: result for result in staged.rules or ()}
-    if staged.rows and not any(rule.kind in BY_ARROW and rule not in results for rule in rules):
+    if staged.rows and not any(rule.is_in_tasks and rule not in results for rule in rules):
         # No rule that is still to be checked can refuse rows before they are counted.
-        results |= {rule: commit_result(rule, staged.rows) for rule in rules if rule.kind == "row_count"}
+        results |= {rule: commit_result(rule, staged.rows) for rule in rules if rule.counts_rows}
     left, validation = tuple(rule for rule in rules if rule not in results), ValidationResult()
     if not staged.rows:
         results |= {rule: _without_rows(rule, plan) for rule in left}
@@ -79,7 +79,7 @@ def _validation(
     if staged.state.head is not None:
         # The table's current columns are read: its head lacks columns that this commit has added or renamed.
         rows = context.connections.spark().table(context.connections.catalog.spark_name(spec.identifier))
-        if plan.kind == "dead_letter_replay":
+        if plan.replays_dead_letters:
             # An earlier commit has published the row that a duplicate repeats.
             existing = rows
         if any(rule.entry.within is not None for rule in rules):
@@ -104,7 +104,7 @@ def _referenced_tables(context: Context, rules: tuple[Rule, ...]) -> Mapping[str
 
 def _without_replayed(rows: DataFrame, plan: Plan, column: str) -> DataFrame:
     """Return the rows of a table without those whose records are replayed."""
-    if plan.kind != "replace":
+    if not plan.replaces:
         return rows
     place, topic_id = F.col(quoted(column)), plan.after.identity.topic_id or None
     same_topic = place["topic_id"].eqNullSafe(F.lit(topic_id))
@@ -117,16 +117,16 @@ def _without_replayed(rows: DataFrame, plan: Plan, column: str) -> DataFrame:
 def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
     """Return the rules that a commit is checked by."""
     rules = context.spec.named_rules
-    if plan.undecodable is not None or plan.kind in ("reset", "adopt"):
+    if plan.undecodable is not None or plan.sets_position:
         return ()
-    if plan.kind == "dead_letter_replay":
+    if plan.replays_dead_letters:
         # The number of replayed rows says nothing about the producer.
-        return tuple(replace(rule, fail_above=None) for rule in rules if rule.is_of_rows or rule.kind == "check")
+        return tuple(replace(rule, fail_above=None) for rule in rules if not rule.is_about_numbers)
     return rules
 
 
 def _without_rows(rule: Rule, plan: Plan) -> RuleResult:
     records = plan.share.records if plan.share else plan.records_at_most
-    if rule.is_of_rows or rule.kind == "check" or not records:
+    if not rule.is_about_numbers or not records:
         return RuleResult(rule, 0, 0)
     return commit_result(rule, 0)

@@ -138,7 +138,7 @@ def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
 
 def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> None:
     """Refuse a schema with more than ``max_columns`` columns."""
-    if before is not None and spec.evolution == "ignore_new":
+    if before is not None and spec.ignores_new_fields:
         return
 
     def columns(schema: Schema) -> dict[str, None]:
@@ -267,8 +267,8 @@ def evolve_table(
     # The policy is for columns of the records, not for columns that the write mode adds.
     own = {field.name for field in change_columns(spec)}
     of_records = [c for c in changes if c.column.split(".")[0] not in own]
-    refuse_changes(spec, [c for c in changes if not c.safe or (c in of_records and spec.evolution == "freeze")])
-    ignored = tuple(c for c in of_records if c.kind == "added" and spec.evolution == "ignore_new")
+    refuse_changes(spec, [c for c in changes if not c.safe or (c in of_records and spec.is_frozen)])
+    ignored = tuple(c for c in of_records if c.kind == "added" and spec.ignores_new_fields)
     if not declared:
         refuse_too_many(spec, table.schema(), schema)
     apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, plan))

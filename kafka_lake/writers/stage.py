@@ -159,7 +159,7 @@ def stage(
         dead_letters = _stage_dead_letters(source, rows, undo, before=dead_letters_before, rules_fail=fails)
         primary, vanished = rows.primary, tuple[Vanished, ...]()
         # A replay deletes no rows of an upsert table or a history.
-        if plan.kind == "replace" and not spec.is_keyed:
+        if plan.replaces and not spec.is_keyed:
             elsewhere = [frame for frame in (dead_letters.rows, others() if others else None) if frame is not None]
             primary, vanished = keep_missing_rows(context, plan, primary, elsewhere)
         undo.pop_all()
@@ -194,14 +194,14 @@ def _properties(source: _Source, dead_letters_before: TableState | None) -> dict
     """Return the snapshot properties of the commit, beside position and run."""
     context, plan, state = source.context, source.plan, source.state
     properties = {LOSSES: losses_to_json(plan.named_losses)} if plan.losses else {}
-    if plan.kind == "reset":
+    if plan.resets:
         properties[RESET] = context.run_id
     if state.adopted:
         properties[ADOPTED] = str(state.adopted)
     if plan.adopted_from is not None:
         writer, rows = plan.adopted_from
         properties |= {ADOPTED_FROM: writer, ADOPTED: str(rows)}
-    has_obsolete = plan.kind == "dead_letter_replay" or (
+    has_obsolete = plan.replays_dead_letters or (
         dead_letters_before is not None and known_dead_letters(context, plan, dead_letters_before) is not None
     )
     # Rows of upsert tables and histories don't name all their records, so they can't be compared with dead letters.
@@ -236,7 +236,7 @@ def _stage_rows(
 ) -> StagedRows:
     """Write the rows; write them again if they show columns that the table needs and lacks."""
     context, state, spec = source.context, source.state, source.context.spec
-    may_stop = decoder.fixed is None and spec.evolution == "evolve" and not spec.is_keyed
+    may_stop = decoder.fixed is None and spec.adds_columns and not spec.is_keyed
     for _ in range(_PASSES):
         plan, left_out = context.decoding.evolve_table(spec, state, decoder, source.records)
         if source.written is not None and not source.written.fits(plan.target, state):
@@ -351,7 +351,7 @@ class _Staging:
             failed=lambda: int(events.counts()["failed"]),
             declared=decoder.fixed is not None,
         )
-        staged = write_history(change_batch) if spec.write == "history" else write_upserts(change_batch, self.undo)
+        staged = write_history(change_batch) if spec.has_versions else write_upserts(change_batch, self.undo)
         counts, result = events.counts(), staged.result
         missing, refused = result.missing_values, result.validation.refused
         counts["failed"] += len(missing) + (len(refused) if refused else 0)
@@ -389,7 +389,7 @@ class _Staging:
     def _summary(self, properties: Mapping[str, str], refused: Mapping[str, int] | None = None) -> dict[str, str]:
         """Return the snapshot's summary; ``refused`` are dead letters by rule."""
         plan, before = self.batch.plan, self.batch.refused.by_rule if self.batch.refused is not None else {}
-        replayed = plan.deletes if plan.kind == "replace" else ()
+        replayed = plan.deletes if plan.replaces else ()
         return {
             **positions_summary(plan.after, self.batch.state.others),
             **author_summary(self.source.context.run_id, plan.kind, replayed),
@@ -424,7 +424,7 @@ def _stage_dead_letters(
         return _DeadLetters()
     rows = context.decoding.dead_letters(spec, staged.with_errors(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
-    if plan.kind != "dead_letter_replay" and spec.dead_letters == "table" and not rules_fail:
+    if not plan.replays_dead_letters and spec.keeps_dead_letters and not rules_fail:
         table, known = stage_dead_letters(
             context, plan, rows, primary=staged.primary, records=source.records, routed=source.routed
         )
@@ -442,7 +442,7 @@ def _has_obsolete(source: _Source, before: TableState | None) -> bool:
     """Return whether the plan reads dead letters again that may be rows by now."""
     context, plan = source.context, source.plan
     may_be = may_be_obsolete(context, plan) or source.routed is not None
-    if before is None or context.spec.dead_letters != "table" or not may_be:
+    if before is None or not context.spec.keeps_dead_letters or not may_be:
         return False
     return known_dead_letters(context, plan, before) is not None
 

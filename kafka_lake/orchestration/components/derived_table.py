@@ -40,7 +40,7 @@ class Project:
             self._known[topic.identifier] = _why_not_a_log(topic)
         for table in self.derived:
             changes = f"a derived table with write: {table.write}, whose rows change"
-            self._known[table.identifier] = "" if table.write == "append" else changes
+            self._known[table.identifier] = "" if table.is_append_only else changes
 
     def why_not_incremental(self, identifier: Identifier) -> str | None:
         """Return why a table can't be read by what is new in it, empty if it can; None if it isn't known."""
@@ -78,13 +78,13 @@ def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
     names = [each.rpartition(".")[2].lower() for each in (*spec.sources, *spec.join)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         yield f"from: and join: have {twice[0]} twice, and the query would know both by that name. Leave one out."
-    if spec.write in ("upsert", "aggregate") and not spec.key:
+    if spec.has_keys and not spec.key:
         yield f"write: {spec.write} needs key:, which tells rows apart."
-    if spec.write in ("append", "replace") and spec.key:
+    if spec.key and not spec.has_keys:
         yield f"key: has no effect with write: {spec.write}. Leave it out."
-    if spec.order_by and spec.write != "upsert":
+    if spec.order_by and not spec.keeps_newest:
         yield f"order_by: has no effect with write: {spec.write}. Leave it out."
-    if spec.write == "replace" and spec.on_change == "forward":
+    if not spec.is_incremental and spec.on_change == "forward":
         yield "on_change: forward has no effect with write: replace, which computes everything each time."
     if spec.is_incremental and len(spec.sources) > 1:
         yield (
@@ -97,7 +97,7 @@ def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
 
 def _key_problems(spec: DerivedSpec) -> Iterator[str]:
     for name, text in spec.key.items():
-        if spec.write == "upsert" and text != name:
+        if spec.keeps_newest and text != name:
             yield f"key: {name} has an expression. With write: upsert the key is of columns of the result; list them."
         tree = parsed_key(name, text)
         if unsafe := unsafe_condition(text):

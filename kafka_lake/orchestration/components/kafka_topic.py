@@ -159,7 +159,7 @@ class KafkaTopic(FromDocument, Topic):
             name
             for each in spec.tables
             for name in each.identifiers
-            if each.dead_letters == "table" or name != each.dead_letter_table
+            if each.keeps_dead_letters or name != each.dead_letter_table
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -60,7 +60,7 @@ def change_events(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFr
     assert isinstance(row_type, T.StructType)
     assert isinstance(change_type, T.StructType)
     values = without_excepted(row_type, spec)
-    is_soft = spec.deletes == "soft"
+    is_soft = spec.marks_deletes
     unchanged = no_names()
     if spec.is_partial:
         # A soft delete by delete_when changes the row as any other event does.
@@ -98,7 +98,7 @@ def _with_key_changes(
     delete |= {name: events[name] for name in shared if name in events}
     delete |= {name: old[name] for name in key}
     delete |= {OPERATION: F.lit(DELETE), KEY_CHANGED: F.lit(True), UNCHANGED: no_names()}
-    if spec.deletes == "soft":
+    if spec.marks_deletes:
         delete |= {UNCHANGED: _all_but_key(values, spec), DELETED: F.lit(True)}
     if CHANGE in events:
         delete[CHANGE] = F.struct(F.lit(DELETE).alias("op"), F.col(DECODED)["order"].alias("order"))
@@ -147,16 +147,16 @@ def event_counts(spec: TopicTable) -> tuple[dict[str, Column], dict[str, Column]
 
 def needs_source_table(spec: TopicTable) -> bool:
     """Return whether rows are deleted because a table of the source lacks them."""
-    return spec.snapshot == "replace" or spec.on_truncate == "apply"
+    return spec.replaces_by_snapshot or spec.applies_truncates
 
 
 def may_be_unchanged(field: T.StructField, spec: TopicTable) -> bool:
     """Return whether an event may leave a column unchanged."""
-    if spec.deletes == "soft":
+    if spec.marks_deletes:
         return True
     if spec.ignore_null_updates:
         return spec.null_leaves(field.name)
-    return spec.envelope == "debezium" and may_lack_values(field)
+    return spec.may_omit_values and may_lack_values(field)
 
 
 def _ignored_nulls(spec: TopicTable, values: T.StructType, operation: Column) -> Column:

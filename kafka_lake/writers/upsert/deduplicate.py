@@ -71,7 +71,7 @@ def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, list_ke
     names = [key_column(number) for number in range(len(keys.key("c")))]
     key = [F.expr(expression).alias(name) for name, expression in zip(names, keys.key("c"), strict=True)]
     per_key, totals = event_counts(spec)
-    operations = [UPSERT, READ] if spec.deletes == "ignore" else [UPSERT, READ, DELETE]
+    operations = [UPSERT, READ] if spec.ignores_deletes else [UPSERT, READ, DELETE]
     per_key[_ROW_EVENTS] = F.count_if(F.col(OPERATION).isin(*operations))
     by_key = events.alias("c").groupBy(*key).agg(*[count.alias(name) for name, count in per_key.items()])
     if keys.columns:
@@ -86,7 +86,7 @@ def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, list_ke
 
 def already_unique(spec: TopicTable, events: DataFrame, statistics: EventStatistics) -> LatestEvents:
     """Return the events of a batch in which no key has two."""
-    deletes = 0 if spec.deletes == "ignore" else statistics.counts["deletes"]
+    deletes = 0 if spec.ignores_deletes else statistics.counts["deletes"]
     unique = events.withColumns({SEVERAL_PARTITIONS: F.lit(False), UNKNOWN: no_names()})
     return LatestEvents(unique, statistics.bounds, count=statistics.keys, deletes=deletes, incomplete=0)
 

@@ -71,7 +71,7 @@ class Keys:
             order_by=spec.order_by,
             has_envelope=spec.has_source_order,
             topic_id=topic_id,
-            is_soft=spec.deletes == "soft",
+            is_soft=spec.marks_deletes,
             texts=texts,
         )
 

@@ -178,7 +178,7 @@ def find_cutoff(batch: ChangeBatch, events: DataFrame, statistics: EventStatisti
     spec, state, keys = batch.context.spec, batch.state, batch.keys
     position = Position.from_json(batch.summary[POSITION])
     snapshot, properties = None, dict[str, str]()
-    if spec.snapshot == "replace":
+    if spec.replaces_by_snapshot:
         snapshot, snapshots = _snapshots(batch, events, statistics, position)
         properties[_SNAPSHOT] = snapshots.to_json()
     new = _truncate(spec, events, keys, position) if statistics.counts["truncates"] else None
@@ -199,7 +199,7 @@ def find_cutoff(batch: ChangeBatch, events: DataFrame, statistics: EventStatisti
 
 
 def _truncate(spec: TopicTable, events: DataFrame, keys: Keys, position: Position) -> Cutoff | None:
-    if spec.on_truncate != "apply":
+    if not spec.applies_truncates:
         return None
     newest, partitions = newest_truncate(events, keys), len(position.offsets)
     if not keys.has_order and partitions > 1:

@@ -114,7 +114,7 @@ def _stage(batch: ChangeBatch, held: ExitStack, undo: ExitStack) -> StagedChange
         latest, missing = _deduplicated(batch, events, held)
     unique = latest.events.drop(SEVERAL_PARTITIONS, UNKNOWN)
     deletes = None
-    if (counts["deletes"] or cutoff.snapshot) and spec.deletes != "ignore":
+    if (counts["deletes"] or cutoff.snapshot) and not spec.ignores_deletes:
         deletes = _stage_deletes(batch, unique, cutoff.snapshot, undo)
     unique = unique.drop(WITHOUT_ORDER)
     late = without_late(batch.context, unique, batch.keys) if latest.count else None
@@ -177,7 +177,7 @@ def _check_operations(batch: ChangeBatch, events: DataFrame, counts: Row) -> Non
 
 def row_events(batch: ChangeBatch, events: DataFrame) -> DataFrame:
     """Return the events that change rows, without deletes if the settings ignore them."""
-    if batch.context.spec.deletes == "ignore":
+    if batch.context.spec.ignores_deletes:
         events = events.filter(F.col(OPERATION) != DELETE)
     return events.filter(~F.col(OPERATION).isin(TRUNCATE, NOTHING))
 

@@ -7,11 +7,13 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.audit import Audited
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.runtime.context import Observer, RetryPolicy, Timings
+from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -50,7 +52,7 @@ def test_commit_is_refused_once_dead_letters_have_changed(letters: str, catalog:
         timings=Timings(),
         sleep=lambda _: None,
     )
-    plan: Any = SimpleNamespace(kind="append", deletes=())
+    plan = Plan((), Position(TopicIdentity("cluster", "id", "events"), {}), 0)
     audited = Audited(plan, staged, (0, 0), (), {})
     if letters in ("none", "as planned"):
         assert publish(context, Tables(None, planned), audited).published_at > 0

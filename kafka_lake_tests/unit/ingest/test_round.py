@@ -39,6 +39,7 @@ class Topic:
     begun: list[float] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     lineage: Any = field(default_factory=nullcontext)
+    errors: dict[str, Exception] = field(default_factory=dict)
 
     @property
     def context(self) -> Any:

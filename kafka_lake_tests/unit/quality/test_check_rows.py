@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.quality.validation import ValidationResult
+from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.rule import Range, RowCount, RuleEntry
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers import rules as module
@@ -38,7 +40,7 @@ def test_no_record_is_refused_if_a_rule_fails_the_commit(
     )
     state = SimpleNamespace(head=None)
     staged: Any = SimpleNamespace(rows=10, rules=(RuleResult(by_tasks, 10, failed),), state=state)
-    plan: Any = SimpleNamespace(undecodable=None, kind="append", share=None)
+    plan = Plan((), Position(TopicIdentity("cluster", "id", "events"), {}), 0)
     monkeypatch.setattr(module, "added_rows", lambda *_: None)
     validation = module.check_rows(context, plan, staged, declared=False)
     assert evaluated == [(by_spark,)]

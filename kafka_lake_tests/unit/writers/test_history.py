@@ -1,7 +1,6 @@
 """Histories of keyed tables without Spark: their columns, what is merged, what is counted and refused."""
 
 from itertools import starmap
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.errors import TableError
 from kafka_lake.formats.columns import Target
+from kafka_lake.formats.json.driver import Json
 from kafka_lake.formats.rows import EVENT_TYPE, METADATA, change_columns
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.history.versions import HistoryResult, HistoryTable, merge_statement
@@ -111,6 +111,6 @@ def test_history_has_columns_beside_those_of_its_rows(settings: Any, columns: An
 def test_schema_with_a_column_of_histories_is_refused() -> None:
     spec = TopicTable("orders", "shop", "orders", write="history", format="avro", schema_file="orders.avsc")
     columns = T.StructType([T.StructField("id", T.LongType()), T.StructField("Valid_To", T.DateType())])
-    decoder: Any = SimpleNamespace(fixed=Target(columns, {}))
+    decoder = Json(declared=Target(columns, {}))
     with pytest.raises(TableError, match=r"columns Valid_To, and write: history has its own"):
         plan_schema(spec, decoder, None)
