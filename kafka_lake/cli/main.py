@@ -41,6 +41,7 @@ COMMANDS = {
     "discover": "List the cluster's topics with a guess of their format, and write YAML documents for the named ones.",
     "doctor": "Check every system that a run needs.",
     "topic": "Create, fill and show topics, to try kafka_lake with your own records.",
+    "verify": "Prove that a table has every record exactly once.",
     "metrics": "Metrics for Prometheus: lag, rows, dead letters, the health of tables.",
     "topics": "Show and refresh the topics that KafkaTopics match, and tables by value.",
 }
@@ -51,6 +52,9 @@ MODULES: dict[str, str] = {}
 
 STARTS_STACK = {"up"}
 """Commands that start servers instead of using the ones that run."""
+
+_FAILURE = {"verify": 2}
+"""Exit codes of commands whose exit code 1 is a result."""
 
 _OWN_PROCESS = object()
 
@@ -126,7 +130,7 @@ class _Group(TyperGroup):
                 raise cause from (error.__cause__ if cause is error else None)
         logging.getLogger(__name__).log(level, "The command failed", exc_info=cause)
         output.err.print(f"[bold red]Error:[/] {escape(message)}", soft_wrap=True, highlight=False)
-        raise typer.Exit(1)
+        raise typer.Exit(_FAILURE.get(ctx.invoked_subcommand, 1))
 
 
 app = typer.Typer(

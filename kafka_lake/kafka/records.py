@@ -1,7 +1,7 @@
 """Records read by this process instead of Spark: samples, sizes, times, small topics and small ranges."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
@@ -62,7 +62,7 @@ def read_all(cluster: KafkaCluster, now: Watermarks) -> Iterator[Record]:
                 reader.close(message)
 
 
-_COLUMNS_OF_SPARK = pa.schema(
+COLUMNS = pa.schema(
     {
         "key": pa.binary(),
         "value": pa.binary(),
@@ -79,7 +79,7 @@ _COLUMNS_OF_SPARK = pa.schema(
 def read_ranges(cluster: KafkaCluster, topic: str, ranges: Sequence[OffsetRange]) -> pa.Table:
     """Return the records of ranges, in the columns of Spark's Kafka source; invalid timestamps are null."""
     wanted = {offsets.partition: offsets for offsets in ranges if len(offsets)}
-    rows: list[dict[str, Any]] = []
+    messages: list[Any] = []
     # Java's client checks checksums too.
     with Reader(cluster, "read", {"check.crcs": True}) as reader:
         for message in reader.messages([TopicPartition(topic, p, offsets.start) for p, offsets in wanted.items()]):
@@ -91,25 +91,56 @@ def read_ranges(cluster: KafkaCluster, topic: str, ranges: Sequence[OffsetRange]
                         "was planned.",
                         "Nothing was published. The next run plans again.",
                     )
-                rows.append(_row(message))
+                messages.append(message)
             if offset >= end - 1:
                 reader.close(message)
-    return pa.Table.from_pylist(rows, _COLUMNS_OF_SPARK)
+    return pa.Table.from_batches([as_batch(topic, messages)])
 
 
-def _row(message: Any) -> dict[str, Any]:
-    kind, milliseconds = message.timestamp()
-    return {
-        "key": message.key(),
-        "value": message.value(),
-        "topic": message.topic(),
-        "partition": message.partition(),
-        "offset": message.offset(),
-        "timestamp": milliseconds * 1000 if is_time(milliseconds) else None,
+def as_batch(topic: str, messages: Sequence[Any]) -> pa.RecordBatch:
+    """Return messages of a topic in the columns of Spark's Kafka source; invalid timestamps are null."""
+    times = [message.timestamp() for message in messages]
+    headers = [message.headers() for message in messages]
+    columns: dict[str, Any] = {
+        "key": [message.key() for message in messages],
+        "value": [message.value() for message in messages],
+        "topic": pa.repeat(pa.scalar(topic), len(messages)),
+        "partition": [message.partition() for message in messages],
+        "offset": [message.offset() for message in messages],
+        "timestamp": [time_ms * 1000 if is_time(time_ms) else None for _, time_ms in times],
         # Java's client counts them from -1.
-        "timestampType": kind - 1,
-        "headers": [{"key": name, "value": value} for name, value in message.headers() or ()] or None,
+        "timestampType": [kind - 1 for kind, _ in times],
+        "headers": pa.nulls(len(messages), COLUMNS.field("headers").type)
+        if not any(headers)
+        else [[{"key": name, "value": value} for name, value in given] if given else None for given in headers],
     }
+    arrays = [
+        values if isinstance(values, pa.Array) else pa.array(values, COLUMNS.field(name).type)
+        for name, values in columns.items()
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)
+
+
+_MANY: Mapping[str, Any] = {
+    # Where retention removes records while they are read, reading goes on behind them.
+    "auto.offset.reset": "earliest",
+    "check.crcs": True,
+    "max.partition.fetch.bytes": 8 << 20,
+    "queued.max.messages.kbytes": 64 << 10,
+    "queued.min.messages": 200_000,
+}
+
+
+def message_lists(
+    cluster: KafkaCluster, topic: str, ranges: Iterable[OffsetRange]
+) -> Iterator[tuple[list[Any], list[int], list[int]]]:
+    """Yield many messages of ranges at once, with their partitions and offsets; some may lie behind a range.
+
+    Raises:
+        KafkaError: If the brokers don't answer, or a partition ends before its range does.
+    """
+    with Reader(cluster, "lists", _MANY) as reader:
+        yield from reader.lists(topic, ranges)
 
 
 @dataclass(frozen=True, order=True)

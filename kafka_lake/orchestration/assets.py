@@ -11,7 +11,12 @@ import dagster as dg
 from kafka_lake.common.text import plain
 from kafka_lake.ingest.continuous.run import continuous_run
 from kafka_lake.ingest.run import logged_run
-from kafka_lake.orchestration.checks import build_dead_letters, build_freshness_check, rule_check_spec
+from kafka_lake.orchestration.checks import (
+    build_dead_letters,
+    build_freshness_check,
+    build_verification,
+    rule_check_spec,
+)
 from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.jobs import build_health_check
 from kafka_lake.orchestration.keys import (
@@ -175,6 +180,7 @@ def build_topic_assets(
     beside: list[dg.AssetSpec | dg.AssetChecksDefinition] = []
     for each in spec.tables:
         beside += build_freshness_check(each)
+        beside += build_verification(each, spec)
         if each.keeps_dead_letters:
             beside.append(build_dead_letters(each))
     # A run of the topic changes all of its tables: what maintains a keyed one waits for that.

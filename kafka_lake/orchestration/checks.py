@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -17,12 +18,20 @@ from kafka_lake.common.text import plain, seconds_of
 from kafka_lake.common.text import table as markdown_table
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import RecordReference, arrival_times, unread
-from kafka_lake.orchestration.keys import dead_letter_check_op_name, freshness_op_name, of_cluster, table_key
+from kafka_lake.orchestration.keys import (
+    dead_letter_check_op_name,
+    freshness_op_name,
+    of_cluster,
+    table_key,
+    verification_op_name,
+)
 from kafka_lake.orchestration.metadata import in_a_window, newest_rows, quoted_cell
-from kafka_lake.orchestration.resources import CatalogResource
+from kafka_lake.orchestration.resources import CatalogResource, connections_of, resource_keys
+from kafka_lake.orchestration.steps import as_failures
 from kafka_lake.runtime.commit import Finding
 from kafka_lake.spec.rule import Rule
 from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.verify.run import Extent, verify
 
 
 def rule_check_spec(rule: Rule, table: dg.AssetKey) -> dg.AssetCheckSpec:
@@ -206,6 +215,47 @@ def build_freshness_check(spec: TopicTable) -> list[dg.AssetChecksDefinition]:
             yield dg.AssetCheckResult(check_name=FRESHNESS, asset_key=table_key(spec), **each.told)
 
     return [table_is_fresh]
+
+
+VERIFIED = "verified"
+
+
+def build_verification(spec: TopicTable, topic: TopicTable) -> list[dg.AssetChecksDefinition]:
+    """Return the check of a table that is verified by a schedule."""
+    settings = spec.maintenance.verify
+    if settings is None:
+        return []
+    condition: dg.AutomationCondition[Any] = dg.AutomationCondition.cron_tick_passed(settings.schedule)
+
+    @dg.multi_asset_check(
+        name=verification_op_name(spec),
+        specs=[
+            dg.AssetCheckSpec(
+                VERIFIED,
+                asset=table_key(spec),
+                description="Every record that Kafka still has, up to the table's position, is in the table exactly "
+                f"once. An automation sensor requests it by the schedule {settings.schedule}.",
+                automation_condition=condition,
+            )
+        ],
+        required_resource_keys=resource_keys(spec.cluster),
+    )
+    def table_is_verified(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        begin = None if settings.since is None else datetime.now(UTC) - timedelta(seconds=seconds_of(settings.since))
+        extent = Extent("earliest" if begin is None else begin.isoformat(), settings.share)
+        with as_failures():
+            report = verify(
+                topic, spec, connections_of(context.resources, spec.cluster), extent, progress=context.log.info
+            )
+        return dg.AssetCheckResult(
+            asset_key=table_key(spec),
+            check_name=VERIFIED,
+            passed=not report.problems,
+            description=plain("; ".join(map(str, report.problems))) or None,
+            metadata={**report.counts, "seconds": report.seconds, "report": dg.MetadataValue.json(report.document())},
+        )
+
+    return [table_is_verified]
 
 
 NO_DEAD_LETTERS = "no_dead_letters"

@@ -104,6 +104,11 @@ def freshness_op_name(spec: TopicTable) -> str:
     return f"{op_name(spec)}__freshness"
 
 
+def verification_op_name(spec: TopicTable) -> str:
+    """Return the name of the op that verifies the table."""
+    return f"{op_name(spec)}__verified"
+
+
 def maintenance_op_name(spec: TopicTable) -> str:
     """Return the name of the op that maintains the tables."""
     return f"{op_name(spec)}__maintenance"

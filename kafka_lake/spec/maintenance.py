@@ -1,12 +1,16 @@
 """The group ``maintenance:`` of a table: how it is kept fast, and how long its past is kept."""
 
+import re
 from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
 
-from kafka_lake.common.text import seconds_of
-from kafka_lake.spec.settings import Duration, OptionalText, Problem, Settings, ShortFor
+from kafka_lake.common.text import limit_of, seconds_of
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.spec.settings import Duration, OptionalText, Problem, Settings, ShortFor, Text
+
+_CRON = re.compile(r"@(hourly|daily|weekly|monthly|yearly)|[\d*/,A-Za-z-]+( [\d*/,A-Za-z-]+){4}")
 
 
 class RowRetention(Settings):
@@ -24,6 +28,36 @@ class RowRetention(Settings):
         "without a time stays. Dead letters count by Kafka's timestamp.",
         examples=["created_at"],
     )
+
+
+class Verification(Settings):
+    """When a table is verified: text alone is `schedule`."""
+
+    schedule: Text = Field(
+        description="When Dagster verifies the table, as cron writes it, in UTC.", examples=["0 3 * * *", "@daily"]
+    )
+    sample: Text = Field(default="1%", description="Share of the records whose values are compared.", examples=["5%"])
+    since: Duration | None = Field(
+        default=None,
+        description="Verify only records of this last time, by Kafka's timestamp; by default all that Kafka still has.",
+        examples=["7d"],
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        """Give a schedule or a share that can't be."""
+        if not _CRON.fullmatch(self.schedule):
+            yield ("schedule",), f"{self.schedule!r} is no schedule. Write minute, hour, day, month, weekday: 0 3 * * *"
+        try:
+            limit = limit_of(self.sample, "sample")
+        except ConfigurationError:
+            limit = None
+        if not isinstance(limit, float):
+            yield ("sample",), f"{self.sample!r} is no share. Write for example 1%"
+
+    @property
+    def share(self) -> float:
+        """Return the share of the records whose values are compared, 0 to 1."""
+        return float(limit_of(self.sample, "sample") or 0.0)
 
 
 class Maintenance(Settings):
@@ -52,6 +86,13 @@ class Maintenance(Settings):
     )
     keep_snapshots: int = Field(
         default=100, ge=1, description="So many of the newest snapshots stay, however old they are."
+    )
+
+    verify: Annotated[Verification | None, ShortFor("schedule")] = Field(
+        default=None,
+        description="When the check `verified` compares a topic's table with its topic, as cron writes it; or "
+        "`{schedule: 0 3 * * *, since: 7d}`. See [verify](verify.md). null for never.",
+        examples=["0 3 * * *", {"schedule": "@daily", "since": "7d"}],
     )
 
     def problems(self) -> Iterator[Problem]:

@@ -7,8 +7,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
-from kafka_lake.catalog.lake_catalog import check_commit_requirements
+from kafka_lake.catalog.lake_catalog import check_commit_requirements, quoted
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.formats.columns import Target, spark_columns
 from kafka_lake.formats.decoder import Decoder, Unreadable, batch_metrics, decoded
@@ -37,7 +38,8 @@ from kafka_lake.writers.append import write_records, write_rows
 from kafka_lake.writers.dead_letters import classes_of
 from kafka_lake.writers.frames import shaped, tasks_of
 from kafka_lake.writers.schema_changes import create_table, evolve_table, plan_schema, refuse_changes, row_columns
-from kafka_lake.writers.upsert.change_events import change_events
+from kafka_lake.writers.upsert.change_events import INTERNAL_COLUMNS, change_events
+from kafka_lake.writers.upsert.keys import OPERATION, Keys
 
 
 class SparkDecoding:
@@ -113,6 +115,31 @@ class SparkDecoding:
             return counted
 
         return Decoded(without_errors(rows, spec), counts, lambda: with_errors)
+
+    def changes(self, spec: TopicTable, connections: Connections, state: TableState, records: DataFrame) -> DataFrame:
+        """Return the changes of an upsert table's keys in some records.
+
+        Columns: ``p`` and ``o``, partition and offset; ``op``, the operation; ``k``, a struct of the key's columns;
+        ``place``, the order in the source, null without one; ``bare``, whether a change lacks it though others have it.
+        """
+        decoder = self.decoder(spec, connections, state)
+        target = plan_schema(spec, decoder, state).target
+        topic_id = state.position.identity.topic_id if state.position else ""
+        columns = spark_columns(state.table.schema().as_struct())
+        keys = Keys.of(spec, decoder.key_in(target), topic_id, columns)
+        events = change_events(decoded(records, decoder, target, spec.max_record_bytes), spec, topic_id)
+        events = shaped(events, T.StructType([*columns, *INTERNAL_COLUMNS])).alias("e")
+        metadata = F.col(f"e.{quoted(keys.metadata)}")
+        key = [F.expr(value).alias(f"k{number}") for number, value in enumerate(keys.key("e"))]
+        order = [F.expr(value).alias(f"o{number}") for number, value in enumerate(keys.source_order("e"))]
+        return events.select(
+            metadata["partition"].alias("p"),
+            metadata["offset"].alias("o"),
+            F.col(OPERATION).alias("op"),
+            F.struct(*key).alias("k"),
+            (F.struct(*order) if order else F.lit(None).cast("boolean")).alias("place"),
+            (F.expr(keys.has_no_order("e")) if order else F.lit(False)).alias("bare"),
+        )
 
     def evaluate(self, validation: Validation) -> ValidationResult:
         """Evaluate rules."""

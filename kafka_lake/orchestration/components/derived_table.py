@@ -93,6 +93,8 @@ def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
         )
     if spec.maintenance.row_retention:
         yield "maintenance: row_retention: isn't for derived tables yet. Leave it out."
+    if spec.maintenance.verify:
+        yield "maintenance: verify: compares a table with its topic, and a derived table has none. Leave it out."
 
 
 def _key_problems(spec: DerivedSpec) -> Iterator[str]:
