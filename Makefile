@@ -173,6 +173,11 @@ bench-freshness: SECONDS_EACH ?= 100
 bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, and continuous (SECONDS_EACH=100 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks freshness --seconds $(SECONDS_EACH) $(if $(KEEP),--keep)
 
+.PHONY: bench-fresh
+bench-fresh: SECONDS_EACH ?= 60
+bench-fresh: $(STAMP) ## Fresh reads: seconds from a record to a query that sees it, and reads of an unread tail (SECONDS_EACH=60 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks fresh --seconds $(SECONDS_EACH) $(if $(KEEP),--keep)
+
 .PHONY: bench-compaction
 bench-compaction: SECONDS_EACH ?= 300
 bench-compaction: $(STAMP) ## Seconds from a record to its row while files are compacted, and commits that were refused (SECONDS_EACH=300 KEEP=1: into docs/ too)

@@ -12,6 +12,7 @@ from rich.console import Console
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
 from benchmarks import compaction as while_compacted
+from benchmarks import fresh as fresh_reads
 from benchmarks import hot as hot_keys
 from benchmarks import maintenance as of_tables
 from benchmarks import matrix as of_kinds
@@ -249,6 +250,19 @@ def ratio(
     result = to_loop.measure(to_loop.Settings(records, repeats), _tell_user)
     title = f"{records:,} records, {result['ratio']:.2f} times the loop; kept: {to_loop.kept():.2f}"
     _show(result, title, to_loop, keep)
+
+
+@app.command()
+def fresh(
+    seconds: Annotated[float, typer.Option(min=1, help="How long records are produced and queried.")] = 60,
+    tail: Annotated[int, typer.Option(min=1, help="Unread records of a read.")] = 50_000,
+    keep: Keep = False,
+) -> None:
+    """Fresh reads: seconds from a record to a query that sees it, and reads of an unread tail."""
+    result = fresh_reads.measure(fresh_reads.Settings(seconds=seconds, tail=tail), _tell_user)
+    _show(result, "Fresh reads", fresh_reads, keep)
+    if keep:
+        page.update()
 
 
 @app.command()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import matrix
+from benchmarks import fresh, matrix
 from benchmarks.data import SHAPES
 from benchmarks.results import (
     DIRTY_HEADER,
@@ -25,12 +25,14 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 def tables() -> dict[str, str]:
     """Return each table of the page by its name."""
     throughput, dirty, freshness = (load(name, KEPT) for name in ("throughput-peers", "dirty", "freshness"))
-    kinds = load("matrix", KEPT)
+    kinds, fresh_reads = load("matrix", KEPT), load("fresh", KEPT)
     return {
         "machine": _machine(throughput, dirty, freshness),
         **{name: in_markdown(HEADER, throughput_rows(throughput, name)) for name in SHAPES},
         "dirty": in_markdown(DIRTY_HEADER, dirty_rows(dirty)),
         "freshness": in_markdown(FRESHNESS_HEADER, freshness_rows(freshness)),
+        "fresh machine": _where(fresh_reads),
+        "fresh": in_markdown(fresh.HEADER, fresh.rows(fresh_reads)),
         "matrix machine": _made_on(kinds),
         "matrix": in_markdown(matrix.HEADER, matrix.rows(kinds)),
     }
@@ -66,9 +68,13 @@ def _machine(throughput: Mapping[str, Any], dirty: Mapping[str, Any], freshness:
 
 
 def _made_on(result: Mapping[str, Any]) -> str:
-    machine, settings = result["machine"], result["settings"]
-    made = f"{settings['records']:,} records, medians of {settings['repeats']}; {_made(result)}"
-    return f"{made}; {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB"
+    settings = result["settings"]
+    return f"{settings['records']:,} records, medians of {settings['repeats']}; {_where(result)}"
+
+
+def _where(result: Mapping[str, Any]) -> str:
+    machine = result["machine"]
+    return f"{_made(result)}; {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB"
 
 
 def _made(result: Mapping[str, Any]) -> str:

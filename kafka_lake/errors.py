@@ -28,6 +28,9 @@
         GateFailedError           in `ingest.gate`, with the result of each check
         SchemaRefusedError        in `ingest.stage.schema`, with the changes
       PublishRefusedError
+      FreshReadError
+        TailTooLongError
+        SnapshotExpiredError
       LeftBehindError             in `ingest.topic_runner`, with an error for each table
       JavaNotFoundError
       JarsError
@@ -305,6 +308,33 @@ class PublishRefusedError(KafkaLakeError):
     what_to_do: ClassVar[str] = (
         "Usually nothing: a run plans again, up to five times. If runs fail with it, another writer commits all "
         "the time: let one deployment ingest the topic, and run maintenance less often."
+    )
+
+
+class FreshReadError(KafkaLakeError):
+    """A table has a setting, or its unread records an event, that fresh reads don't support. Nothing was changed."""
+
+    what_to_do: ClassVar[str] = (
+        "Read the table itself: `kafka-lake query TOPIC SQL` without `--fresh`. [Fresh reads](fresh-reads.md) lists "
+        "what they support."
+    )
+
+
+class TailTooLongError(FreshReadError):
+    """A table is too far behind its topic for a fresh read. Nothing was changed."""
+
+    what_to_do: ClassVar[str] = (
+        "Bring the table up to date: `kafka-lake ingest TOPIC`. If it is often so far behind, run it continuously or "
+        "more often, or raise `max_tail`."
+    )
+
+
+class SnapshotExpiredError(FreshReadError):
+    """Maintenance removed files of the snapshot while a query read them. Nothing was changed."""
+
+    what_to_do: ClassVar[str] = (
+        "Read again: the next read uses the newest snapshot. If it happens often, keep snapshots longer than queries "
+        "take."
     )
 
 

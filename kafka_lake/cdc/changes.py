@@ -130,7 +130,7 @@ class Changes(Decoder):
         has_order = bool(self.order_by) or self.envelope not in _OF_MYSQL
         return replace(self, comparable=has_order or count == 1)
 
-    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
+    def learn(self, seen: Observed, records: DataFrame | None, target: Target) -> Learned | None:
         """Return what a pass taught about rows, and about keys in Avro."""
         rows = self.rows.learn(seen, records, _relaxed(target))
         keys = self.keys.learn(seen.key or NOTHING, records, target) if self.keys is not None else None

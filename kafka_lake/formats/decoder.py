@@ -98,12 +98,13 @@ class Decoder:
         """Return why schemas of the records can't be read."""
         return ()
 
-    def learn(self, observed: Observed, records: DataFrame, target: Target) -> "Learned | None":
+    def learn(self, observed: Observed, records: DataFrame | None, target: Target) -> "Learned | None":
         """Return what a pass over the records taught; None if nothing is new.
 
         Args:
             observed: What the tasks of the pass observed.
-            records: The records of the pass, which may be read again.
+            records: The records of the pass, which may be read again; None if the caller decodes until the tasks'
+                data stay the same.
             target: The columns that they were decoded into.
         """
         return None
@@ -295,7 +296,7 @@ class Keyed(Decoder):
             "of_tombstones": self.of_tombstones,
         }
 
-    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
+    def learn(self, seen: Observed, records: DataFrame | None, target: Target) -> Learned | None:
         """Return what a pass taught about values, keys, or both."""
         value = self.value.learn(seen, records, target.without(self.column))
         key = self.key.learn(seen.key or NOTHING, records, target)

@@ -169,7 +169,7 @@ class Registered(Decoder):
             decoders.append(self.json.for_tasks(target, None))
         return self._work(columns, decoders, schemas, refused=self.refused, max_record_bytes=max_record_bytes)
 
-    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
+    def learn(self, seen: Observed, records: DataFrame | None, target: Target) -> Learned | None:
         """Return a decoder that knows the schemas of new ids, and the fields of JSON values beyond their schemas."""
         wiser = self._knowing(seen, records)
         if set(wiser.writers) != set(self.writers) or wiser._explains_more(self):
@@ -190,13 +190,13 @@ class Registered(Decoder):
             values, self._work((), (), {}, refused=known, max_record_bytes=None), self.rules.max_columns
         )
 
-    def _knowing(self, seen: Observed, records: DataFrame) -> "Registered":
+    def _knowing(self, seen: Observed, records: DataFrame | None) -> "Registered":
         """Return a decoder that knows the schemas and the Protobuf messages that a pass has counted."""
         strange = self._strange(seen)
         if not strange:
             return self
         wiser = self.known(sorted({id_ for id_, prefix in strange if not prefix}), [key for key in strange if key[1]])
-        if wiser.protobuf != self.protobuf:
+        if wiser.protobuf != self.protobuf and records is not None:
             # Until now it wasn't known that message indexes follow these ids.
             strange = wiser._strange(wiser.looked(records))
             wiser = wiser.known([], [key for key in strange if key[1]])
@@ -304,7 +304,7 @@ class FromFile(Decoder):
             return self.json.for_tasks(target, max_record_bytes)
         return self.writer.for_tasks(columns_of(target.columns, target), max_record_bytes)
 
-    def learn(self, seen: Observed, records: DataFrame, target: Target) -> Learned | None:
+    def learn(self, seen: Observed, records: DataFrame | None, target: Target) -> Learned | None:
         """Return a decoder that knows what JSON records have beside the schema's fields."""
         learned = _beyond_schema(self.json, seen, records, target=target)
         return None if learned is None else Learned(replace(self, json=learned), again=False)
@@ -333,7 +333,7 @@ def remembered(state: TableState | None, part: Part) -> str:
     return next((summary[MARKS[part]] for summary in summaries if MARKS[part] in summary), "")
 
 
-def _beyond_schema(json: Json, seen: Observed, records: DataFrame, target: Target) -> Json | None:
+def _beyond_schema(json: Json, seen: Observed, records: DataFrame | None, target: Target) -> Json | None:
     """Return what is known of JSON values with what a pass has shown; None if nothing is new."""
     # The schema alone says the types of its own fields.
     learned = json.learn(replace(seen, type_errors=None), records, target)

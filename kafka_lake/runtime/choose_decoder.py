@@ -13,6 +13,7 @@ from kafka_lake.formats.decoder import Decoder, Keyed
 from kafka_lake.formats.registered import Registered, remembered
 from kafka_lake.formats.table_compatibility import key_columns
 from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.ddl import parsed_ddl
 from kafka_lake.spec.topic_table import TopicTable
 
 
@@ -50,16 +51,13 @@ def _part(spec: TopicTable, name: PartName, connections: Connections, state: Tab
     ddl = spec.schema if name == "value" else spec.key_schema
     declared = None
     if ddl is not None:
-        # Spark parses types, by its session.
-        connections.spark()
         declared = Target(_parsed(ddl), {}, _renamed(spec), any_case=True)
     return Part(spec, name, declared, state, registry=connections.registry)
 
 
 @cache
 def _parsed(ddl: str) -> T.StructType:
-    kind: T.StructType = T.DataType.fromDDL(ddl)
-    return kind
+    return T.StructType.fromJson(parsed_ddl(ddl))
 
 
 def _renamed(spec: TopicTable) -> dict[str, tuple[str, ...]]:

@@ -1,17 +1,25 @@
-"""Validates declared columns without an engine, so that a typo is reported when definitions load."""
+"""Validates and parses declared columns without an engine, so that a typo is reported when definitions load."""
 
 import re
+from typing import Any
 
 from kafka_lake.errors import ConfigurationError
 
 _PLAIN = {
-    "boolean", "byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint", "float", "real", "double",
-    "date", "timestamp", "timestamp_ltz", "timestamp_ntz", "string", "binary",
-}  # fmt: skip
+    "boolean": "boolean",
+    **dict.fromkeys(("byte", "tinyint"), "byte"),
+    **dict.fromkeys(("short", "smallint"), "short"),
+    **dict.fromkeys(("int", "integer"), "integer"),
+    **dict.fromkeys(("long", "bigint"), "long"),
+    **dict.fromkeys(("float", "real"), "float"),
+    **dict.fromkeys(("timestamp", "timestamp_ltz"), "timestamp"),
+    **{name: name for name in ("double", "date", "timestamp_ntz", "string", "binary")},
+}
+"""Names of types in DDL, and in Spark's JSON."""
 _DECIMAL = {"decimal", "dec", "numeric"}
 _SIZED = {"varchar", "char", "character"}
 _NESTED = {"array", "map", "struct"}
-_TYPES = _PLAIN | _DECIMAL | _SIZED | _NESTED
+_TYPES = _PLAIN.keys() | _DECIMAL | _SIZED | _NESTED
 _LARGEST_PRECISION = 38
 
 _FIELD = re.compile(r"^\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>\w+))\s*(?::|\s)\s*(?P<type>\w.*?)\s*$", re.DOTALL)
@@ -21,6 +29,8 @@ _AFTER = re.compile(
     r"^(?:with(?:out|\s+local)?\s+time\s+zone)?\s*(?:not\s+null)?\s*(?:comment\s+(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"))?$",
     re.IGNORECASE | re.DOTALL,
 )
+
+_COMMENT = re.compile(r"\bcomment\s+('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")\s*$", re.IGNORECASE | re.DOTALL)
 
 
 def check_ddl(text: str, setting: str = "columns") -> list[str]:
@@ -39,6 +49,50 @@ def check_ddl(text: str, setting: str = "columns") -> list[str]:
         _check_type(match["type"], f"{setting}: column {part.strip()!r}", setting)
         names.append(_unique(match, names, f"{setting}: column"))
     return names
+
+
+def parsed_ddl(text: str) -> dict[str, Any]:
+    """Return the columns of a DDL string that `check_ddl` accepts, as Spark writes a schema in JSON.
+
+    >>> parsed_ddl("tags array<int> not null")["fields"][0]["type"]
+    {'type': 'array', 'elementType': 'integer', 'containsNull': True}
+    """
+    return {"type": "struct", "fields": [_parsed_field(part) for part in _split(text, "columns")]}
+
+
+def _parsed_field(part: str) -> dict[str, Any]:
+    match = _FIELD.match(part)
+    assert match is not None, "check_ddl has accepted it"
+    kind, after = _parsed_type(match["type"])
+    comment = _COMMENT.search(after)
+    metadata = {"comment": re.sub(r"\\(.)", r"\1", comment[1][1:-1])} if comment else {}
+    is_required = re.search(r"\bnot\s+null\b", after[: comment.start()] if comment else after, re.IGNORECASE)
+    name = match["quoted"].replace("``", "`") if match["quoted"] else match["plain"]
+    return {"name": name, "type": kind, "nullable": not is_required, "metadata": metadata}
+
+
+def _parsed_type(text: str) -> tuple[Any, str]:
+    """Return the type that a text begins with, and what comes after it."""
+    match = _TYPE.match(text)
+    assert match is not None, "check_ddl has accepted it"
+    name, rest = match["name"].lower(), match["rest"]
+    if name in _NESTED:
+        inner, after = _inside(rest, name, "columns")
+        if name == "struct":
+            return parsed_ddl(inner) if inner.strip() else {"type": "struct", "fields": []}, after
+        kinds = [_parsed_type(part.strip())[0] for part in _split(inner, "columns")]
+        if name == "array":
+            return {"type": "array", "elementType": kinds[0], "containsNull": True}, after
+        return {"type": "map", "keyType": kinds[0], "valueType": kinds[1], "valueContainsNull": True}, after
+    numbers = _NUMBERS.match(rest) if name in _DECIMAL | _SIZED else None
+    if name in _DECIMAL:
+        precision, scale = (numbers[1], numbers[2] or "0") if numbers else ("10", "0")
+        return f"decimal({precision},{scale})", numbers["after"] if numbers else rest
+    if numbers:
+        return f"{'varchar' if name == 'varchar' else 'char'}({numbers[1]})", numbers["after"]
+    if name == "timestamp" and re.match(r"without\s+time\s+zone\b", rest, re.IGNORECASE):
+        return "timestamp_ntz", rest
+    return _PLAIN[name], rest
 
 
 def _unique(match: re.Match[str], names: list[str], what: str) -> str:

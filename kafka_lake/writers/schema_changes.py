@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.types import StructType
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
@@ -255,13 +256,10 @@ def arrow_columns(rows: T.StructType, declared: T.StructType, *, write: WriteMod
     return documented(to_arrow_schema(T.StructType(kinds)), declared)
 
 
-def evolve_table(
-    spec: TopicTable, state: TableState, rows: T.StructType, plan: SchemaPlan, declared: bool
-) -> tuple[Change, ...]:
-    """Give the table the columns that the rows need, and return those that the policy leaves out."""
-    table = state.table
-    if plan.renamed:
-        apply_changes(table, table.schema(), plan.renamed)
+def allowed_changes(
+    spec: TopicTable, table: Table, rows: T.StructType, *, plan: SchemaPlan, declared: bool
+) -> tuple[Schema, list[Change], tuple[Change, ...]]:
+    """Return the schema of the rows, the changes that the table needs for it, and those that the policy leaves out."""
     schema = schema_of(arrow_columns(rows, plan.target.columns, write=spec.write))
     changes = needed_changes(table.schema(), schema)
     # The policy is for columns of the records, not for columns that the write mode adds.
@@ -271,7 +269,18 @@ def evolve_table(
     ignored = tuple(c for c in of_records if c.kind == "added" and spec.ignores_new_fields)
     if not declared:
         refuse_too_many(spec, table.schema(), schema)
-    apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, plan))
+    return schema, [c for c in changes if c not in ignored], ignored
+
+
+def evolve_table(
+    spec: TopicTable, state: TableState, rows: T.StructType, plan: SchemaPlan, declared: bool
+) -> tuple[Change, ...]:
+    """Give the table the columns that the rows need, and return those that the policy leaves out."""
+    table = state.table
+    if plan.renamed:
+        apply_changes(table, table.schema(), plan.renamed)
+    schema, changes, ignored = allowed_changes(spec, table, rows, plan=plan, declared=declared)
+    apply_changes(table, schema, changes, _sources(spec, plan))
     evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
     if spec.is_keyed:
         keep_keyed_property(spec, table)

@@ -1,4 +1,4 @@
-"""``kafka-lake query``: SQL over a topic's table, by the deployment's own Spark."""
+"""``kafka-lake query``: SQL over a topic's table, by the deployment's own Spark; fresh reads by DuckDB."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from rich.text import Text
 
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson, Topic
-from kafka_lake.cli.output import Output, working
+from kafka_lake.cli.output import Output, note, working
+from kafka_lake.common.offsets import place
 from kafka_lake.common.text import counted, printable
-from kafka_lake.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError, SnapshotExpiredError
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
+    from kafka_lake.fresh import Fresh
     from kafka_lake.runtime.context import Connections
     from kafka_lake.spec.topic_table import TopicTable
 
@@ -39,20 +41,90 @@ def query(
     ],
     limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 100,
     as_json: AsJson = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="With the records that no run has read yet. The SQL is DuckDB's then.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="With --fresh: show the snapshot, the offsets read, and the seconds.")
+    ] = False,
 ) -> None:
     """Query a topic's table with Spark SQL; the query can only read.
 
-    The table has its own name, and also the name this. Other tables are namespace.table.
+    The table has its own name, and also the name this. Other tables are namespace.table. With --fresh, the name of any
+    table of a topic may stand for TOPIC, and the query can read that table only.
     """
+    if fresh:
+        read, result = _fresh_result(topic, sql, limit=limit, as_json=as_json)
+        _show(result, as_json)
+        for line in _explained(read) if explain else ():
+            note(line)
+        return
     spec = project.topic_tables(topic)[0]
     with (
         project.open_connections(with_broker=False, cluster=spec.cluster) as connections,
         working("Running the query"),
     ):
         result = run_query(spec, connections, sql=sql, limit=limit, as_json=as_json)
+    _show(result, as_json)
+
+
+def _show(result: QueryResult, as_json: bool) -> None:
     if as_json:
         typer.echo("[" + ",\n ".join(str(row[0]) for row in result.rows) + "]")
     Output(as_json).show(_table(result))
+
+
+def _fresh_result(name: str, sql: str, *, limit: int, as_json: bool) -> tuple[Fresh, QueryResult]:
+    from kafka_lake.fresh import find_topic
+
+    topic = find_topic(project.topic_tables(), name)
+    with project.open_connections(cluster=topic.cluster) as connections, working("Running the query"):
+        try:
+            return _run_fresh_query(topic, name, connections, sql=sql, limit=limit, as_json=as_json)
+        except SnapshotExpiredError:
+            return _run_fresh_query(topic, name, connections, sql=sql, limit=limit, as_json=as_json)
+
+
+def _run_fresh_query(
+    topic: TopicTable, name: str, connections: Connections, *, sql: str, limit: int, as_json: bool = False
+) -> tuple[Fresh, QueryResult]:
+    """Run a query on a table with its unread records; the query can read nothing else."""
+    import duckdb
+
+    from kafka_lake.fresh import table_of
+
+    with table_of(topic, name, connections) as table:
+        fresh = table.read()
+    try:
+        relation = fresh.restricted().sql(f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)")
+        columns = unique_names(relation.columns)
+        named = relation.project(", ".join(f"#{n} AS {_quoted(column)}" for n, column in enumerate(columns, 1)))
+        texts = "to_json(r)::VARCHAR" if as_json else "COLUMNS(*)::VARCHAR"
+        shown = named.query("r", f"SELECT {texts} FROM r LIMIT {limit + 1}")
+        rows = shown.fetchall() if shown is not None else []
+    except duckdb.Error as error:
+        raise fresh.error(error) from error
+    return fresh, QueryResult(columns, tuple(rows[:limit]), len(rows) > limit)
+
+
+def _quoted(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _explained(fresh: Fresh) -> list[str]:
+    """Return lines about the snapshot, the offsets and the time of a fresh read."""
+    ranges = "; ".join(
+        f"{place(topic, r.partition)} offsets {r.start} to {r.end - 1}"
+        for topic, read in fresh.ranges.items()
+        for r in read
+        if len(r)
+    )
+    steps = ", ".join(f"{step} {seconds:.3f}" for step, seconds in fresh.seconds.items())
+    return [
+        f"Snapshot {fresh.snapshot}; read from Kafka: {ranges or 'nothing'}.",
+        f"{counted(fresh.records, 'unread record')}, {counted(fresh.dead_letters, 'dead letter')} among them.",
+        f"Seconds: {steps}.",
+    ]
 
 
 @dataclass(frozen=True)

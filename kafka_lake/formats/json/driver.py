@@ -75,7 +75,7 @@ class Json(Decoder):
             "max_bytes": max_record_bytes,
         }
 
-    def learn(self, observed: Observed, records: DataFrame, target: Target) -> Learned | None:
+    def learn(self, observed: Observed, records: DataFrame | None, target: Target) -> Learned | None:
         """Return a decoder that knows what a pass has shown."""
         if not (self.observes and observed):
             return Learned(replace(self, left_out=()), again=False) if self.left_out else None

@@ -1,0 +1,110 @@
+"""Which records of a topic are a table's, and conditions of the settings, in DuckDB's SQL."""
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from kafka_lake.errors import FreshReadError
+from kafka_lake.fresh.snapshot import Database, text
+from kafka_lake.spec.topic_table import TopicTable, When
+
+_ALIKE = (
+    exp.And, exp.Between, exp.Boolean, exp.Coalesce, exp.Column, exp.EQ, exp.GT, exp.GTE, exp.Identifier, exp.In,
+    exp.Is, exp.LT, exp.LTE, exp.Like, exp.Literal, exp.Lower, exp.NEQ, exp.Neg, exp.Not, exp.Null, exp.Or, exp.Paren,
+    exp.Upper,
+)  # fmt: skip
+"""Expressions that mean the same to Spark and to DuckDB."""
+_VALUE = "TRY(decode(value))"
+
+
+def in_duckdb(sql: str) -> str:
+    """Return an expression of Spark's SQL in DuckDB's."""
+    return sqlglot.transpile(sql, read="spark", write="duckdb")[0]
+
+
+def condition_of(sql: str, setting: str) -> str:
+    """Return a condition of Spark's SQL in DuckDB's; null counts as false.
+
+    Raises:
+        FreshReadError: If it has an expression that DuckDB may evaluate differently.
+    """
+    try:
+        unsafe = sorted({type(node).__name__ for node in sqlglot.parse_one(sql, read="spark").walk()
+                         if not isinstance(node, _ALIKE)})  # fmt: skip
+    except SqlglotError as error:
+        unsafe = [str(error).splitlines()[0]]
+    if unsafe:
+        raise FreshReadError(
+            f"{setting} has {', '.join(unsafe)}, and fresh reads compare columns and literals only: {sql!r}.",
+            "Query the table without its unread records.",
+        )
+    return f"coalesce({in_duckdb(sql)}, false)"
+
+
+def condition_for(topic: TopicTable, table: TopicTable) -> str | None:
+    """Return the condition of the records of one of a topic's tables; None if all records are the table's.
+
+    Raises:
+        FreshReadError: If a condition is by the schema's name, or can't be evaluated by DuckDB.
+    """
+    if not topic.has_routes:
+        return None
+    named = ".".join(table.identifier)
+    number = [other.identifier for other in topic.tables].index(table.identifier) - 1
+    settings = {**{n: route.when for n, route in enumerate(topic.routes)}, **({-1: topic.where} if topic.where else {})}
+    if number in settings:
+        return _holds(settings[number], named)
+    if topic.route_by is not None and number < 0:
+        raise FreshReadError(
+            f"Table {named} takes the records whose value has no table yet, which the next commit decides.",
+            "Read the tables of the values, or query this table without its unread records.",
+        )
+    others = [f"NOT {_holds(when, named)}" for when in settings.values()]
+    own = [] if number < 0 else [_holds(topic.every_route[number].when, named)]
+    return " AND ".join([*others, *own]) or None
+
+
+def holds(database: Database, records: pa.RecordBatch, condition: str) -> pa.RecordBatch:
+    """Return the records that a condition holds for."""
+    with database.cursor() as cursor:
+        cursor.register("records", pa.Table.from_batches([records]))
+        found = cursor.sql(f"SELECT {condition} AS holds FROM records").to_arrow_table().column("holds")
+    return records.filter(found.combine_chunks())
+
+
+def _holds(when: When, table: str) -> str:
+    kind, source = when.source
+    if kind == "sql":
+        return condition_of(source, f"where: of table {table}")
+    if kind == "schema":
+        raise FreshReadError(
+            f"where: of table {table} is by the schema's name, which fresh reads don't support.",
+            "Query the table without its unread records.",
+        )
+    values = ", ".join(map(text, when.values))
+    return f"coalesce({_text_of(kind, source)} IN ({values}), false)"
+
+
+def _text_of(kind: str, source: str) -> str:
+    if kind == "header":
+        return f"TRY(decode(list_filter(headers, lambda h: h.key = {text(source)})[-1].value))"
+    if kind == "field":
+        return _member("$" + "".join(f".{_quoted(part)}" for part in source.split(".")))
+    # As Spark does: a converter with schemas.enable wraps the event.
+    roots = ["$.source", "$.payload.source"] if source == "debezium" else ["$"]
+    schemas = ("schema", "db") if source == "debezium" else ("database",)
+    names = [
+        f"coalesce({', '.join(_member(f'{root}.{name}') for name in schemas)}) || '.' || {_member(f'{root}.table')}"
+        for root in roots
+    ]
+    return f"coalesce({', '.join(names)})"
+
+
+def _member(path: str) -> str:
+    return f"CASE WHEN json_valid({_VALUE}) THEN json_extract_string({_VALUE}, {text(path)}) END"
+
+
+def _quoted(part: str) -> str:
+    escaped = part.replace('"', '\\"')
+    return f'"{escaped}"'

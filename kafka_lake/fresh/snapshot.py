@@ -1,0 +1,183 @@
+"""The rows of a table at a snapshot as a query of DuckDB, which reads only the columns and row groups that it needs."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.table import Table
+from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
+from pyiceberg.table.puffin import PuffinFile
+
+from kafka_lake.errors import FreshReadError
+from kafka_lake.formats.task.shapes import small_offsets
+
+Database = duckdb.DuckDBPyConnection
+
+_LOCAL = re.compile(r"^file:/+")
+_NAME_MAPPING = "schema.name-mapping.default"
+_NO_DELETES = pa.schema([("path", pa.string()), ("pos", pa.int64())])
+
+
+def open_database() -> Database:
+    """Return a new database in memory."""
+    settings: dict[str, Any] = {
+        "TimeZone": "UTC",
+        "autoinstall_known_extensions": False,
+        "parquet_metadata_cache": True,
+    }
+    return duckdb.connect(":memory:", config=settings)
+
+
+def name(column: str) -> str:
+    """Return a quoted name in DuckDB's SQL."""
+    return '"' + column.replace('"', '""') + '"'
+
+
+def text(value: str) -> str:
+    """Return a text as a literal of DuckDB's SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def types_of(database: Database, columns: pa.Schema) -> dict[str, str]:
+    """Return DuckDB's types of Arrow columns by name."""
+    relation = database.from_arrow(columns.empty_table())
+    return dict(zip(relation.columns, map(str, relation.types), strict=True))
+
+
+def columns_of(table: Table) -> pa.Schema:
+    """Return a table's current columns in Arrow's types."""
+    return plain(schema_to_pyarrow(table.schema(), include_field_ids=False))
+
+
+def plain(columns: pa.Schema) -> pa.Schema:
+    """Return columns in the types of decoders, all nullable."""
+    return pa.schema([small_offsets(field).with_nullable(True).remove_metadata() for field in columns])
+
+
+class SnapshotRows:
+    """The rows of a table at a snapshot.
+
+    Args:
+        snapshot: None for a table without a snapshot.
+
+    Attributes:
+        columns: The table's current columns.
+
+    Raises:
+        FreshReadError: If DuckDB can't read the table's files as Iceberg asks.
+    """
+
+    def __init__(self, database: Database, table: Table, snapshot: int | None) -> None:
+        self.columns = columns_of(table)
+        self._ids = {field.name: field.field_id for field in table.schema().fields}
+        self._evolved = _evolved(table)
+        _check_readable(table)
+        tasks = [] if snapshot is None else list(table.scan(snapshot_id=snapshot).plan_files())
+        self._paths = [_path(task.file.file_path) for task in tasks]
+        _register_storage(database, table, self._paths)
+        deletes = {delete.file_path: delete for task in tasks for delete in task.delete_files}
+        self._deleted = _deleted_rows(database, table, deletes.values())
+
+    @property
+    def folders(self) -> list[str]:
+        """Return the folders of the data files."""
+        return sorted({path.rpartition("/")[0] + "/" for path in self._paths})
+
+    def sql(self, database: Database, view: str) -> str:
+        """Return a query for the rows; ``view`` names a view of the deleted ones, which is created if there are any."""
+        types = types_of(database, self.columns)
+        if not self._paths:
+            nothing = ", ".join(f"NULL::{kind} AS {name(column)}" for column, kind in types.items())
+            return f"SELECT {nothing} LIMIT 0"
+        by_id = ", ".join(
+            f"{self._ids[column]}: {{name: {text(column)}, type: {text(kind)}, default_value: NULL}}"
+            for column, kind in types.items()
+        )
+        # DuckDB 2.0 fails to read one field of a struct that a file has without that field.
+        whole = {column: f"CASE WHEN file_row_number >= 0 THEN {name(column)} END" for column in self._evolved}
+        columns = ", ".join(f"{whole.get(column, name(column))} AS {name(column)}" for column in types)
+        query = (
+            f"SELECT {columns} FROM read_parquet([{', '.join(map(text, self._paths))}], hive_partitioning = false, "
+            f"schema = MAP {{{by_id}}}, filename = true, file_row_number = true) AS f"
+        )
+        if not len(self._deleted):
+            return query
+        database.register(view, self._deleted)
+        return f"{query} ANTI JOIN {view} AS d ON d.path = f.filename AND d.pos = f.file_row_number"
+
+
+def _evolved(table: Table) -> set[str]:
+    """Return the columns that got fields within after the first files."""
+    schema = table.schema()
+    paths = [
+        str(schema.find_column_name(field))
+        for other in table.metadata.schemas
+        for field in schema.field_ids - other.field_ids
+    ]
+    return {field.name for field in schema.fields if any(path.startswith(f"{field.name}.") for path in paths)}
+
+
+def _check_readable(table: Table) -> None:
+    """Refuse files without field ids, and columns in structs that older files have by another name."""
+    schema, named = table.schema(), ".".join(table.name())
+    problem = "its files have no field ids" if _NAME_MAPPING in table.properties else ""
+    for other in table.metadata.schemas:
+        for field in other.field_ids & schema.field_ids:
+            before, now = (str(each.find_column_name(field)) for each in (other, schema))
+            if "." in now and before.rpartition(".")[2] != now.rpartition(".")[2]:
+                problem = f"its column {now} was renamed"
+    if problem:
+        raise FreshReadError(f"Table {named} can't be read by DuckDB: {problem}.", "Query it without --fresh.")
+
+
+def _deleted_rows(database: Database, table: Table, files: Iterable[DataFile]) -> pa.Table:
+    """Return paths and positions of deleted rows: of position-delete files, and of deletion vectors."""
+    parts, paths = [_NO_DELETES.empty_table()], list[str]()
+    for file in files:
+        if file.file_format is FileFormat.PUFFIN:
+            with table.io.new_input(file.file_path).open() as content:
+                puffin = PuffinFile(content.read())
+            for vector in deletion_vectors_from_puffin_file(puffin):
+                positions = vector.to_vector()
+                path = pa.repeat(_path(vector.referenced_data_file), len(positions))
+                parts.append(pa.table([path, positions.combine_chunks()], schema=_NO_DELETES))
+        else:
+            paths.append(_path(file.file_path))
+    if paths:
+        listed = ", ".join(map(text, paths))
+        query = f"SELECT file_path AS path, pos FROM read_parquet([{listed}], hive_partitioning = false)"
+        found = database.sql(query).to_arrow_table().cast(_NO_DELETES)
+        distinct = found.column("path").combine_chunks().dictionary_encode()
+        local = pa.array([_path(path) for path in distinct.dictionary.to_pylist()], pa.string())
+        parts.append(found.set_column(0, "path", local.take(distinct.indices)))
+    return pa.concat_tables(parts)
+
+
+def _path(location: str) -> str:
+    """Return a file's path as DuckDB shows it.
+
+    >>> _path("file:///lake/a.parquet"), _path("s3://lake/a.parquet")
+    ('/lake/a.parquet', 's3://lake/a.parquet')
+    """
+    return _LOCAL.sub("/", location)
+
+
+def _register_storage(database: Database, table: Table, paths: Sequence[str]) -> None:
+    """Let DuckDB read an object store by PyIceberg's own client of it."""
+    schemes = {path.partition("://")[0] for path in paths if "://" in path}
+    for scheme in schemes:
+        try:
+            storage: Any = FsspecFileIO(table.io.properties).get_fs(scheme)
+        except ImportError as error:
+            raise FreshReadError(
+                f"Table {'.'.join(table.name())}: reading {scheme}:// needs a package: {error}.",
+                "Install kafka-lake[s3] for S3, or the fsspec package of the store.",
+            ) from error
+        protocols = {storage.protocol} if isinstance(storage.protocol, str) else set(storage.protocol)
+        if not any(database.filesystem_is_registered(protocol) for protocol in protocols):
+            database.register_filesystem(storage)

@@ -1,0 +1,288 @@
+"""Fresh reads: what they show of a table and its unread records is what the table holds after the next commit."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import Result
+
+from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.devstack.servers import EmbeddedBroker
+from kafka_lake.errors import TailTooLongError
+from kafka_lake.fresh.table import Fresh, FreshTable
+from kafka_lake.fresh.tail import MaxTail
+from kafka_lake.ingest.run import ingest
+from kafka_lake.runtime.context import Connections
+from kafka_lake.spec.rule import RuleEntry
+from kafka_lake.spec.topic_table import Route, TopicTable, When
+from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.exhaustive import exhaustive
+from kafka_lake_tests.integration.test_keyed import Source
+from kafka_lake_tests.transactions import await_transactions
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewConnections = Callable[[], Connections]
+NewView = Callable[[TopicTable], View]
+Send = tuple[Any, int, bytes | None]
+
+
+def assert_same(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> None:
+    def counted(given: Sequence[dict[str, Any]]) -> Counter[str]:
+        # PyIceberg reads a null list of structs as an empty one.
+        bare = [{**row, "_kafka": {**row["_kafka"], "headers": row["_kafka"]["headers"] or None}} for row in given]
+        return Counter(json.dumps(row, default=str, sort_keys=True) for row in bare)
+
+    one, other = counted(rows), counted(others)
+    assert (one - other, other - one) == (Counter(), Counter())
+
+
+def assert_shows_next_commit(table: FreshTable, view: View, connections: Connections, run: str) -> Fresh:
+    """Read the table, ingest its topic, and compare."""
+    fresh = table.read()
+    rows = fresh.arrow()
+    ingest(table.topic, connections, run)
+    after = view.table.scan().to_arrow()
+    assert set(rows.column_names) == set(after.column_names)
+    assert_same(rows.to_pylist(), after.to_pylist())
+    assert_same(table.read().arrow().to_pylist(), after.to_pylist())
+    return fresh
+
+
+def test_fresh_read_shows_the_rows_of_the_next_commit(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    rule = RuleEntry(name="small", range={"column": "id", "max": 100})
+    spec = topic.spec(None, rules=(rule,))
+    topic.send({"id": 1, "who": {"name": "a"}}, 0, headers=[("h", b"v"), ("h", None)])
+    topic.send({"id": 2, "tags": ["x"]}, 1, key=b"k")
+    ingest(spec, connections(), "run-1")
+    with FreshTable(spec, connections()) as table:
+        assert_same(table.read().arrow().to_pylist(), view(spec).rows())
+        topic.send({"id": 3, "who": {"name": "b", "age": 7}, "new": 1.5}, 0)
+        topic.send(b"not json", 1)
+        topic.send(None, 1, key=b"k")
+        topic.send({"id": 101}, 0)
+        topic.send({"id": "text"}, 0)
+        topic.send({"id": 4, "tags": []}, 1, headers=[("g", b"\x00")])
+        fresh = assert_shows_next_commit(table, view(spec), connections(), "run-2")
+        assert (fresh.records, fresh.dead_letters) == (6, 3)
+        assert table.query("SELECT who.age, new FROM this WHERE id = 3").to_pylist() == [{"age": 7, "new": 1.5}]
+        assert not table.read().records
+    assert len(view(spec).dead_letters()) == 3
+
+
+def sends(topic: Topic, records: Sequence[Send]) -> None:
+    for value, partition, key in records:
+        topic.send(value, partition, key=key)
+
+
+def changes(chance: random.Random, count: int, *, partitions: int, ordered: bool) -> list[Send]:
+    """Return random changes of few keys; without an order, each key has one partition."""
+    made: list[Send] = []
+    for _ in range(count):
+        key = chance.randrange(6)
+        partition = chance.randrange(partitions) if ordered else key % partitions
+        value: dict[str, Any] | None = {
+            "id": key,
+            "at": chance.randrange(8),
+            "v": chance.choice(["a", "b", "gone", None]),
+        }
+        if chance.random() < 0.3:
+            value = {name: part for name, part in (value or {}).items() if name != "v"} | {"w": chance.randrange(3)}
+        if chance.random() < 0.2:
+            # A tombstone has no order: it goes where the row of its key came from.
+            value, partition = None, key % partitions
+        made.append((value, partition, json.dumps({"id": key}).encode()))
+    return made
+
+
+UPSERTS: dict[str, dict[str, Any]] = {
+    "offsets": {"key": ("id",)},
+    "order": {"key": ("id",), "order_by": ("at",)},
+    "delete_when": {"key": ("id",), "order_by": ("at",), "delete_when": "v = 'gone'"},
+    "soft": {"key": ("id",), "order_by": ("at",), "deletes": "soft", "delete_when": "v = 'gone'"},
+    "partial": {"key": ("id",), "ignore_null_updates": True},
+    "partial soft": {"key": ("id",), "ignore_null_updates": ("v",), "deletes": "soft"},
+    "ignored deletes": {"key": ("id",), "deletes": "ignore"},
+    "record key": {},
+}
+
+
+@pytest.mark.parametrize(
+    "case", [name if name in ("delete_when", "partial soft") else exhaustive(name) for name in UPSERTS]
+)
+def test_unread_changes_win_as_in_the_next_commit(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, case: str
+) -> None:
+    settings, chance = UPSERTS[case], random.Random(case)
+    # In one partition, tombstones are ordered against all changes of their key.
+    partitions = 1 if "order_by" in settings else 2
+    topic = new_topic(partitions)
+    spec = topic.spec("id bigint, at bigint, v string, w bigint", write="upsert", **settings)
+    with FreshTable(spec, connections()) as table:
+        for run in range(4):
+            sends(topic, changes(chance, 12, partitions=partitions, ordered="order_by" in settings))
+            if run:
+                assert_shows_next_commit(table, view(spec), connections(), f"run-{run}")
+            else:
+                ingest(spec, connections(), "run-0")
+
+
+HISTORIES: dict[str, dict[str, Any]] = {
+    "numbers": {"order_by": ("at",)},
+    "tracked": {"order_by": ("at",), "track": ("v",)},
+    "offsets": {},
+    "times": {"order_by": ("at",), "delete_when": "v = 'gone'"},
+}
+
+
+@pytest.mark.parametrize("case", [*([exhaustive(name) for name in ("numbers", "offsets", "times")]), "tracked"])
+def test_unread_changes_close_versions_as_the_next_commit(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, case: str
+) -> None:
+    chance, topic = random.Random(case), new_topic()
+    kind = "timestamp" if case == "times" else "bigint"
+    spec = topic.spec(f"id bigint, at {kind}, v string, w bigint", write="history", key=("id",), **HISTORIES[case])
+    spec = replace(spec, timestamp_unit="s" if case == "times" else None)
+    with FreshTable(spec, connections()) as table:
+        for run in range(4):
+            sends(topic, changes(chance, 12, partitions=1, ordered=True))
+            if run:
+                assert_shows_next_commit(table, view(spec), connections(), f"run-{run}")
+            else:
+                ingest(spec, connections(), "run-0")
+
+
+@pytest.mark.parametrize("write", ["upsert", exhaustive("history")])
+def test_unread_changes_of_a_database_win_by_its_log(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, write: Any
+) -> None:
+    """Deletes with their tombstones, changes sent again, values that aren't sent, snapshots."""
+    topic = new_topic(2)
+    columns = "id bigint not null, n bigint not null" + (", big string" if write == "upsert" else "")
+    spec = topic.spec(columns, write=write, envelope="debezium")
+    source = Source(3)
+    with FreshTable(spec, connections()) as table:
+        for run in range(4):
+            source.transactions(6)
+            if run:
+                random.Random(run).choice((source.snapshot, source.again))()
+            sends(topic, [(event, key % 2, json.dumps({"id": key}).encode()) for key, event in source.events])
+            source.events.clear()
+            if run:
+                assert_shows_next_commit(table, view(spec), connections(), f"run-{run}")
+            else:
+                ingest(spec, connections(), "run-0")
+
+
+def test_each_table_of_a_topic_shows_its_own_unread_records(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    routed = {
+        name: TopicTable(topic.name, "it", f"{topic.table}_{name}", schema="id bigint") for name in ("field", "header")
+    }
+    spec = topic.spec(None, routes=(
+        Route(When(field="kind.name", values=("a", "7")), routed["field"]),
+        Route(When(header="to", values=("it's",)), routed["header"]),
+    ))  # fmt: skip
+
+    def send(first: int) -> None:
+        topic.send({"id": first, "kind": {"name": "a"}}, 0)
+        topic.send({"id": first + 1, "kind": {"name": 7}}, 1, headers=[("to", b"no"), ("to", b"it's")])
+        topic.send({"id": first + 2, "kind": "a"}, 0, headers=[("to", b"it's"), ("to", b"no")])
+        topic.send(b"not json", 1, headers=[("to", b"it's")])
+        topic.send({"id": first + 3}, 1)
+
+    send(0)
+    ingest(spec, connections(), "run-1")
+    send(10)
+    tables = [FreshTable(table, connections(), spec) for table in spec.tables]
+    read = [table.read() for table in tables]
+    assert [fresh.records for fresh in read] == [2, 2, 2]
+    ingest(spec, connections(), "run-2")
+    for table, fresh in zip(tables, read, strict=True):
+        assert_same(fresh.arrow().to_pylist(), view(table.spec).rows())
+        table.close()
+
+
+def test_topics_of_one_table_are_read_together(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+    one, other = new_topic(), new_topic(2)
+    spec = replace(one.spec("id bigint"), topics=(one.name, other.name))
+    for topic in (one, other):
+        topic.send_ids(range(3))
+    for table in spec.each_topic:
+        ingest(table, connections(), "run-1")
+    one.send_ids(range(10, 12))
+    other.send_ids(range(20, 23), partitions=2)
+    with FreshTable(spec, connections()) as fresh_table:
+        fresh = fresh_table.read()
+        ids = sorted(row["id"] for row in fresh.arrow().to_pylist())
+        assert ids == sorted([0, 1, 2] * 2 + [10, 11, 20, 21, 22])
+        assert fresh.ranges[one.name] == (OffsetRange(0, 3, 5),)
+
+
+def test_uncommitted_and_aborted_records_are_not_shown(
+    new_topic: NewTopic, connections: NewConnections, broker: EmbeddedBroker
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send({"id": 0})
+    ingest(spec, connections(), "run-1")
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic.name})
+    producer.init_transactions()
+    with FreshTable(spec, connections()) as table:
+        for ids, ends in (((1, 2), producer.commit_transaction), ((3, 4), producer.abort_transaction)):
+            producer.begin_transaction()
+            for each in ids:
+                producer.produce(topic.name, json.dumps({"id": each}).encode(), partition=0)
+            producer.flush(20)
+            before = table.query("SELECT id FROM this ORDER BY id").column("id").to_pylist()
+            assert not set(before) & set(ids)
+            ends()
+            await_transactions(broker.bootstrap_servers, {topic.name: 1})
+        topic.send({"id": 5})
+        assert table.query("SELECT id FROM this ORDER BY id").column("id").to_pylist() == [0, 1, 2, 5]
+
+
+def test_table_too_far_behind_is_an_error_with_the_way_out(new_topic: NewTopic, connections: NewConnections) -> None:
+    topic = new_topic(2)
+    spec = topic.spec()
+    topic.send_ids([0])
+    ingest(spec, connections(), "run-1")
+    topic.send_ids(range(1, 7), partitions=2)
+    for limit, told in ((MaxTail(records=5), "more than max_tail's 5 records"), (MaxTail(size=10), "bytes of them")):
+        with FreshTable(spec, connections(), max_tail=limit) as table, pytest.raises(TailTooLongError) as caught:
+            table.read()
+        assert f"{spec.namespace}.{spec.table} is 6 records of topic {topic.name} behind" in str(caught.value)
+        assert told in str(caught.value)
+        assert "kafka-lake ingest" in str(caught.value)
+
+
+def test_fresh_query_of_the_command_line_reads_nothing_else(
+    new_topic: NewTopic, connections: NewConnections, command_line: Callable[..., Result]
+) -> None:
+    topic = new_topic()
+    spec = topic.spec("id bigint, at timestamp")
+    topic.send({"id": 1})
+    ingest(spec, connections(), "run-1")
+    topic.send({"id": 2, "at": "2026-01-02T03:04:05.5Z"})
+    name = ".".join(spec.identifier)
+    shown = command_line([spec], "query", name, "SELECT id, id FROM this ORDER BY id", "--fresh", "--explain")
+    assert [line.split() for line in shown.output.splitlines() if "│" in line][-1:] == [["│", "2", "│", "2", "│"]]
+    assert f"topic {topic.name} partition 0 offsets 1 to 1" in shown.output
+    told = command_line([spec], "query", topic.name, f"SELECT * FROM {spec.table} WHERE id = 2", "--fresh", "--json")
+    (row,) = json.loads(told.output)
+    assert (row["id"], row["at"], row["_kafka"]["offset"]) == (2, "2026-01-02 03:04:05.5+00", 1)
+    for sql in ("SELECT * FROM read_text('/etc/passwd')", "SELECT 1; DROP VIEW this", "SELECT * FROM nothing"):
+        refused = command_line([spec], "query", topic.name, sql, "--fresh")
+        assert refused.exit_code == 1
+        assert "DuckDB can't run this query" in refused.output
