@@ -176,7 +176,7 @@ def _in_toml(file: Path) -> Iterator[Target]:
         if module.get("type") == "module":
             yield Target(module["name"], folder, name=name)
     if dg.get("directory_type") == "workspace":
-        projects = ", ".join(each.get("path", "") for each in dg.get("workspace", {}).get("projects", ()))
+        projects = ", ".join(project.get("path", "") for project in dg.get("workspace", {}).get("projects", ()))
         raise ConfigurationError(
             f"{file} is a workspace of several projects{f': {projects}' if projects else ''}.",
             "Run the command in the folder of one of them.",

@@ -123,7 +123,7 @@ def _in_python(chain: list[BaseException], folder: Path) -> ConfigurationError |
 
 
 def _empty_document(chain: list[BaseException], folder: Path) -> ConfigurationError | None:
-    if not any("No components found in YAML file" in str(each) for each in chain):
+    if not any("No components found in YAML file" in str(cause) for cause in chain):
         return None
     empty = (file for file in sorted(folder.rglob("defs.yaml")) if not list(yaml.safe_load_all(file.read_text())))
     return next((_located(file, 1, "there is no document in it") for file in empty), None)

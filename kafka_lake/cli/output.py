@@ -37,7 +37,7 @@ class Output:
     def show(self, *blocks: RenderableType) -> None:
         """Print tables and texts with Rich's markup, for people."""
         if blocks and not self._as_json:
-            out.print(*blocks, sep="\n", soft_wrap=all(isinstance(each, str) for each in blocks), highlight=False)
+            out.print(*blocks, sep="\n", soft_wrap=all(isinstance(block, str) for block in blocks), highlight=False)
 
     def lines(self, *lines: str) -> None:
         """Print lines as they are, for people."""

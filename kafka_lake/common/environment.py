@@ -114,7 +114,7 @@ CONNECT_PORT = Variable("KAFKA_LAKE_CONNECT_PORT", "Port of the Spark Connect se
 UI_PORT = Variable("KAFKA_LAKE_UI_PORT", "Port of Dagster's UI under `kafka-lake up`.", "3000")
 METRICS_PORT = Variable("KAFKA_LAKE_METRICS_PORT", "Port of the metrics of `kafka-lake up --metrics`.", "9464")
 
-VARIABLES = tuple(each for each in list(globals().values()) if isinstance(each, Variable))
+VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """All of them, in the order of their declaration."""
 
 

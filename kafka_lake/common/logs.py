@@ -122,7 +122,7 @@ def formatter(name: str) -> logging.Formatter:
 def log_to(stream: TextIO, name: str) -> None:
     """Write the log of runs to a stream from now on. Further calls do nothing."""
     logger = logging.getLogger(RUNS)
-    if any(each.get_name() == RUNS for each in logger.handlers):
+    if any(existing.get_name() == RUNS for existing in logger.handlers):
         return
     handler = logging.StreamHandler(stream)
     handler.set_name(RUNS)

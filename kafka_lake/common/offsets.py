@@ -145,7 +145,7 @@ class Position:
     def advanced(self, ranges: tuple[OffsetRange, ...]) -> "Position":
         """Return the position after `ranges` were consumed; other partitions stay where they are."""
         offsets = {**self.offsets, **{r.partition: r.end for r in ranges}}
-        last = {p: each for p, each in self.last.items() if offsets.get(p) == self.offsets.get(p)}
+        last = {p: known for p, known in self.last.items() if offsets.get(p) == self.offsets.get(p)}
         return Position(self.identity, offsets, self.epochs, last)
 
 
@@ -191,11 +191,11 @@ def least(positions: Collection[Position]) -> Position | None:
     first = next(iter(positions), None)
     if first is None:
         return None
-    if not all(each.identity.same_as(first.identity) for each in positions):
+    if not all(position.identity.same_as(first.identity) for position in positions):
         return None
     # A table that doesn't know a partition yet has nothing of it.
-    by_all = set(first.offsets).intersection(*(each.offsets for each in positions))
-    offsets = {partition: min(each.offsets[partition] for each in positions) for partition in sorted(by_all)}
+    by_all = set(first.offsets).intersection(*(position.offsets for position in positions))
+    offsets = {partition: min(position.offsets[partition] for position in positions) for partition in sorted(by_all)}
     return Position(first.identity, offsets, first.epochs)
 
 
@@ -250,10 +250,10 @@ def joined_ranges(ranges: Iterable[OffsetRange], apart: int | None) -> list[Offs
     [(0, 1, 10)]
     """
     found: list[OffsetRange] = []
-    for each in sorted(ranges, key=lambda r: (r.partition, r.start)):
+    for range_ in sorted(ranges, key=lambda r: (r.partition, r.start)):
         last = found[-1] if found else None
-        if last and last.partition == each.partition and (apart is None or each.start - last.end < apart):
-            found[-1] = OffsetRange(last.partition, last.start, max(last.end, each.end))
+        if last and last.partition == range_.partition and (apart is None or range_.start - last.end < apart):
+            found[-1] = OffsetRange(last.partition, last.start, max(last.end, range_.end))
         else:
-            found.append(each)
+            found.append(range_)
     return found

@@ -122,7 +122,7 @@ def code(text: str) -> str:
     shown = printable(text).replace("\\|", f"\\{_JOINER}|")
     if not shown:
         return ""
-    longest = max((len(each) for each in re.findall("`+", shown)), default=0)
+    longest = max((len(ticks) for ticks in re.findall("`+", shown)), default=0)
     fence, space = "`" * (longest + 1), " " if "`" in (shown[0], shown[-1]) else ""
     return f"{fence}{space}{shown}{space}{fence}"
 
@@ -139,7 +139,7 @@ def plain(text: str) -> str:
 
 def block(text: str, language: str) -> str:
     """Return text as a code block; fences in the text don't end it."""
-    fence = "`" * max(3, *(len(each) + 1 for each in re.findall("`+", text)), 3)
+    fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", text)), 3)
     return f"{fence}{language}\n{text}\n{fence}"
 
 

@@ -32,7 +32,11 @@ def table_problems(spec: TopicTable) -> Iterator[Problem]:
         yield ("rules",), text
     if spec.metadata_column is None and (needed := _needs_metadata(spec)):
         yield ("metadata_column",), f"null can't be with {needed}, which need it to tell which record a row came from"
-    if spec.cluster is None and spec.namespace == "kafka" and any(each.topic == spec.table for each in spec.each_topic):
+    if (
+        spec.cluster is None
+        and spec.namespace == "kafka"
+        and any(topic_spec.topic == spec.table for topic_spec in spec.each_topic)
+    ):
         why = f"topic {spec.table} and its table would be the same asset, kafka/{spec.table}"
         yield ("name",), f"{why}. Choose another name"
     if spec.table_properties.get("write.distribution-mode") == "range":
@@ -80,7 +84,7 @@ def _excluded_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iter
     if not named:
         return
     for setting, columns in _needed(spec).items():
-        if found := [name for name in named if name.lower() in {each.lower() for each in columns}]:
+        if found := [name for name in named if name.lower() in {column.lower() for column in columns}]:
             yield place, f"{', '.join(found)} is in {setting}, which the table needs. Take it out of one of them"
     if spec.transform is not None:
         yield place, "a transform gives the columns. Leave them out there"
@@ -98,8 +102,8 @@ def _needed(spec: TopicTable) -> dict[str, Sequence[str]]:
         "write: ignore_null_updates": () if isinstance(nulls, bool) else nulls,
         "key: column": [spec.key_column] if spec.key_format is not None else [],
         "metadata_column": [spec.metadata_column] if spec.metadata_column is not None else [],
-        "partition_by": [parse_partition_field(each)[0] for each in spec.partition_by],
-        "sort_by": [parse_sort_field(each)[0] for each in spec.sort_by],
+        "partition_by": [parse_partition_field(text)[0] for text in spec.partition_by],
+        "sort_by": [parse_sort_field(text)[0] for text in spec.sort_by],
     }
 
 
@@ -176,13 +180,13 @@ def routing_problems(spec: TopicTable) -> Iterator[Problem]:
 
 def _shared(spec: TopicTable) -> Iterator[Problem]:
     owners: dict[tuple[str, ...], int] = {}
-    for number, each in enumerate(spec.tables):
+    for number, table in enumerate(spec.tables):
         # Some catalogs know no upper case.
-        for name in dict.fromkeys(tuple(part.lower() for part in identifier) for identifier in each.identifiers):
+        for name in dict.fromkeys(tuple(part.lower() for part in identifier) for identifier in table.identifiers):
             first = owners.setdefault(name, number)
             if first != number:
                 other = spec.tables[first].table
-                both = f"{other} and {each.table}" if other != each.table else f"{each.table} twice"
+                both = f"{other} and {table.table}" if other != table.table else f"{table.table} twice"
                 why = f"table {'.'.join(name)} would be that of {both}. Several values of a field are one table, by in:"
                 yield ("tables",), why
 

@@ -89,7 +89,7 @@ def is_field(name: str) -> bool:
 NAMESPACE = "lake"
 """The namespace of a table whose name says none."""
 
-_PART = re.compile(next(each.pattern for each in get_args(TableName) if isinstance(each, InDocuments)))
+_PART = re.compile(next(part.pattern for part in get_args(TableName) if isinstance(part, InDocuments)))
 
 
 def table_name(text: str) -> tuple[str, str]:
@@ -165,11 +165,11 @@ def _all_or_patterns(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
     patterns = _PATTERNS.validate_python(value)
     if not patterns:
         raise ValueError("is empty. Write none, or leave it out")
-    for each in patterns:
-        if each.strip().lower() in ("", "all", "none"):
-            raise ValueError(f"{each!r} would be a regular expression here. Write all or none, without a list")
+    for pattern in patterns:
+        if pattern.strip().lower() in ("", "all", "none"):
+            raise ValueError(f"{pattern!r} would be a regular expression here. Write all or none, without a list")
         try:
-            check_mask(each)
+            check_mask(pattern)
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
     return patterns
@@ -277,13 +277,13 @@ class TableSettings(Settings):
     def problems(self) -> Iterator[Problem]:
         """Give the columns that several would become, of which a new table would keep one alone."""
         places = [(path.rpartition(".")[0], name) for path, name in self.renames.items()]
-        for parent, name in dict.fromkeys(each for each in places if places.count(each) > 1):
+        for parent, name in dict.fromkeys(place for place in places if places.count(place) > 1):
             both = [path for path, to in self.renames.items() if (path.rpartition(".")[0], to) == (parent, name)]
             yield ("renames",), f"{' and '.join(both)} would both be {name}. Give one of them another name"
 
     def fields(self) -> dict[str, Any]:
         """Return the settings as fields of `TopicTable`, without the table's name."""
-        letters = self.dead_letters
+        dead_letters = self.dead_letters
         found = {
             "schema": self.columns,
             "renames": self.renames,
@@ -296,8 +296,8 @@ class TableSettings(Settings):
             **write_spec(self.write),
             "evolution": self.evolution.mode,
             "on_incompatible": self.evolution.on_incompatible,
-            "dead_letters": letters.mode,
-            "max_dead_letters": getattr(letters, "limit", None),
+            "dead_letters": dead_letters.mode,
+            "max_dead_letters": getattr(dead_letters, "limit", None),
             "rules": self.rules,
             "on_data_loss": self.on_data_loss,
             "max_age": self.freshness_limit,

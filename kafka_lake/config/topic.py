@@ -59,7 +59,7 @@ class ContinuousRuns(Settings):
 
 
 _REPORT_SECONDS = 30.0
-_TOPIC_NAME = next(each.pattern for each in get_args(TopicName) if isinstance(each, InDocuments))
+_TOPIC_NAME = next(part.pattern for part in get_args(TopicName) if isinstance(part, InDocuments))
 
 
 class Read(Settings):
@@ -98,9 +98,9 @@ class MatchingTopics(Settings):
     def problems(self) -> Iterator[Problem]:
         """Yield the patterns that aren't regular expressions."""
         for setting, patterns in (("pattern", self.pattern), ("exclude", self.exclude)):
-            for each in patterns:
+            for pattern in patterns:
                 try:
-                    compiled(setting, each)
+                    compiled(setting, pattern)
                 except ConfigurationError as error:
                     yield (), str(error)
 
@@ -264,9 +264,9 @@ class Topic(Settings):
 
     def _tables_problems(self) -> Iterator[Problem]:
         planned = self._planned()
-        rest = [each for each in planned if each.where is None]
+        rest = [table for table in planned if table.where is None]
         if 1 < len(rest) < len(planned):
-            both = " and ".join(".".join(each.identifier) for each in rest[:2])
+            both = " and ".join(".".join(table.identifier) for table in rest[:2])
             why = "One table may take what no other table takes, or all may take everything"
             yield (*rest[1].place, "name"), f"{both} have no where:, and others have one. {why}"
             return
@@ -275,11 +275,11 @@ class Topic(Settings):
         except ConfigurationError as error:
             yield (), str(error)
             return
-        places = {each.identifier: each.place for each in planned}
-        tables = [(places.get(each.identifier, ("table",)), each) for each in spec.tables]
+        places = {table.identifier: table.place for table in planned}
+        tables = [(places.get(table.identifier, ("table",)), table) for table in spec.tables]
         if spec.route_by is not None:
             tables.append((("tables_by",), spec.route_by.table_of(NAMESPACE, "made_by_value")))
-        found = [(place + within, text) for place, each in tables for within, text in table_problems(each)]
+        found = [(place + within, text) for place, table in tables for within, text in table_problems(table)]
         yield from found
         if found:
             return
@@ -291,10 +291,10 @@ class Topic(Settings):
 
     def maintenance_problems(self, spec: TopicTable, complete: bool) -> Iterator[Problem]:
         """Give what the tables' maintenance asks for and can't be."""
-        places = {each.identifier: each.place for each in self._planned()}
-        for each in spec.tables:
-            place = places.get(each.identifier, ("table",))
-            for text in maintenance_problems(each, spec, complete):
+        places = {table.identifier: table.place for table in self._planned()}
+        for table in spec.tables:
+            place = places.get(table.identifier, ("table",))
+            for text in maintenance_problems(table, spec, complete):
                 yield (*place, "maintenance"), text
 
     @property
@@ -310,7 +310,7 @@ class Topic(Settings):
         return tuple(self.topics or filter(None, [self.topic]))
 
     @property
-    def told(self) -> str:
+    def display_name(self) -> str:
         """Return the topic, or the pattern of topics, as errors name it."""
         if isinstance(self.topics, MatchingTopics):
             return " or ".join(self.topics.pattern)
@@ -319,21 +319,23 @@ class Topic(Settings):
     def _planned(self) -> list[_Planned]:
         """Return the tables of the document, the one that takes the rest first; those by value aren't among them."""
         if self.tables is not None:
-            planned = [_Planned(("tables", number), each.identifier, each) for number, each in enumerate(self.tables)]
-            return sorted(planned, key=lambda each: each.where is not None)
+            planned = [
+                _Planned(("tables", number), table.identifier, table) for number, table in enumerate(self.tables)
+            ]
+            return sorted(planned, key=lambda table: table.where is not None)
         one = self.table or OneTable()
-        name = table_name(one.name) if one.name else (NAMESPACE, derived_table_name(self.told))
+        name = table_name(one.name) if one.name else (NAMESPACE, derived_table_name(self.display_name))
         return [_Planned(("table",), name, one)]
 
     def every_settings(self) -> Iterator[tuple[tuple[str | int, ...], TableSettings]]:
         """Give the settings of each table, and where they are in the document."""
-        yield from ((each.place, each.settings) for each in self._planned())
+        yield from ((table.place, table.settings) for table in self._planned())
         if self.tables_by is not None:
             yield ("tables_by",), self.tables_by
 
     def settings_of(self, identifier: tuple[str, str]) -> TableSettings | None:
         """Return the settings of a table, as the document has them; None if a value has made it or will."""
-        return next((each.settings for each in self._planned() if each.identifier == identifier), self.tables_by)
+        return next((table.settings for table in self._planned() if table.identifier == identifier), self.tables_by)
 
     def topic_table(
         self, folder: Path | None = None, defaults: Maintenance | None = None, topics: Sequence[str] = ()
@@ -369,9 +371,11 @@ class Topic(Settings):
             of = {"schema_name": "", "source_table": envelope}.get(kind, str(getattr(self.tables_by, kind)))
             to = made(self.tables_by, NAMESPACE, "any_value")
             by = RouteBy(kind, of, to, table, namespace=namespace, max_tables=self.tables_by.max_tables)
-        everything = When(sql="true") if all(each.where is None for each in others) else None
+        everything = When(sql="true") if all(other.where is None for other in others) else None
         routes = tuple(
-            Route(when, made(each.settings, *each.identifier)) for each in others if (when := each.where or everything)
+            Route(when, made(other.settings, *other.identifier))
+            for other in others
+            if (when := other.where or everything)
         )
         where = own.where or (everything if routes else None)
         found = made(own.settings, *own.identifier)

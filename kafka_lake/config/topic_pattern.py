@@ -42,8 +42,8 @@ class TopicPattern:
         if not self.topics:
             raise ConfigurationError("topics: there is no pattern.", r"Write one, as in topics: shop\..*")
         for setting, patterns in (("topics", self.topics), ("exclude", self.exclude)):
-            for each in patterns:
-                compiled(setting, each)
+            for pattern in patterns:
+                compiled(setting, pattern)
 
     def matching(self, names: Iterable[str]) -> list[FoundTopic]:
         """Return the topics among these that are meant, sorted; Kafka's own, with two underscores, never are.
@@ -53,9 +53,9 @@ class TopicPattern:
         """
         found = []
         for name in sorted(set(names)):
-            if name.startswith("__") or any(re.fullmatch(each, name) for each in self.exclude):
+            if name.startswith("__") or any(re.fullmatch(excluded, name) for excluded in self.exclude):
                 continue
-            match = next(filter(None, (re.fullmatch(each, name) for each in self.topics)), None)
+            match = next(filter(None, (re.fullmatch(topic, name) for topic in self.topics)), None)
             if match:
                 numbered = {str(number): text or "" for number, text in enumerate(match.groups(), 1)}
                 named = {key: text or "" for key, text in match.groupdict().items()}
@@ -82,7 +82,7 @@ def check_template(setting: str, template: str, pattern: TopicPattern) -> None:
         if missing := [name for name in _PLACE.findall(template) if name not in known]:
             raise ConfigurationError(
                 f"{setting}: {template!r} names {{{missing[0]}}}, and what {text!r} matches has only "
-                f"{', '.join(f'{{{each}}}' for each in sorted(known))}.",
+                f"{', '.join(f'{{{part}}}' for part in sorted(known))}.",
                 r"Groups have numbers, or names as in (?P<name>.*).",
             )
 
@@ -96,7 +96,7 @@ def filled(template: str, topic: FoundTopic) -> str:
     >>> filled("raw_{1}", TopicPattern(["shop[.](.*)"]).matching(["shop.orders-eu"])[0])
     'raw_orders_eu'
     """
-    return derived_table_name(_PLACE.sub(lambda each: topic.parts[each["name"]], template))
+    return derived_table_name(_PLACE.sub(lambda place: topic.parts[place["name"]], template))
 
 
 def sentence(found: Mapping[str, Sequence[str]], tables: Mapping[str, str] = _NONE) -> str:
@@ -108,7 +108,7 @@ def sentence(found: Mapping[str, Sequence[str]], tables: Mapping[str, str] = _NO
     >>> sentence({"shop/defs.yaml": ["shop.a"]}, {"shop/defs.yaml": "lake.all"})[:67]
     "shop/defs.yaml: 1 new topic matches and isn't in lake.all yet: shop"
     """
-    told = []
+    lines = []
     for document, names in found.items():
         if names:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
@@ -117,7 +117,7 @@ def sentence(found: Mapping[str, Sequence[str]], tables: Mapping[str, str] = _NO
             lack = (
                 ("has" if one else "have") + " no table" if table is None else f"{'is' if one else 'are'}n't in {table}"
             )
-            told.append(f"{document}: {count} {lack} yet: {shown}")
+            lines.append(f"{document}: {count} {lack} yet: {shown}")
     return (
-        f"{'; '.join(told)}. Run `kafka-lake topics refresh` and reload the code location in Dagster." if told else ""
+        f"{'; '.join(lines)}. Run `kafka-lake topics refresh` and reload the code location in Dagster." if lines else ""
     )

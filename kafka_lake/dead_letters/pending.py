@@ -10,11 +10,11 @@ from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.catalog.positions import TableState, ancestors, follows_another, summary_of
 
-UNRECONCILED = "kafka-lake.unsettled"
+UNRECONCILED = "kafka-lake.unreconciled"
 """Snapshot property of the table: the commit may have made dead letters obsolete."""
-RECONCILED = "kafka-lake.settled"
+RECONCILED = "kafka-lake.reconciled"
 """Snapshot property of the dead-letter table: all commits up to this mark are reconciled."""
-RECONCILED_FROM = "kafka-lake.settled-from"
+RECONCILED_FROM = "kafka-lake.reconciled-from"
 """Snapshot property of the dead-letter table: its snapshot before it was reconciled."""
 STAGED_WITH = "kafka-lake.staged-with"
 """Snapshot property of the dead-letter table: the table's snapshot that was staged together with it."""
@@ -50,7 +50,9 @@ def pending_reconciliation(table: TableState, dead_letters: TableState) -> Pendi
     """Return the reconciliation that is due; None if there is none."""
     history = list(ancestors(table.table, table.head))
     numbers = _numbers(history)
-    marks = {f"{mark}@{_text(numbers[s.snapshot_id])}": s for s in history if (mark := summary_of(s).get(UNRECONCILED))}
+    snapshots_by_mark = {
+        f"{mark}@{_text(numbers[s.snapshot_id])}": s for s in history if (mark := summary_of(s).get(UNRECONCILED))
+    }
     now = _text(numbers[history[0].snapshot_id]) if history else "0"
     # Older dead letters were published with a snapshot that has expired.
     known_since = history[-1].timestamp_ms if history and follows_another(history[-1]) else 0
@@ -68,12 +70,12 @@ def pending_reconciliation(table: TableState, dead_letters: TableState) -> Pendi
         if mark.startswith(_ROLLED_BACK):
             break
         has_older = any(number < _number(mark) for number in numbers.values())
-        if not mark.startswith(_STALE) and mark not in marks and has_older:
+        if not mark.startswith(_STALE) and mark not in snapshots_by_mark and has_older:
             # The history begins before the reconciled commit and lacks it: main was rolled back.
             rolled_back = f"{_ROLLED_BACK} {mark.rpartition('@')[0]}@{now}"
             restore = int(summary[RECONCILED_FROM])
-    open_marks = [mark for mark in marks if _number(mark) > reconciled]
-    commits = tuple(marks[mark].snapshot_id for mark in open_marks)
+    open_marks = [mark for mark in snapshots_by_mark if _number(mark) > reconciled]
+    commits = tuple(snapshots_by_mark[mark].snapshot_id for mark in open_marks)
     if rolled_back:
         return Pending(rolled_back, restore, commits, tuple(stale))
     if open_marks:

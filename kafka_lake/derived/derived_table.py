@@ -103,7 +103,7 @@ Identifier = tuple[str, str]
 def _as_mapping(value: object) -> object:
     if isinstance(value, str):
         value = [value]
-    return {each: each for each in value} if isinstance(value, list | tuple) else value
+    return {column: column for column in value} if isinstance(value, list | tuple) else value
 
 
 _IN_JSON = {

@@ -274,8 +274,10 @@ def of_keys(frames: Frames, spec: DerivedTable, keys: DataFrame) -> DataFrame:
         of_source, of_key = map(" AND ".join, zip(*bounds, strict=True))
         rows = frames.whole()
         # Spark allows window(…) only in a projection.
-        keyed = rows.filter(of_source).select("*", *[F.expr(text).alias(own[name]) for name, text in spec.key.items()])
-        matching = keyed.filter(of_key).join(keys, same, "left_semi").select(*map(F.col, map(quoted, rows.columns)))
+        with_keys = rows.filter(of_source).select(
+            "*", *[F.expr(text).alias(own[name]) for name, text in spec.key.items()]
+        )
+        matching = with_keys.filter(of_key).join(keys, same, "left_semi").select(*map(F.col, map(quoted, rows.columns)))
     return frames.query(matching)
 
 

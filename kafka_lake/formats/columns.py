@@ -175,12 +175,12 @@ def _kind(kind: T.DataType, target: Target, path: str) -> tuple[Any, ...]:
 
 def travelling(kind: T.DataType) -> T.DataType:
     """Return the type as workers give it: Spark's fixed-length text as text."""
-    return _replaced(kind, lambda each: T.StringType() if isinstance(each, T.CharType) else each)
+    return _replaced(kind, lambda leaf: T.StringType() if isinstance(leaf, T.CharType) else leaf)
 
 
 def nullable_all(kind: T.DataType) -> T.DataType:
     """Return the type with every nested field, element and value nullable: JSON promises nothing."""
-    return _replaced(kind, lambda each: each)
+    return _replaced(kind, lambda leaf: leaf)
 
 
 def _replaced(kind: T.DataType, scalar: Callable[[T.DataType], T.DataType]) -> T.DataType:
@@ -200,7 +200,7 @@ def spark_type(kind: Kind) -> T.DataType:
     'struct<id:bigint,tags:array<string>>'
     """
     if isinstance(kind, list) and kind[0] == "struct":
-        return T.StructType([T.StructField(name, spark_type(each)) for name, each in kind[1].items()])
+        return T.StructType([T.StructField(name, spark_type(shape)) for name, shape in kind[1].items()])
     if isinstance(kind, list):
         return T.ArrayType(spark_type(kind[1]))
     return _INFERRED[kind]

@@ -324,7 +324,7 @@ class Keyed(Decoder):
         """Return what of values and keys no column has."""
         return {
             **self.value.not_stored(),
-            **{f"{self.column}.{path}": said for path, said in self.key.not_stored().items()},
+            **{f"{self.column}.{path}": explanation for path, explanation in self.key.not_stored().items()},
         }
 
     def _field(self, columns: T.StructType) -> T.StructField:

@@ -63,7 +63,7 @@ class Documents:
                 self._by_uri.setdefault(base, (part, base))
                 names = [part[key] for key in _ANCHORS if isinstance(part.get(key), str)]
                 names += [part[key][1:] for key in ("$id", "id") if str(part.get(key)).startswith("#")]
-                self._by_uri.update((f"{base}#{each}", (part, base)) for each in names)
+                self._by_uri.update((f"{base}#{anchor}", (part, base)) for anchor in names)
                 rest += [(value, base) for key, value in part.items() if key not in _DATA]
             elif isinstance(part, list):
                 rest += [(value, base) for value in part]
@@ -214,18 +214,18 @@ def _type(documents: Documents, schema: Any, base: str, path: str, above: tuple[
         raise SchemaError(f"{path} lies more than {_DEPTH} schemas deep")
     base, above = base_of(schema, base), (*above, id(schema))
 
-    def part(each: Any, step: str = "") -> T.DataType:
-        return _type(documents, each, base, path=f"{path}.{step}" if path and step else path or step, above=above)
+    def part(subschema: Any, step: str = "") -> T.DataType:
+        return _type(documents, subschema, base, path=f"{path}.{step}" if path and step else path or step, above=above)
 
     kind = _own(schema, part)
     for key in _REFERENCES:
         if isinstance(schema.get(key), str):
             found, there = documents.find(schema[key], base)
             kind = both_of(kind, _type(documents, found, there, path=path, above=above))
-    for each in _list(schema, "allOf"):
-        kind = both_of(kind, part(each))
+    for member in _list(schema, "allOf"):
+        kind = both_of(kind, part(member))
     for branches in _alternatives(schema):
-        kind = reduce(either_of, [both_of(kind, part(each)) for each in branches])
+        kind = reduce(either_of, [both_of(kind, part(branch)) for branch in branches])
     return kind
 
 
@@ -247,14 +247,14 @@ def _alternatives(schema: dict[str, Any]) -> Iterator[list[Any]]:
     if "if" in schema:
         yield [schema.get("then"), schema.get("else")]
     for key in ("dependentSchemas", "dependencies"):
-        yield from ([None, each] for each in _dict(schema, key).values())
+        yield from ([None, subschema] for subschema in _dict(schema, key).values())
 
 
 def _own(schema: dict[str, Any], part: _Part) -> T.DataType:
     """Return what the schema says by itself, without the schemas that it combines."""
     declared = schema.get("type")
     if isinstance(declared, list) and declared:
-        return reduce(either_of, [_named(schema, each, part) for each in declared])
+        return reduce(either_of, [_named(schema, member, part) for member in declared])
     if declared is not None:
         return _named(schema, declared, part)
     if _OBJECT & schema.keys():
@@ -262,7 +262,7 @@ def _own(schema: dict[str, Any], part: _Part) -> T.DataType:
     if _ARRAY & schema.keys():
         return _array(schema, part)
     values = [schema["const"]] if "const" in schema else _list(schema, "enum")
-    return reduce(either_of, [_of_value(each) for each in values]) if values else ANY
+    return reduce(either_of, [_of_value(value) for value in values]) if values else ANY
 
 
 def _named(schema: dict[str, Any], name: Any, part: _Part) -> T.DataType:
@@ -302,7 +302,7 @@ def _object(schema: dict[str, Any], part: _Part) -> T.DataType:
     values, rest = list(_dict(schema, "patternProperties").values()), schema.get("additionalProperties")
     if (rest is True or isinstance(rest, dict)) and (values or rest not in (True, {})):
         values.append(rest)
-    kinds = [part(each, "value") for each in values]
+    kinds = [part(value, "value") for value in values]
     return T.MapType(T.StringType(), reduce(either_of, kinds)) if kinds else ANY
 
 
@@ -324,7 +324,7 @@ def _array(schema: dict[str, Any], part: _Part) -> T.DataType:
     # A tuple that says nothing of further elements is taken to have none.
     if rest is True or isinstance(rest, dict):
         elements.append(rest)
-    kinds = [part(each, "element") for each in elements]
+    kinds = [part(element, "element") for element in elements]
     return T.ArrayType(reduce(either_of, kinds) if kinds else ANY)
 
 

@@ -233,8 +233,8 @@ def records_from_dead_letters(dead_letters: DataFrame) -> DataFrame:
     """Return the records that dead letters were, as Spark's Kafka source gives them, and their ``topic_id``."""
     number = F.lit(_NO_TIMESTAMP_TYPE)
     if "timestamp_type" in dead_letters.columns:
-        for each, name in _TIMESTAMP_TYPES.items():
-            number = F.when(F.col("timestamp_type") == name, F.lit(each)).otherwise(number)
+        for number_of_type, name in _TIMESTAMP_TYPES.items():
+            number = F.when(F.col("timestamp_type") == name, F.lit(number_of_type)).otherwise(number)
     return dead_letters.select(
         F.col("key"),
         F.col("value"),

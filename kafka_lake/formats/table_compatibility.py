@@ -12,7 +12,7 @@ from kafka_lake.catalog.tables import sources_of
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.spec.topic_table import TopicTable
 
-KEYED = "kafka-lake.keyed"
+KEY_SETTINGS = "kafka-lake.key-settings"
 """A property of keyed tables: the columns of the key, and what tells the order of changes."""
 
 
@@ -22,20 +22,20 @@ def key_columns(spec: TopicTable, table: Table | None) -> tuple[str, ...]:
         return spec.key
     if not spec.has_envelope:
         return (spec.key_column,) if spec.key_format is not None else ()
-    return tuple((from_json(table, KEYED) or {}).get("key", ())) if table is not None else ()
+    return tuple((from_json(table, KEY_SETTINGS) or {}).get("key", ())) if table is not None else ()
 
 
-def keyed_property(spec: TopicTable, columns: Sequence[str]) -> str:
+def key_property(spec: TopicTable, columns: Sequence[str]) -> str:
     """Return the key and order that an upsert table's property has."""
-    return to_json(_told(spec, columns))
+    return to_json(_key_settings(spec, columns))
 
 
-def keep_keyed_property(spec: TopicTable, table: Table) -> None:
+def write_key_property(spec: TopicTable, table: Table) -> None:
     """Write the settings' key and order to an upsert table's property, which `refuse_other_keys` has let pass."""
-    told = keyed_property(spec, key_columns(spec, table))
-    if table.properties.get(KEYED, told) != told:
+    settings = key_property(spec, key_columns(spec, table))
+    if table.properties.get(KEY_SETTINGS, settings) != settings:
         with table.transaction() as transaction:
-            transaction.set_properties({KEYED: told})
+            transaction.set_properties({KEY_SETTINGS: settings})
 
 
 def refuse_other_keys(spec: TopicTable, table: Table) -> None:
@@ -44,7 +44,7 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
     An order that is set for the first time goes with them: they have its columns, or are older than any change that
     does. The versions of a history would have to be put in order anew.
     """
-    have = from_json(table, KEYED)
+    have = from_json(table, KEY_SETTINGS)
     name = ".".join(spec.identifier)
     rebuild = (
         "Set it back; or drop the table and materialize it anew from the topic; or give the topic another table with "
@@ -62,20 +62,22 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
         )
     if "track" in have:
         have["track"] = sorted(spec.renames.get(name, name) for name in have["track"])
-    want = _told(spec, key_columns(spec, table))
-    differing = [each for each in {**want, **have} if have.get(each) != want.get(each)]
+    want = _key_settings(spec, key_columns(spec, table))
+    differing = [setting for setting in {**want, **have} if have.get(setting) != want.get(setting)]
     is_first_order = differing == ["order_by"] and not have["order_by"] and not spec.has_versions
     if differing and not is_first_order:
-        said = "; ".join(f"{each} was {_shown(have.get(each))} and is {_shown(want.get(each))}" for each in differing)
-        raise TableError(f"Table {name} was written with other settings: {said}.", rebuild)
+        differences = "; ".join(
+            f"{setting} was {_shown(have.get(setting))} and is {_shown(want.get(setting))}" for setting in differing
+        )
+        raise TableError(f"Table {name} was written with other settings: {differences}.", rebuild)
 
 
-def _told(spec: TopicTable, columns: Sequence[str]) -> dict[str, Any]:
-    told = {"write": spec.write, "key": list(columns), "order_by": list(spec.order_by), "envelope": spec.envelope}
+def _key_settings(spec: TopicTable, columns: Sequence[str]) -> dict[str, Any]:
+    settings = {"write": spec.write, "key": list(columns), "order_by": list(spec.order_by), "envelope": spec.envelope}
     if spec.has_versions:
-        told["track"] = sorted(spec.track)
+        settings["track"] = sorted(spec.track)
     # Rows that are marked and rows that go are not to be had in one table.
-    return {**told, "deletes": "soft"} if spec.marks_deletes else told
+    return {**settings, "deletes": "soft"} if spec.marks_deletes else settings
 
 
 def _shown(value: Any) -> str:
@@ -103,7 +105,7 @@ def refuse_excepted(spec: TopicTable, table: Table) -> None:
     ]
     if found:
         name = ".".join(spec.identifier)
-        drops = "; ".join(f"ALTER TABLE {name} DROP COLUMN {each}" for each in found)
+        drops = "; ".join(f"ALTER TABLE {name} DROP COLUMN {column}" for column in found)
         raise TableError(
             f"Table {name} has the columns {', '.join(found)}, which exclude_fields: leaves out.",
             f"Drop them ({drops}), or take them out of exclude_fields:.",

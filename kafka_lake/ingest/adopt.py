@@ -34,7 +34,9 @@ def control_offsets(table: Table, groups: Iterable[str]) -> tuple[str, str, dict
     sink: tuple[str, str] | None = None
     for snapshot in ancestors(table, head_of(table)):
         for key, text in summary_of(snapshot).items():
-            group = next((each for each in groups if key.startswith(_SINK) and key.endswith(f".{each}")), None)
+            group = next(
+                (candidate for candidate in groups if key.startswith(_SINK) and key.endswith(f".{candidate}")), None
+            )
             if group is None or (sink is not None and _split(key, group) != sink):
                 continue
             sink = _split(key, group)
@@ -203,7 +205,7 @@ def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionSt
 
 def position_of(found: tuple[PartitionStart, ...], now: Watermarks) -> Position:
     """Return the position to write, with the current topic id and leader epochs."""
-    return Position(now.identity, {each.partition: each.offset for each in found}, now.epochs)
+    return Position(now.identity, {start.partition: start.offset for start in found}, now.epochs)
 
 
 def _below(evidence: Evidence, now: Watermarks) -> list[str]:
@@ -353,7 +355,7 @@ def _refuse_group_of_sink(group: str, table: Table) -> None:
 
 
 def _refuse_members(cluster: KafkaCluster, names: list[str], table: Table, who: str) -> None:
-    members = [each for name in names for each in cluster.group_members(name)]
+    members = [member for name in names for member in cluster.group_members(name)]
     if members:
         raise AdoptionRefusedError(f"Table {'.'.join(table.name())}: {who} still runs ({members[0]}).", _STOP)
 

@@ -114,7 +114,7 @@ def check(
 def _column_changes(table: Table, primary: StagedTable) -> list[Change]:
     """Return how the columns differ from those of the planned head, without columns that the owner has dropped."""
     schemas = {schema.schema_id: schema for schema in table.metadata.schemas}
-    snapshots = (table.metadata.snapshot_by_id(each) for each in (primary.branch.head, primary.appended))
+    snapshots = (table.metadata.snapshot_by_id(snapshot_id) for snapshot_id in (primary.branch.head, primary.appended))
     before, after = (schemas.get(s.schema_id) if s and s.schema_id is not None else None for s in snapshots)
     if before is None or after is None:
         return []

@@ -48,7 +48,7 @@ def estimated(within: OffsetRange, probes: Sequence[Probe]) -> float:
     >>> estimated(OffsetRange(0, 0, 100), [Probe(0, 0, 10, 20), Probe(0, 50, 10, 1000)])
     5100.0
     """
-    borders = [within.start, *(max(within.start, each.start) for each in probes[1:]), max(within.end, within.start)]
+    borders = [within.start, *(max(within.start, later.start) for later in probes[1:]), max(within.end, within.start)]
     parts = zip(pairwise(borders), probes, strict=True)
     return float(sum((min(stop, within.end) - start) * _density(probe)
                      for (start, stop), probe in parts if start < within.end))  # fmt: skip

@@ -114,7 +114,7 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
             for p, offset in before.offsets.items()
             if now.offsets.get(p, 0) < offset
         ]
-    states = {each.topic: state_of(each, table) for each in spec.each_topic}
+    states = {topic_spec.topic: state_of(topic_spec, table) for topic_spec in spec.each_topic}
     positions = {topic: state.position for topic, state in states.items() if state.position}
     facts: dict[str, object] = {}
     for topic, position in positions.items():
@@ -132,7 +132,7 @@ def _duplicates(column: str, table: Table, positions: Sequence[Position], rows: 
     problems = []
     for (topic_id, partition), found in _keys(column, table, rows).items():
         # Brokers without topic ids have one topic a table.
-        own = next((each for each in positions if topic_id in (None, each.identity.topic_id)), None)
+        own = next((position for position in positions if topic_id in (None, position.identity.topic_id)), None)
         where = place(own.identity.topic if own else f"with id {topic_id}", partition)
         if found.twice:
             problems.append(f"{where} has {found.twice} rows too many, the first at offset {found.first}")
@@ -152,7 +152,7 @@ class _Keys:
     def and_(self, later: "_Keys | None") -> "_Keys":
         if later is None:
             return self
-        first = min(each.first for each in (self, later) if each.twice) if self.twice or later.twice else 0
+        first = min(counts.first for counts in (self, later) if counts.twice) if self.twice or later.twice else 0
         return _Keys(self.twice + later.twice, first, max(self.last, later.last))
 
 
@@ -170,8 +170,8 @@ def _keys(column: str, table: Table, rows: BooleanExpression) -> dict[tuple[str 
         if end is not None:
             near = And(near, LessThan(term=Reference(offset), value=literal(end)))
         found_rows = table.scan(And(near, rows), selected_fields=fields).to_arrow()
-        for key, each in _keys_of(found_rows).items():
-            found[key] = each.and_(found.get(key))
+        for key, value in _keys_of(found_rows).items():
+            found[key] = value.and_(found.get(key))
     return found
 
 
@@ -225,7 +225,9 @@ def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Ru
         raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then.")
     alone = [rule for rule in rules if rule.is_of_single_rows]
     of_commits = [rule for rule in rules if rule not in alone]
-    found = [Finding(rule.check, (), {"rule": rule.said, "checked": "in each commit only"}) for rule in of_commits]
+    found = [
+        Finding(rule.check, (), {"rule": rule.description, "checked": "in each commit only"}) for rule in of_commits
+    ]
     if alone:
         rows = connections.spark().table(connections.catalog.spark_name(spec.identifier))
         if DELETED in {field.name for field in change_columns(spec)}:
@@ -234,5 +236,5 @@ def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Ru
         strict = tuple(rule if rule.on_failure == "warn" else replace(rule, on_failure="fail") for rule in alone)
         tables = referenced_tables(connections, strict, f"Topic {spec.topic}")
         asked = Validation(topic=spec.topic, rules=strict, rows=rows, column=metadata_column_of(spec), tables=tables)
-        found += [rule_finding(each) for each in evaluate(asked).results]
+        found += [rule_finding(result) for result in evaluate(asked).results]
     return found

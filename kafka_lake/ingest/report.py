@@ -170,7 +170,7 @@ class RunReport:
 
     def partitions(self) -> list[PartitionReport]:
         """Return the work on each Kafka partition of each topic, in ascending order."""
-        return [each for topic, its in self.reached.items() for each in self._partitions(topic, its)]
+        return [partition for topic, its in self.reached.items() for partition in self._partitions(topic, its)]
 
     def _partitions(self, topic: str, its: Reached) -> Iterator[PartitionReport]:
         commits, offsets = [c for c in self.commits if c.topic == topic], its.position.offsets if its.position else {}
@@ -188,14 +188,16 @@ class RunReport:
     def classes(self) -> list[DeadLetterClass]:
         """Return the run's dead letters by class, most frequent first, each with its first sample."""
         merged: dict[str, DeadLetterClass] = {}
-        for each in (c for commit in self.commits for c in commit.classes):
-            known = merged.get(each.name)
-            merged[each.name] = replace(known, count=known.count + each.count) if known else each
-        return sorted(merged.values(), key=lambda each: (-each.count, each.name))
+        for dead_letter_class in (c for commit in self.commits for c in commit.classes):
+            known = merged.get(dead_letter_class.name)
+            merged[dead_letter_class.name] = (
+                replace(known, count=known.count + dead_letter_class.count) if known else dead_letter_class
+            )
+        return sorted(merged.values(), key=lambda dead_letter_class: (-dead_letter_class.count, dead_letter_class.name))
 
     def findings(self) -> list[Finding]:
         """Return one result for each check over all commits; without a commit, every check passes."""
-        return merged(each for commit in self.commits for each in commit.stamped_findings())
+        return merged(finding for commit in self.commits for finding in commit.stamped_findings())
 
 
 @dataclass(frozen=True)
@@ -219,28 +221,28 @@ class RunSoFar:
 def merged(findings: Iterable[Finding]) -> list[Finding]:
     """Return one result for each check, with all problems and changes of columns, and the sum of numbers."""
     every = list(findings)
-    checks = dict.fromkeys([*CHECKS, *(each.check for each in every)])
-    return [_merged(check, [each for each in every if each.check == check]) for check in checks]
+    checks = dict.fromkeys([*CHECKS, *(result.check for result in every)])
+    return [_merged(check, [result for result in every if result.check == check]) for check in checks]
 
 
 def _merged(check: str, findings: Sequence[Finding]) -> Finding:
-    problems = dict.fromkeys(problem for each in findings for problem in each.problems)
+    problems = dict.fromkeys(problem for finding in findings for problem in finding.problems)
     notes: dict[ColumnNote, ColumnNote] = {}
-    for note in (note for each in findings for note in each.changes):
+    for note in (note for finding in findings for note in finding.changes):
         # A note that every commit repeats, as about an ignored column, appears once.
         notes.setdefault(
             ColumnNote(column=note.column, what=note.what, before=note.before, after=note.after, why=note.why), note
         )
-    warns = any(each.warns for each in findings) and not any(each.refuses for each in findings)
-    facts = _summed([each.facts for each in findings])
+    warns = any(finding.warns for finding in findings) and not any(finding.refuses for finding in findings)
+    facts = _summed([finding.facts for finding in findings])
     return Finding(check, tuple(problems), facts, changes=tuple(notes.values()), warns=warns)
 
 
 def _summed(facts: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """Return the facts of several commits: the sum of numbers, and the latest of other values."""
     result: dict[str, object] = {}
-    for each in facts:
-        for key, value in each.items():
+    for figures in facts:
+        for key, value in figures.items():
             before = result.get(key)
             result[key] = before + value if isinstance(before, int) and isinstance(value, int) else value
     return result

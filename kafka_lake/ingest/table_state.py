@@ -80,7 +80,7 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
             f"Nothing was read, since start is latest and records could be missed. {remedy}",
         )
     if spec.start == "latest" and (lost := _topics_without_rows(spec, state, {r["topic"] for r in found})):
-        ways = " and ".join(f"`kafka-lake reset {each} --to …`" for each in lost)
+        ways = " and ".join(f"`kafka-lake reset {topic} --to …`" for topic in lost)
         raise TableError(
             f"{where}, and topics {', '.join(lost)} have no rows.",
             f"Nothing was read, since start is latest and records of these topics could be missed. Set their positions "

@@ -101,11 +101,11 @@ def topic_tables(spec: TopicTable, catalog: LakeCatalog) -> TopicTables:
     snapshots = list(ancestors(table, head_of(table))) if table else []
     return TopicTables(
         position=state_of(spec, table).position if table else None,
-        committed_at=_first_time(each for each in snapshots if summary_of(each).get(TOPIC) == spec.topic),
+        committed_at=_first_time(snapshot for snapshot in snapshots if summary_of(snapshot).get(TOPIC) == spec.topic),
         dead_letters=row_count(dead_letters),
         totals=totals_of(table) if table else None,
         losses=tuple(loss for loss in recorded_losses(table) if loss.topic == spec.topic) if table else (),
-        tables=tuple(_facts(spec, ".".join(name), each) for name, each in loaded.items() if each is not None),
+        tables=tuple(_facts(spec, ".".join(name), table) for name, table in loaded.items() if table is not None),
     )
 
 
@@ -117,7 +117,7 @@ def _facts(spec: TopicTable, name: str, table: Table) -> TableFacts:
         health=needs.health,
         overdue=bool(needs.overdue),
         committed_at=_seconds(head) if head else None,
-        compacted_at=_first_time(each for each in ancestors(table, head_of(table)) if compacts(each)),
+        compacted_at=_first_time(ancestor for ancestor in ancestors(table, head_of(table)) if compacts(ancestor)),
     )
 
 
@@ -183,13 +183,13 @@ class ClusterCollector:
                 try:
                     catalog = self.catalog()
                     state = topic_tables(spec, catalog)
-                    more = [(key_of(each), topic_tables(each, catalog)) for each in spec.tables[1:]]
+                    more = [(key_of(table), topic_tables(table, catalog)) for table in spec.tables[1:]]
                 except Exception as error:
                     self._fail(spec, error, "table")
                     return
                 states[key_of(spec)] = state
                 # A table of a route that gets no records has no commit, though all is well.
-                routed = (table_samples(key, replace(each, committed_at=None)) for key, each in more)
+                routed = (table_samples(key, replace(sample, committed_at=None)) for key, sample in more)
                 # A table that several topics fill is reported once, so that sums are right.
                 is_first = spec.topic in (spec.topics[:1] or (spec.topic,))
                 samples = chain((table_samples if is_first else topic_samples)(key_of(spec), state), *routed)

@@ -108,12 +108,13 @@ TABLE_COMPACTED = _gauge(
     "When the table was last compacted; absent if no snapshot has it.",
 )
 
-METRICS = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
 
 def reference() -> str:
     """Return the metrics as a table in Markdown."""
     rows = (
-        (f"`{each.name}`", each.kind, ", ".join(f"`{label}`" for label in each.labels), each.help) for each in METRICS
+        (f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help)
+        for metric in METRICS
     )
     return table(("metric", "type", "labels", "meaning"), rows)

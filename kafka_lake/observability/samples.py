@@ -84,8 +84,8 @@ def table_samples(key: Key, found: TopicTables) -> Iterator[Sample]:
     yield Sample(m.WAITING, key, found.dead_letters)
     # Zeros before the first commit: alerts see its values as an increase.
     yield from _totals(key, found.totals or Totals())
-    for each in found.tables:
-        yield from _health(key, each)
+    for table in found.tables:
+        yield from _health(key, table)
 
 
 def topic_samples(key: Key, found: TopicTables) -> Iterator[Sample]:

@@ -109,18 +109,18 @@ def build_topic_assets(
     """
     sources = [
         shown.asset(
-            topic_key(each),
-            f"Kafka topic {each.full_topic}. The sensor {of_cluster('kafka_offsets', spec.cluster)} polls it."
+            topic_key(source),
+            f"Kafka topic {source.full_topic}. The sensor {of_cluster('kafka_offsets', spec.cluster)} polls it."
             + (f" {shown.description}" if shown.description else ""),
             {"kafka"},
         )
-        for each in spec.each_topic
+        for source in spec.each_topic
     ]
     which = f" {spec.where}" if spec.where else " that no other table takes" if spec.has_routes else ""
-    told = f"The records of {spec.told}{which}."
+    text = f"The records of {spec.display_topics}{which}."
     tags = {CONTINUOUS_ASSET_TAG: ""} if continuous else {}
     table = _table(
-        spec, sources, shown, description=shown.description or told, metadata={SPEC: spec, **shown.metadata}, tags=tags
+        spec, sources, shown, description=shown.description or text, metadata={SPEC: spec, **shown.metadata}, tags=tags
     )
     others = [
         _table(
@@ -132,7 +132,7 @@ def build_topic_assets(
         )
         for route in spec.every_route
     ]
-    checks = [check for each in spec.tables for check in _checks(each)]
+    checks = [check for table_spec in spec.tables for check in _checks(table_spec)]
 
     @dg.multi_asset(
         name=op_name(spec),
@@ -178,13 +178,13 @@ def build_topic_assets(
                 yield from materialize(Reporter(context, spec, connections), config)
 
     beside: list[dg.AssetSpec | dg.AssetChecksDefinition] = []
-    for each in spec.tables:
-        beside += build_freshness_check(each)
-        beside += build_verification(each, spec)
-        if each.keeps_dead_letters:
-            beside.append(build_dead_letters(each))
+    for table_spec in spec.tables:
+        beside += build_freshness_check(table_spec)
+        beside += build_verification(table_spec, spec)
+        if table_spec.keeps_dead_letters:
+            beside.append(build_dead_letters(table_spec))
     # A run of the topic changes all of its tables: what maintains a keyed one waits for that.
-    return [*sources, ingest_topic, *beside, *(build_health_check(each, spec) for each in spec.tables)]
+    return [*sources, ingest_topic, *beside, *(build_health_check(table_spec, spec) for table_spec in spec.tables)]
 
 
 def _table(

@@ -37,7 +37,7 @@ from kafka_lake.verify.run import Extent, verify
 def rule_check_spec(rule: Rule, table: dg.AssetKey) -> dg.AssetCheckSpec:
     """Return the check of a rule; it blocks unless the rule only warns."""
     return dg.AssetCheckSpec(
-        rule.check, asset=table, blocking=rule.on_failure != "warn", description=f"Rule: {rule.said}."
+        rule.check, asset=table, blocking=rule.on_failure != "warn", description=f"Rule: {rule.description}."
     )
 
 
@@ -101,7 +101,7 @@ class Freshness:
         return self.age <= seconds_of(str(self.spec.max_age))
 
     @property
-    def told(self) -> dict[str, Any]:
+    def result_fields(self) -> dict[str, Any]:
         """Return what a result of the check says."""
         limit = f"freshness_limit is {self.spec.max_age}"
         waits = f"the oldest record that the table lacks is {self.age:.0f} s old, and {limit}"
@@ -126,7 +126,7 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
             places[spec.identifier, spec.full_topic] = _unread(
                 spec, now, position_in(of_table, spec.topic, spec.topics)
             )
-    wanted = {place for each in places.values() for place in each}
+    wanted = {place for of_table in places.values() for place in of_table}
     came, now_seconds = arrival_times(cluster, wanted, _SECONDS), time.time()
     found, untold = [], set[tuple[str, str]]()
     for spec in specs:
@@ -141,17 +141,17 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
         position = position_in(of_table, spec.topic, spec.topics)
         offsets = sum(lag(in_topic(position, now), now).values()) if waiting else 0
         found.append(Freshness(spec, offsets, max(0.0, now_seconds - min(waiting)) if waiting else 0.0))
-    return _by_table([each for each in found if each.spec.identifier not in untold])
+    return _by_table([arrival for arrival in found if arrival.spec.identifier not in untold])
 
 
 def _by_table(found: Sequence[Freshness]) -> list[Freshness]:
     """Return one for each table: of several topics, all that waits, and the oldest."""
     tables: dict[tuple[str, str], Freshness] = {}
-    for each in found:
-        known = tables.get(each.spec.identifier)
+    for arrival in found:
+        known = tables.get(arrival.spec.identifier)
         if known is not None:
-            each = Freshness(known.spec, known.offsets + each.offsets, max(known.age, each.age))
-        tables[each.spec.identifier] = each
+            arrival = Freshness(known.spec, known.offsets + arrival.offsets, max(known.age, arrival.age))
+        tables[arrival.spec.identifier] = arrival
     return list(tables.values())
 
 
@@ -170,16 +170,18 @@ def freshness_changes(
     if not timed:
         return [], cursor
     before = _from(cursor)
-    now = {".".join(each.spec.identifier): each for each in freshness(timed, cluster, catalog)}
+    now = {".".join(arrival.spec.identifier): arrival for arrival in freshness(timed, cluster, catalog)}
     events = [
-        dg.AssetCheckEvaluation(asset_key=table_key(each.spec), check_name=FRESHNESS, blocking=False, **each.told)
-        for name, each in now.items()
-        if before.get(name) is not each.is_fresh
+        dg.AssetCheckEvaluation(
+            asset_key=table_key(arrival.spec), check_name=FRESHNESS, blocking=False, **arrival.result_fields
+        )
+        for name, arrival in now.items()
+        if before.get(name) is not arrival.is_fresh
     ]
     known = {".".join(spec.identifier) for spec in timed}
-    told = {name: each for name, each in before.items() if name in known}
-    told |= {name: each.is_fresh for name, each in now.items()}
-    return events, json.dumps({"fresh": told})
+    fresh = {name: was_fresh for name, was_fresh in before.items() if name in known}
+    fresh |= {name: arrival.is_fresh for name, arrival in now.items()}
+    return events, json.dumps({"fresh": fresh})
 
 
 def _from(cursor: str | None) -> Mapping[str, bool]:
@@ -211,8 +213,8 @@ def build_freshness_check(spec: TopicTable) -> list[dg.AssetChecksDefinition]:
     )
     def table_is_fresh(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         resources: Any = context.resources
-        for each in freshness(spec.each_topic, getattr(resources, kafka).cluster(), resources.catalog.open()):
-            yield dg.AssetCheckResult(check_name=FRESHNESS, asset_key=table_key(spec), **each.told)
+        for arrival in freshness(spec.each_topic, getattr(resources, kafka).cluster(), resources.catalog.open()):
+            yield dg.AssetCheckResult(check_name=FRESHNESS, asset_key=table_key(spec), **arrival.result_fields)
 
     return [table_is_fresh]
 
@@ -325,6 +327,6 @@ def classes_in(table: Table) -> Counter[str]:
     """Return how many dead letters a table has of each class, a batch of them in memory at a time."""
     classes: Counter[str] = Counter()
     for batch in table.scan(selected_fields=("error_class",)).to_arrow_batch_reader():
-        for each in batch.column("error_class").value_counts().to_pylist():
-            classes[each["values"]] += each["counts"]
+        for counted in batch.column("error_class").value_counts().to_pylist():
+            classes[counted["values"]] += counted["counts"]
     return classes

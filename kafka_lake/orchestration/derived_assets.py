@@ -74,7 +74,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
         f"{shown.description or 'Made of ' + ', '.join(spec.sources) + '.'}\n\n"
         f"Written with `{spec.write}`, {_CLASSES[spec.write]}.",
         {"iceberg", "spark"},
-        deps=[_dependency(spec, each) for each in (*spec.upstream.values(), *spec.joined.values())],
+        deps=[_dependency(spec, identifier) for identifier in (*spec.upstream.values(), *spec.joined.values())],
         tags={DERIVED_TAG: ""},
         metadata={
             SPEC: spec,
@@ -121,7 +121,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 report = derive(spec, engine, config.rebuild, _window(context, spec))
             except GateFailedError as error:
                 yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True)
-                yield from (check_result(each, key) for each in with_all_rules(error.findings, spec.named_rules))
+                yield from (check_result(finding, key) for finding in with_all_rules(error.findings, spec.named_rules))
                 raise
             except AuditFailedError as error:
                 yield dg.AssetCheckResult(
@@ -133,7 +133,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 dg.AssetCheckResult(
                     asset_key=key, check_name=AUDIT, metadata={"verified": report.verified}, passed=True
                 ),
-                *(check_result(each, key) for each in with_all_rules(report.findings, spec.named_rules)),
+                *(check_result(finding, key) for finding in with_all_rules(report.findings, spec.named_rules)),
             ]
             metadata = _metadata(spec, report, catalog)
             if spec.partitions is not None and not _is_for_partitions(context):
@@ -182,10 +182,10 @@ def _tell_partitions(context: dg.AssetExecutionContext, spec: DerivedTable, comm
     if known is None:
         return
     asked = set(context.partition_keys) if _is_for_partitions(context) else set()
-    for each in commit.partitions:
-        if each not in asked and known.has_partition_key(each):
+    for partition in commit.partitions:
+        if partition not in asked and known.has_partition_key(partition):
             metadata = {"snapshot_id": str(commit.snapshot)}
-            context.log_event(dg.AssetMaterialization(key_of(spec.identifier), partition=each, metadata=metadata))
+            context.log_event(dg.AssetMaterialization(key_of(spec.identifier), partition=partition, metadata=metadata))
 
 
 def _sentence(report: DeriveReport) -> str:
@@ -204,7 +204,7 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
         "rows_added": report.rows,
         "seconds": round(report.seconds, 1),
     }
-    told = {
+    facts = {
         "snapshot_id": report.snapshot and str(report.snapshot),
         "commit": report.kind,
         "everything_computed": report.full,
@@ -212,20 +212,20 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
         "verified": report.verified or None,
         "offsets_derived_again": report.rederived or None,
     }
-    metadata |= {name: value for name, value in told.items() if value not in (None, "")}
-    for name, each in report.upstream.items():
+    metadata |= {name: value for name, value in facts.items() if value not in (None, "")}
+    for name, upstream in report.upstream.items():
         metadata |= {
-            f"upstream_{name}_new_rows": each.new,
-            f"upstream_{name}_rows": each.rows,
-            f"upstream_{name}_snapshot": str(each.snapshot),
+            f"upstream_{name}_new_rows": upstream.new,
+            f"upstream_{name}_rows": upstream.rows,
+            f"upstream_{name}_snapshot": str(upstream.snapshot),
         }
     return metadata
 
 
 def derived_in(metadata: Iterable[Mapping[str, Any]]) -> list[DerivedTable]:
     """Return the derived tables that the metadata of assets carry, ordered by name."""
-    found = [spec for each in metadata if isinstance(spec := each.get(SPEC), DerivedTable)]
-    return sorted(found, key=lambda each: each.identifier)
+    found = [spec for entries in metadata if isinstance(spec := entries.get(SPEC), DerivedTable)]
+    return sorted(found, key=lambda table: table.identifier)
 
 
 def derived_of(repository: dg.RepositoryDefinition | None) -> list[DerivedTable]:

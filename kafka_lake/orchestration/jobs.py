@@ -64,8 +64,14 @@ class _HealthChecks(dg.AssetSelection):
         return set()
 
     def resolve_checks_inner(self, asset_graph: Any, allow_missing: bool) -> set[dg.AssetCheckKey]:
-        every = {each for each in asset_graph.asset_check_keys if each.name == TABLE_HEALTH}
-        return {each for each in every if asset_graph.get(each.asset_key).tags.get(TABLE_TAG) == self._cluster}
+        every = {
+            asset_check_key for asset_check_key in asset_graph.asset_check_keys if asset_check_key.name == TABLE_HEALTH
+        }
+        return {
+            asset_key
+            for asset_key in every
+            if asset_graph.get(asset_key.asset_key).tags.get(TABLE_TAG) == self._cluster
+        }
 
 
 def health_check_key(spec: TopicTable) -> dg.AssetCheckKey:
@@ -125,7 +131,7 @@ def _tables(catalog: CatalogResource, spark: SparkResource) -> Tables:
 
 def _metadata(spec: TopicTable, tables: Sequence[Due], done: Sequence[Maintained]) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
-    if health := next((each.needs.health for each in tables if each.identifier == spec.identifier), None):
+    if health := next((table.needs.health for table in tables if table.identifier == spec.identifier), None):
         metadata = {
             "data_files": health.data_files,
             "average_file_mib": round(health.average_size / _MIB, 2),
@@ -134,15 +140,15 @@ def _metadata(spec: TopicTable, tables: Sequence[Due], done: Sequence[Maintained
             "snapshots": health.snapshots,
         }
     if done:
-        lines = [_figures(each) for each in done]
+        lines = [_figures(result) for result in done]
         metadata["done"] = dg.MetadataValue.md(
-            markdown_table(tuple(lines[0]), (tuple(each.values()) for each in lines))
+            markdown_table(tuple(lines[0]), (tuple(line.values()) for line in lines))
         )
-        for each in done:
+        for result in done:
             # Dagster plots numbers over time.
-            if each.identifier == spec.identifier and each.rows is not None:
-                metadata["rows_expired"] = each.rows
-        metadata["seconds"] = round(sum(each.seconds for each in done), 1)
+            if result.identifier == spec.identifier and result.rows is not None:
+                metadata["rows_expired"] = result.rows
+        metadata["seconds"] = round(sum(result.seconds for result in done), 1)
     return metadata
 
 
@@ -174,8 +180,8 @@ def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvalua
 def _verdict(
     key: dg.AssetKey, tables: Sequence[Due], more: Mapping[str, Any] = MappingProxyType({})
 ) -> dg.AssetCheckResult:
-    held = [f"{each.name}: {text}" for each in tables if (text := each.needs.health.held_by)]
-    problems = [f"{each.name}: {problem}" for each in tables if (problem := each.needs.overdue)]
+    held = [f"{table.name}: {text}" for table in tables if (text := table.needs.health.held_by)]
+    problems = [f"{table.name}: {problem}" for table in tables if (problem := table.needs.overdue)]
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=TABLE_HEALTH,
@@ -208,8 +214,8 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
         config = ReplayConfig(**context.op_config)
         with as_failures(allow_retries=False):
             connections = connections_of(context.resources, cluster)
-            for each in _chosen(context, cluster, config.topic):
-                for spec in each.tables:
+            for topic_spec in _chosen(context, cluster, config.topic):
+                for spec in topic_spec.tables:
                     yield from _replay(context, spec, connections, config.where)
         yield dg.Output(None)
 

@@ -81,7 +81,7 @@ def partitions_in(spec: TopicTable, keys: Iterable[str]) -> frozenset[int]:
     """
     topic = partition_key(spec, 0).removesuffix("0")
     numbers = [key.removeprefix(topic) for key in keys if key.startswith(topic)]
-    return frozenset(int(each) for each in numbers if re.fullmatch("0|[1-9][0-9]*", each))
+    return frozenset(int(number) for number in numbers if re.fullmatch("0|[1-9][0-9]*", number))
 
 
 def table_key(spec: HasIdentifier) -> dg.AssetKey:

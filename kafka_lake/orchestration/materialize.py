@@ -134,10 +134,11 @@ def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None
 def _refuse_offsets(config: IngestConfig, reporter: Reporter) -> None:
     """Refuse to read several topics again from the same offset on."""
     given = [config.start, config.end] if config.mode is Mode.replace and len(reporter.chosen) > 1 else []
-    if offsets := [each for each in given if each[:1].isdigit() and not is_time(each)]:
+    if offsets := [text for text in given if text[:1].isdigit() and not is_time(text)]:
+        topics = [topic_spec.topic for topic_spec, _ in reporter.chosen]
         raise ConfigurationError(
             f"Table {'.'.join(reporter.spec.identifier)}: {offsets[0]} is an offset, and partitions of "
-            f"{len(reporter.chosen)} topics are chosen: {', '.join(each.topic for each, _ in reporter.chosen)}.",
+            f"{len(topics)} topics are chosen: {', '.join(topics)}.",
             "Choose partitions of one topic, or give a time.",
         )
 
@@ -148,8 +149,8 @@ def observer_of(reporter: Reporter) -> Observer:
     def tell(_: Commit, plan: Plan) -> None:
         # What the log is told goes to the event log, where a line for each commit would be too many: a backlog that
         # takes several of them has such lines.
-        if told := reporter.committed(plan):
-            reporter.context.log.info(f"{told}.")
+        if progress := reporter.committed(plan):
+            reporter.context.log.info(f"{progress}.")
 
     return Observer(on_commit=tell, warn=reporter.context.log.warning)
 
@@ -215,19 +216,21 @@ def check_published(
     context: dg.AssetExecutionContext, spec: TopicTable, connections: Connections
 ) -> Iterator[dg.AssetCheckResult]:
     """Yield the results of the selected checks on what is published."""
-    for each in spec.tables:
-        selected = {key.name for key in context.selected_asset_check_keys if key.asset_key == table_key(each)}
-        if each is not spec and selected and connections.catalog.table(each.identifier) is None:
-            said = "There is no table yet: no record was for it."
+    for table in spec.tables:
+        selected = {key.name for key in context.selected_asset_check_keys if key.asset_key == table_key(table)}
+        if table is not spec and selected and connections.catalog.table(table.identifier) is None:
+            explanation = "There is no table yet: no record was for it."
             for name in sorted(selected):
-                yield dg.AssetCheckResult(check_name=name, asset_key=table_key(each), passed=True, description=said)
+                yield dg.AssetCheckResult(
+                    check_name=name, asset_key=table_key(table), passed=True, description=explanation
+                )
             continue
-        findings = examine(each, connections.catalog, connections.cluster) if selected & set(CHECKS) else []
-        rules = [rule for rule in each.named_rules if rule.check in selected]
-        findings += examine_rules(each, connections, rules)
+        findings = examine(table, connections.catalog, connections.cluster) if selected & set(CHECKS) else []
+        rules = [rule for rule in table.named_rules if rule.check in selected]
+        findings += examine_rules(table, connections, rules)
         for finding in findings:
             if finding.check in selected:
-                yield check_result(finding, table_key(each))
+                yield check_result(finding, table_key(table))
 
 
 @dataclass

@@ -52,14 +52,14 @@ def about_table(table: Table, catalog: LakeCatalog, identifier: tuple[str, str])
         "dagster/row_count": live_row_count(table),
         "dagster/uri": table.location(),
         "how_to_read": dg.MetadataValue.md(how_to_read_page(catalog.name, identifier, catalog.properties)),
-        "dagster/column_schema": dg.TableSchema(columns=[_column(each) for each in table.schema().fields]),
+        "dagster/column_schema": dg.TableSchema(columns=[_column(field) for field in table.schema().fields]),
     }
 
 
 def _totals(newest: Snapshot) -> dict[str, int]:
     """Return files and bytes of a table, as far as its newest snapshot has them."""
-    told = summary_of(newest)
-    found = {"files_in_table": told.get("total-data-files"), "bytes_in_table": told.get("total-files-size")}
+    summary = summary_of(newest)
+    found = {"files_in_table": summary.get("total-data-files"), "bytes_in_table": summary.get("total-files-size")}
     return {name: int(text) for name, text in found.items() if text is not None}
 
 
@@ -99,14 +99,14 @@ def document_metadata(document: BaseModel) -> dg.MarkdownMetadataValue:
 
 def topics_in(metadata: Iterable[Mapping[str, Any]]) -> list[TopicTable]:
     """Return the topics that the metadata of assets carry; topics of one table follow each other."""
-    specs = (each.get(SPEC) for each in metadata)
+    specs = (entries.get(SPEC) for entries in metadata)
     return [topic for spec in specs if isinstance(spec, TopicTable) for topic in spec.each_topic]
 
 
 def metadata_of(repository: dg.RepositoryDefinition | None) -> list[Mapping[str, Any]]:
     """Return the metadata of all assets of a code location, ordered by their keys."""
     assets = repository.assets_defs_by_key.values() if repository else ()
-    by_key = {key: metadata for each in assets for key, metadata in each.metadata_by_key.items()}
+    by_key = {key: metadata for asset in assets for key, metadata in asset.metadata_by_key.items()}
     return [by_key[key] for key in sorted(by_key)]
 
 
@@ -139,10 +139,10 @@ class LastReport:
 def last_reports(instance: dg.DagsterInstance, specs: Collection[TopicTable]) -> dict[dg.AssetKey, LastReport]:
     """Return the last reports to Dagster by topic, in one query."""
     found = {}
-    for record in instance.get_asset_records([topic_key(each) for each in specs]) if specs else ():
+    for record in instance.get_asset_records([topic_key(spec) for spec in specs]) if specs else ():
         event = record.asset_entry.last_materialization
-        told = event.asset_materialization if event else None
-        end = told.metadata.get("end_offset") if told else None
+        materialization = event.asset_materialization if event else None
+        end = materialization.metadata.get("end_offset") if materialization else None
         if event and isinstance(end, dg.IntMetadataValue) and end.value is not None:
             found[record.asset_entry.asset_key] = LastReport(end.value, event.timestamp)
     return found
@@ -267,7 +267,7 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
     metadata: dict[str, Any] = {
         "dagster/table_name": f"{catalog.name}.{report.table}",
         "lag": sum(lags.values()),
-        **({f"lag_of_{topic}": each for topic, each in lags.items()} if spec.topics else {}),
+        **({f"lag_of_{topic}": lag for topic, lag in lags.items()} if spec.topics else {}),
     }
     if classes := report.classes():
         lines = [(c.name, str(c.count), c.place, code(c.message), code(c.value)) for c in classes]
@@ -301,7 +301,7 @@ def schema_changes(table: Table) -> list[dg.TableRecord]:
 
 def column_lineage(spec: TopicTable, table: Table) -> dg.TableColumnLineage:
     """Return which field of the topic's records feeds which column of its table."""
-    sources, topics = sources_of(table), [topic_key(each) for each in spec.each_topic]
+    sources, topics = sources_of(table), [topic_key(topic_spec) for topic_spec in spec.each_topic]
     fields = [f.name for f in table.schema().fields if f.name != spec.metadata_column]
     return dg.TableColumnLineage(
         {

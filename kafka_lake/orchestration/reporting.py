@@ -75,15 +75,15 @@ class Reporter:
 
     def __post_init__(self) -> None:
         others = self.spec.tables[1:]
-        self.sides = tuple(Reporter(self.context, each, self.connections, is_side=True) for each in others)
+        self.sides = tuple(Reporter(self.context, other, self.connections, is_side=True) for other in others)
         self.keys = frozenset(self.context.partition_keys) if is_for_partitions(self.context) else None
-        self._topics = {each.topic: each for each in self.spec.each_topic}
-        chosen = [(each, partitions_in(each, self.keys) if self.keys else None) for each in self._topics.values()]
-        self.chosen = [(each, partitions) for each, partitions in chosen if partitions != frozenset()]
+        self._topics = {topic_spec.topic: topic_spec for topic_spec in self.spec.each_topic}
+        chosen = [(topic, partitions_in(topic, self.keys) if self.keys else None) for topic in self._topics.values()]
+        self.chosen = [(topic_spec, partitions) for topic_spec, partitions in chosen if partitions != frozenset()]
         if not self.chosen:
             raise ConfigurationError(
                 f"Table {'.'.join(self.spec.identifier)}: there is no partition {min(self.keys or ())} of "
-                f"{self.spec.told}. Kafka's partitions are numbers.",
+                f"{self.spec.display_topics}. Kafka's partitions are numbers.",
                 "Choose among the partitions that the sensor has added, and delete this one where you added it.",
             )
 
@@ -109,17 +109,17 @@ class Reporter:
     def _touched(self, report: RunReport, silent: set[int]) -> set[str]:
         """Return the keys of the partitions to report."""
         touched = {(commit.topic, r.partition) for commit in report.commits for r in commit.ranges}
-        return {self._key(*each) for each in (*touched, *((self.spec.topic, partition) for partition in silent))}
+        return {self._key(*place) for place in (*touched, *((self.spec.topic, partition) for partition in silent))}
 
     def _key(self, topic: str, partition: int) -> str:
         return partition_key(self._topics[topic], partition)
 
     def _by_key(self, report: RunReport) -> dict[str, PartitionReport]:
         """Return what was done by partition, by Dagster's keys."""
-        return {self._key(each.topic, each.partition): each for each in report.partitions()}
+        return {self._key(partition.topic, partition.partition): partition for partition in report.partitions()}
 
     def _events(self, report: RunReport, table: Table | None, keys: Collection[str]) -> Iterator[Event]:
-        yield from self._partitions({key: each for key, each in self._by_key(report).items() if key in keys})
+        yield from self._partitions({key: part for key, part in self._by_key(report).items() if key in keys})
         yield self._of_the_table(report, table)
         yield from self._tell_again(report)
         for result in self._checks(self.so_far.findings, table):
@@ -152,9 +152,9 @@ class Reporter:
             yield dg.MaterializeResult(asset_key=key, metadata=self._whole(report, table), check_results=checks)
             yield from self._tell_again(report)
             return
-        for partition, each in self._by_key(report).items():
+        for partition, part in self._by_key(report).items():
             if partition in self.keys:
-                self.context.add_asset_metadata(partition_metadata(each), asset_key=key, partition_key=partition)
+                self.context.add_asset_metadata(partition_metadata(part), asset_key=key, partition_key=partition)
         yield dg.MaterializeResult(asset_key=key, check_results=checks)
         # The newest one is what Dagster's page of the table shows.
         yield self._of_the_table(report, table)
@@ -163,13 +163,13 @@ class Reporter:
     def refused(self, error: Exception) -> list[dg.AssetCheckResult]:
         """Return the results of the checks that refused commits."""
         errors = error.errors.values() if isinstance(error, LeftBehindError) else (error,)
-        every = {each.spec.identifier: each for each in (self, *self.sides)}
+        every = {side.spec.identifier: side for side in (self, *self.sides)}
         found: dict[tuple[str, str], list[Finding]] = {}
-        for each in errors:
-            if isinstance(each, GateFailedError):
-                found.setdefault(each.table or self.spec.identifier, []).extend(each.findings)
-        told = [(every.get(table, self), findings) for table, findings in found.items()]
-        return [result for its, findings in told if its._is_selected for result in its._refused(findings)]
+        for cause in errors:
+            if isinstance(cause, GateFailedError):
+                found.setdefault(cause.table or self.spec.identifier, []).extend(cause.findings)
+        results = [(every.get(table, self), findings) for table, findings in found.items()]
+        return [result for its, findings in results if its._is_selected for result in its._refused(findings)]
 
     @property
     def _is_selected(self) -> bool:
@@ -179,7 +179,7 @@ class Reporter:
     def _refused(self, findings: Sequence[Finding]) -> list[dg.AssetCheckResult]:
         checks = {finding.check for finding in findings}
         every = merged([*self.so_far.findings, *findings])
-        return [check_result(each, table_key(self.spec)) for each in every if each.check in checks]
+        return [check_result(result, table_key(self.spec)) for result in every if result.check in checks]
 
     def _take(self, report: RunReport, patiently: bool) -> Table | None:
         """Mark a report as made, and return the table as it is now; None if it can't be had."""
@@ -187,7 +187,7 @@ class Reporter:
         spec, catalog = self.spec, self.connections.catalog
         if not self.is_side:
             self._tell_of_topics(report, patiently)
-        return self._told("its table", lambda: catalog.table(spec.identifier), patiently)
+        return self._attempt("its table", lambda: catalog.table(spec.identifier), patiently)
 
     def _tell_again(self, report: RunReport) -> Iterator[dg.AssetCheckEvaluation]:
         """Give the checks that other runs make, as they stand: to Dagster, a materialization makes results old.
@@ -196,7 +196,7 @@ class Reporter:
         """
         instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
         if _last_result(instance, health_check_key(spec)) is not None:
-            health = self._told("its health", self._health, patiently=True)
+            health = self._attempt("its health", self._health, patiently=True)
             if health is not None:
                 yield health
         if not spec.keeps_dead_letters:
@@ -204,7 +204,7 @@ class Reporter:
         last = _last_result(instance, dg.AssetCheckKey(table_key(spec), NO_DEAD_LETTERS))
         if last is None or report.total("dead_letters"):
             evaluate = partial(dead_letter_evaluation, spec, catalog)
-            last = self._told("its dead letters", evaluate, patiently=True)
+            last = self._attempt("its dead letters", evaluate, patiently=True)
         if last is not None:
             yield last
 
@@ -217,9 +217,9 @@ class Reporter:
             spec, partitions = self._topics[topic], its.watermarks.partitions
             key_of = partial(partition_key, spec)
             register = partial(register_partitions, instance, work_name(spec), partitions, key=key_of)
-            self._told("its partitions", register, patiently)
+            self._attempt("its partitions", register, patiently)
             # The sensor leaves the topic alone while its run goes on, and its page would show the lag from before.
-            self._told("its topic", partial(self._report_topic, spec, its), patiently)
+            self._attempt("its topic", partial(self._report_topic, spec, its), patiently)
 
     def _report_topic(self, spec: TopicTable, its: Reached) -> None:
         instance, now = self.context.instance, its.watermarks
@@ -227,7 +227,7 @@ class Reporter:
         rate = before.rate(sum(now.end.values()), time.time()) if before else None
         instance.report_runless_asset_event(topic_materialization(spec, now, its.lag, rate))
 
-    def _told(self, what: str, tell: Callable[[], T], patiently: bool) -> T | None:
+    def _attempt(self, what: str, tell: Callable[[], T], patiently: bool) -> T | None:
         """Return what comes of telling; None if that fails for a reason that passes: what is committed is committed."""
         policy = self.connections.retry if patiently else RetryPolicy(attempts=1)
         try:
@@ -242,14 +242,14 @@ class Reporter:
             return None
 
     def _partitions(self, partitions: Mapping[str, PartitionReport]) -> Iterator[dg.AssetMaterialization]:
-        for key, each in partitions.items():
-            yield dg.AssetMaterialization(table_key(self.spec), partition=key, metadata=partition_metadata(each))
+        for key, partition in partitions.items():
+            yield dg.AssetMaterialization(table_key(self.spec), partition=key, metadata=partition_metadata(partition))
 
     def _of_the_table(self, report: RunReport, table: Table | None) -> dg.AssetMaterialization:
         about = self._whole(report, table)
         if self.keys is None or BACKFILL_TAG not in self.context.run.tags:
             return dg.AssetMaterialization(table_key(self.spec), metadata=about)
-        own = {key: each for key, each in self._by_key(report).items() if key in self.keys}
+        own = {key: part for key, part in self._by_key(report).items() if key in self.keys}
         last = next(reversed(own), self.context.partition_keys[-1])
         figures = partition_metadata(own[last]) if last in own else {}
         return dg.AssetMaterialization(table_key(self.spec), partition=last, metadata={**about, **figures})
@@ -259,7 +259,7 @@ class Reporter:
         # By this name the partitions have theirs, and a plot would mix the two.
         del figures["rows_added"]
         if not self.is_side and self.spec.has_routes:
-            figures |= _of_routes(report, [each.spec for each in self.sides])
+            figures |= _of_routes(report, [side.spec for side in self.sides])
         about = table_metadata(report, table, self.connections.catalog, self.spec)
         return {**about, **figures}
 
@@ -271,7 +271,7 @@ class Reporter:
         }
         key = table_key(self.spec)
         every = with_all_rules(findings, self.spec.named_rules)
-        return [check_result(each, key, more.get(each.check)) for each in every]
+        return [check_result(result, key, more.get(result.check)) for result in every]
 
     @property
     def _blocking(self) -> frozenset[str]:
@@ -296,23 +296,22 @@ def _last_result(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.Asse
 
 def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any]:
     """Return what a run did to the tables of a topic's routes, for the page of the topic's own table."""
-    known = [each.identifier for each in tables]
+    known = [table_spec.identifier for table_spec in tables]
     made = sorted(table for table, its in report.others.items() if its.commits and table not in known)
-    found = {each: report.of(each) for each in (*known, *made)}
+    found = {identifier: report.of(identifier) for identifier in (*known, *made)}
     lines = [
         (code(".".join(table)), f"{its.total('rows'):,}", f"{its.total('dead_letters'):,}")
         for table, its in found.items()
     ]
     # Dagster cuts the table off where its cells are wide.
-    told = [markdown_table(("table", "rows", "dead letters"), lines)]
+    text = [markdown_table(("table", "rows", "dead letters"), lines)]
     if made:
-        told.append(
-            f"No asset yet: {', '.join(code('.'.join(each)) for each in made)}. Run `kafka-lake topics refresh`."
-        )
+        names = ", ".join(code(".".join(identifier)) for identifier in made)
+        text.append(f"No asset yet: {names}. Run `kafka-lake topics refresh`.")
     without = report.total("without_table")
     return {
         "records_of_other_tables": sum(its.total("records") for its in found.values()),
         "records_ignored": report.total("ignored"),
         **({"records_without_a_table": without} if without else {}),
-        "routes": dg.MetadataValue.md("\n\n".join(told)),
+        "routes": dg.MetadataValue.md("\n\n".join(text)),
     }

@@ -338,8 +338,8 @@ class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
 
 def _session_id(kept: str, generation: int, deployment: list[Any]) -> str:
     """Return the id of a session that a deployment's processes share; one that has ended can't come back."""
-    told = [str(home()), *deployment, kept, generation]
-    return str(uuid5(NAMESPACE_URL, json.dumps(told, sort_keys=True, default=str)))
+    parts = [str(home()), *deployment, kept, generation]
+    return str(uuid5(NAMESPACE_URL, json.dumps(parts, sort_keys=True, default=str)))
 
 
 def _folder(name: str) -> Path:
@@ -391,4 +391,4 @@ def kept_session(spec: TopicTable) -> str:
 
     Code of the users' own may leave settings, views and modules behind, and is another one tomorrow.
     """
-    return "" if any(each.transform for each in spec.tables) else "topics"
+    return "" if any(table.transform for table in spec.tables) else "topics"

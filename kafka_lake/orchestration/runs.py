@@ -174,15 +174,15 @@ def failures(context: dg.SensorEvaluationContext, spec: TopicTable) -> Failures:
     """Return the consecutive failures of a topic with its current settings."""
     name, settings = work_name(spec), settings_fingerprint(spec)
     records = context.instance.get_run_records(dg.RunsFilter(tags={member_tag(name): name}), limit=_COUNTED_FAILURES)
-    here = {run.run_id for run in _of_this_location(context, [each.dagster_run for each in records])}
+    here = {run.run_id for run in _of_this_location(context, [record.dagster_run for record in records])}
     failed = []
-    for each in records:
-        run = each.dagster_run
+    for record in records:
+        run = record.dagster_run
         if run.run_id not in here:
             continue
         if settings_in(run).get(name) != settings or not topic_failed(context.instance, run, spec):
             break
-        failed.append(each)
+        failed.append(record)
     if not failed or failed[0].end_time is None:
         return Failures()
     # One table, or one topic, that can't go on fails the run; the others wait for the next run no longer than this.
@@ -268,8 +268,8 @@ def _failed(instance: dg.DagsterInstance, name: str, spec: TopicTable) -> Failed
     why = "see its page in Dagster."
     failed = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     # A run of one topic may have steps that check its table, too.
-    for each in [each for each in failed if each.step_key == op_name(spec)] or failed:
-        data = each.get_dagster_event().step_failure_data
+    for event in [event for event in failed if event.step_key == op_name(spec)] or failed:
+        data = event.get_dagster_event().step_failure_data
         if data.user_failure_data is not None and data.user_failure_data.description:
             why = data.user_failure_data.description
         elif data.error is not None:

@@ -28,11 +28,11 @@ def as_failures(allow_retries: bool = True) -> Iterator[None]:
     except Exception as error:
         # Dagster keeps all that an error tells, its causes included.
         cause = error_without_secrets(error)
-        if (told := user_message(error)) is None:
+        if (explanation := user_message(error)) is None:
             raise cause from (error.__cause__ if cause is error else None)
         errors = error.errors.values() if isinstance(error, LeftBehindError) else (error,)
-        again = allow_retries and not all(isinstance(each, AuditFailedError) for each in errors)
-        raise dg.Failure(description=told, allow_retries=again) from cause
+        again = allow_retries and not all(isinstance(cause, AuditFailedError) for cause in errors)
+        raise dg.Failure(description=explanation, allow_retries=again) from cause
 
 
 @contextmanager
@@ -42,9 +42,9 @@ def as_failed_tick() -> Iterator[None]:
         yield
     except Exception as error:
         cause = error_without_secrets(error)
-        if (told := user_message(error)) is None:
+        if (explanation := user_message(error)) is None:
             raise cause from (error.__cause__ if cause is error else None)
-        raise SensorFailedError(told) from cause
+        raise SensorFailedError(explanation) from cause
 
 
 def run_choices(config: type[dg.Config]) -> dict[str, dg.Field]:

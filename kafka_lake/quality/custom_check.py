@@ -63,7 +63,7 @@ class Checked:
         return counts | {f"failed: {failure.name}": failure.found for failure in self.failures}
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """Return the first failures as text."""
         shown = [f"{failure.name}: {failure.found}" for failure in self.failures[:_SHOWN]]
         if (more := len(self.failures) - _SHOWN) > 0:

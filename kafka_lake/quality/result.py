@@ -65,7 +65,7 @@ class RuleResult:
     def facts(self) -> dict[str, object]:
         """Return the figures for the check's metadata."""
         rule = self.rule
-        facts: dict[str, object] = {"rule": rule.said, "on_failure": rule.on_failure}
+        facts: dict[str, object] = {"rule": rule.description, "on_failure": rule.on_failure}
         if rule.is_custom:
             facts |= {"rows": self.evaluated, **(self.checked.facts if self.checked is not None else {})}
         elif rule.counts_rows:
@@ -93,13 +93,13 @@ class RuleResult:
         """Return what breaks the rule, as a part of a sentence."""
         rule = self.rule
         if self.checked is not None:
-            return f"of {self.evaluated} rows, {self.checked.said}"
+            return f"of {self.evaluated} rows, {self.checked.description}"
         if rule.counts_rows:
-            return f"the commit has {self.evaluated} rows, and {rule.said}"
+            return f"the commit has {self.evaluated} rows, and {rule.description}"
         if rule.limits_nulls:
-            return f"{rule.columns[0]} is null in {self.nulls} of {self.evaluated} rows ({rule.said})"
+            return f"{rule.columns[0]} is null in {self.nulls} of {self.evaluated} rows ({rule.description})"
         first = "" if self.first is None else ", the first in partition {} at offset {}".format(*self.first)
-        return f"{self.failed} of {self.evaluated} rows break it ({rule.said}){first}"
+        return f"{self.failed} of {self.evaluated} rows break it ({rule.description}){first}"
 
     @property
     def limit(self) -> str:
@@ -133,7 +133,7 @@ def commit_result(rule: Rule, rows: int, nulls: int = 0) -> RuleResult:
 
 def reason_of(broken: Sequence[Rule]) -> tuple[str, str]:
     """Return error class and message of a dead letter that breaks these rules."""
-    return rules.reason_of([(rule.name, rule.said, rule.error_class) for rule in broken])
+    return rules.reason_of([(rule.name, rule.description, rule.error_class) for rule in broken])
 
 
 REFUSED = "kafka-lake.refused-by-rules"

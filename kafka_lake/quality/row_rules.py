@@ -52,7 +52,7 @@ def row_rules(subject: str, rules: Iterable[Rule], columns: T.StructType, declar
             raise rule_error(subject, rule, str(error), columns.names) from error
         if column is None:
             unknown[rule.name] = rule.columns
-        tests.append((rule.name, rule.said, rule.error_class, (rule.kind, path, argument)))
+        tests.append((rule.name, rule.description, rule.error_class, (rule.kind, path, argument)))
     return RowRules(row_rules, tuple(tests), unknown)
 
 

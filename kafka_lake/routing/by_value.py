@@ -138,8 +138,8 @@ def _filled(template: str, value: str) -> str:
 def template_problems(setting: str, template: str) -> Iterator[str]:
     """Yield the problems of a template with ``{value}``, or parts of it."""
     places = _PLACES.findall(template)
-    if unknown := [each for each in places if each not in _PARTS]:
-        there = ", ".join(f"{{{each}}}" for each in _PARTS)
+    if unknown := [place for place in places if place not in _PARTS]:
+        there = ", ".join(f"{{{part}}}" for part in _PARTS)
         yield f"{setting}: {template!r} names {{{unknown[0]}}}. There are {there}."
     if not places:
         yield f"{setting}: {template!r} gives all values one table. Write for example {template}_{{value}}."
@@ -152,15 +152,15 @@ def may_name(by: RouteBy, identifier: tuple[str, str]) -> bool:
     >>> [may_name(by, name) for name in (("lake", "shop_a"), ("lake", "a"), ("web", "shop_a"))]
     [True, False, False]
     """
-    namespace, table = (each.lower() for each in identifier)
-    pattern = ".+".join(re.escape(each) for each in _PLACES.split(by.table.lower())[::2])
+    namespace, table = (part.lower() for part in identifier)
+    pattern = ".+".join(re.escape(part) for part in _PLACES.split(by.table.lower())[::2])
     return namespace == by.namespace.lower() and re.fullmatch(pattern, table) is not None
 
 
 def may_meet(one: RouteBy, other: RouteBy) -> bool:
     """Return whether values could make tables of the same name by two templates."""
-    begins = [_PLACES.split(each.table.lower())[0] for each in (one, other)]
-    ends = [_PLACES.split(each.table.lower())[-1][::-1] for each in (one, other)]
+    begins = [_PLACES.split(route.table.lower())[0] for route in (one, other)]
+    ends = [_PLACES.split(route.table.lower())[-1][::-1] for route in (one, other)]
     return one.namespace.lower() == other.namespace.lower() and _starts(*begins) and _starts(*ends)
 
 

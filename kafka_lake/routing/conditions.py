@@ -176,13 +176,13 @@ def counts_of(routed_records: DataFrame) -> tuple[int, dict[int, int]]:
 def _first(holds: Mapping[int, Column], rest: Column) -> Column:
     # One flat expression: there may be hundreds of conditions.
     column = F.when(F.lit(False), rest)
-    for number, each in holds.items():
-        column = column.when(each, F.lit(str(number)))
+    for number, condition in holds.items():
+        column = column.when(condition, F.lit(str(number)))
     return column.otherwise(rest)
 
 
 def _all(holds: Mapping[int, Column], rest: Column) -> Column:
-    numbered = F.array_compact(F.array(*(F.when(each, F.lit(str(number))) for number, each in holds.items())))
+    numbered = F.array_compact(F.array(*(F.when(condition, F.lit(str(number))) for number, condition in holds.items())))
     return F.when(F.size(numbered) > 0, numbered).otherwise(F.array(rest))
 
 
@@ -298,4 +298,4 @@ def _is_free(context: Context, table: TopicTable) -> bool:
         # The own table may have been recreated, without its properties.
         position = state_of(table, own).position
         return position is not None and position.identity.topic == context.spec.topic
-    return all(catalog.table(each) is None for each in table.identifiers)
+    return all(catalog.table(identifier) is None for identifier in table.identifiers)

@@ -142,8 +142,8 @@ class Commit:
         when = "" if self.published_at is None else moment(datetime.fromtimestamp(self.published_at, UTC))
         stamp = {"when": when, "snapshot": str(self.snapshot)}
         return [
-            replace(each, changes=tuple(PublishedNote(**asdict(note), **stamp) for note in each.changes))
-            for each in self.findings
+            replace(finding, changes=tuple(PublishedNote(**asdict(note), **stamp) for note in finding.changes))
+            for finding in self.findings
         ]
 
 

@@ -41,4 +41,4 @@ class DeadLetterClass:
 
 def most_frequent_first(classes: Iterable[DeadLetterClass]) -> tuple[DeadLetterClass, ...]:
     """Return classes by descending count."""
-    return tuple(sorted(classes, key=lambda each: (-each.count, each.name)))
+    return tuple(sorted(classes, key=lambda dead_letter_class: (-dead_letter_class.count, dead_letter_class.name)))

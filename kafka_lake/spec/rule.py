@@ -333,7 +333,7 @@ class Rule:
 
     @property
     def is_of_single_rows(self) -> bool:
-        """Return whether each row keeps it or breaks it, whatever the other rows are."""
+        """Return whether a row keeps or breaks it regardless of the table's other rows."""
         return self.is_of_rows and self.kind != "unique"
 
     @property
@@ -367,7 +367,7 @@ class Rule:
         return self.kind == "not_null"
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """Return what it asks for, in words: columns and settings, nothing of any row."""
         entry, column = self.entry, ", ".join(self.columns)
         if entry.accepted_values is not None:

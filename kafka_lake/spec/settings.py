@@ -90,7 +90,7 @@ class Settings(BaseModel):
         """Return what editors and `dg check yaml` get as schema: a template may stand for any value."""
         found = handler(schema)
         whole = handler.resolve_ref_schema(found)
-        whole["properties"] = {name: _or_template(each) for name, each in whole.get("properties", {}).items()}
+        whole["properties"] = {name: _or_template(item) for name, item in whole.get("properties", {}).items()}
         return found
 
     def problems(self) -> Iterable[Problem]:
@@ -99,9 +99,9 @@ class Settings(BaseModel):
 
 
 def _or_template(schema: JsonSchemaValue) -> JsonSchemaValue:
-    told = {name: each for name, each in schema.items() if name in _TOLD}
-    values = {name: each for name, each in schema.items() if name not in _TOLD}
-    return schema if values == {"type": "string"} else {**told, "anyOf": [values, _TEMPLATE]}
+    described = {name: item for name, item in schema.items() if name in _TOLD}
+    values = {name: item for name, item in schema.items() if name not in _TOLD}
+    return schema if values == {"type": "string"} else {**described, "anyOf": [values, _TEMPLATE]}
 
 
 def refuse(model: type[BaseModel], problems: Iterable[Problem]) -> None:
@@ -125,8 +125,8 @@ def located(place: Iterable[object], text: str) -> str:
     >>> located(["tables", 0, "write"], "there is no such setting")
     'tables: number 1: write: there is no such setting'
     """
-    names = [str(each) for each in place]
-    return ": ".join([*(f"number {int(each) + 1}" if each.isdigit() else each for each in names if each), text])
+    names = [str(part) for part in place]
+    return ": ".join([*(f"number {int(name) + 1}" if name.isdigit() else name for name in names if name), text])
 
 
 def near(key: object, known: Sequence[str]) -> str:
@@ -265,9 +265,9 @@ def _each(check: Callable[[object], object]) -> Callable[[object], object]:
         if not isinstance(value, Mapping):
             return value
         found: dict[object, object] = {}
-        for key, each in value.items():
+        for key, item in value.items():
             try:
-                found[_text(key)] = check(each)
+                found[_text(key)] = check(item)
             except ValueError as error:
                 raise ValueError(f"{key}: {error}") from None
         return found
@@ -288,9 +288,9 @@ def _written_out_each(value: object) -> object:
     YAML reads 012345670123 as octal, 1234567_89 without its underscore, 1.10 as 1.1, and no as false.
     """
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            if isinstance(each, int | float) and _NAMING.search(str(key).lower()) and not _is_account(key, each):
-                kind = "true or false" if isinstance(each, bool) else "a number, without zeros at its beginning or end"
+        for key, item in value.items():
+            if isinstance(item, int | float) and _NAMING.search(str(key).lower()) and not _is_account(key, item):
+                kind = "true or false" if isinstance(item, bool) else "a number, without zeros at its beginning or end"
                 raise ValueError(f"{key}: YAML reads this value as {kind}. Write the text in quotes")
     return _each(_written_out)(value)
 

@@ -62,7 +62,7 @@ class When:
         >>> [When(schema=("shop.*", "Order")).means(name) for name in ("shop.Order", "shop_Order", "Order", "Orders")]
         [True, False, True, False]
         """
-        return any(_glob(each).fullmatch(schema) for each in self.schema)
+        return any(_glob(pattern).fullmatch(schema) for pattern in self.schema)
 
     def __str__(self) -> str:
         """Return the condition as the end of a sentence about records.
@@ -181,7 +181,7 @@ class TopicTable:
         """Return the columns that some fields get, unless they are declared: a field may have any name."""
         if info.data.get("schema") is not None or named is None or isinstance(named, bool):
             return named
-        return tuple(column_name(each, ()) for each in named)
+        return tuple(column_name(name, ()) for name in named)
 
     def null_leaves(self, column: str) -> bool:
         """Return whether a change leaves a column as it is by a null."""
@@ -274,9 +274,9 @@ class TopicTable:
         return tuple(replace(self, topic=topic) for topic in self.topics) or (self,)
 
     @property
-    def told(self) -> str:
+    def display_topics(self) -> str:
         """Return the topic, or the topics, as the middle of a sentence about the table."""
-        names = [each.full_topic for each in self.each_topic]
+        names = [topic_spec.full_topic for topic_spec in self.each_topic]
         return f"Kafka topic{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
     @property

@@ -68,5 +68,5 @@ def _value(value: Any, have: T.DataType, want: T.DataType) -> Any:
         return F.transform(value, lambda element: _value(element, have.elementType, want.elementType))
     if isinstance(have, T.MapType) and isinstance(want, T.MapType):
         return F.transform_values(value.cast(T.MapType(want.keyType, have.valueType)),
-                                  lambda _, each: _value(each, have.valueType, want.valueType))  # fmt: skip
+                                  lambda _, item: _value(item, have.valueType, want.valueType))  # fmt: skip
     return value.cast(want)

@@ -20,11 +20,11 @@ from kafka_lake.formats.columns import Target, documented, iceberg_columns, null
 from kafka_lake.formats.decoder import Decoder, decoded
 from kafka_lake.formats.rows import change_columns, row_type, rows_of
 from kafka_lake.formats.table_compatibility import (
-    KEYED,
-    keep_keyed_property,
-    keyed_property,
+    KEY_SETTINGS,
+    key_property,
     refuse_excepted_key,
     without_excepted,
+    write_key_property,
 )
 from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections
@@ -237,7 +237,7 @@ def _keyed_properties(spec: TopicTable, decoder: Decoder) -> Mapping[str, str]:
     if not spec.is_keyed:
         return {}
     modes = {f"write.{operation}.mode": "merge-on-read" for operation in ("merge", "update", "delete")}
-    return {KEYED: keyed_property(spec, decoder.row_key), **modes}
+    return {KEY_SETTINGS: key_property(spec, decoder.row_key), **modes}
 
 
 def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: Target) -> T.StructType:
@@ -283,7 +283,7 @@ def evolve_table(
     apply_changes(table, schema, changes, _sources(spec, plan))
     evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
     if spec.is_keyed:
-        keep_keyed_property(spec, table)
+        write_key_property(spec, table)
     return ignored
 
 

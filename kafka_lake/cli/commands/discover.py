@@ -186,7 +186,9 @@ def _short(kind: str) -> str:
 
 def written_lines(written: Sequence[Document]) -> list[str]:
     """Return the written files, and the next commands."""
-    lines = [f"{_relative(each.path)}: topic {each.topic} becomes table {each.table}" for each in written]
+    lines = [
+        f"{_relative(document.path)}: topic {document.topic} becomes table {document.table}" for document in written
+    ]
     commands = {
         f"kafka-lake schema {written[0].topic}": "shows the columns that the first run would make",
         "dg check defs": "checks the documents",

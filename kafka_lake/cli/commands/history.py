@@ -108,7 +108,7 @@ def history_of(catalog: LakeCatalog, identifier: tuple[str, str], limit: int) ->
         commits=tuple(commits[:limit]),
         older=max(0, len(commits) - limit),
         expired=oldest_are_gone(table),
-        losses=tuple(loss for loss in recorded_losses(table) if not any(loss in each.losses for each in commits)),
+        losses=tuple(loss for loss in recorded_losses(table) if not any(loss in commit.losses for commit in commits)),
     )
 
 
@@ -182,7 +182,7 @@ def _rows(commit: LoggedCommit) -> str:
 
 
 def _offsets(consumed: Sequence[Consumed]) -> str:
-    lines = [f"{each.partition}: {_span(each)}" for each in consumed[:_PARTITIONS]]
+    lines = [f"{part.partition}: {_span(part)}" for part in consumed[:_PARTITIONS]]
     if len(consumed) > _PARTITIONS:
         lines.append(f"… {len(consumed) - _PARTITIONS} partitions more")
     return "\n".join(lines)

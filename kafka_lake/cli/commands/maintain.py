@@ -113,18 +113,18 @@ def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
     table.add_column("table")
     add_columns(table, "rows", "deleted", "data files", "average", "delete files", "snapshots", justify="right")
     table.add_column("needs")
-    for each in tables:
-        health = each.needs.health
-        needs = "; ".join(each.needs.reasons) or "nothing"
+    for due in tables:
+        health = due.needs.health
+        needs = "; ".join(due.needs.reasons) or "nothing"
         table.add_row(
-            each.name,
+            due.name,
             f"{health.rows:,}",
             f"{health.deleted_rows:,}",
             f"{health.data_files:,}",
             filesize.decimal(health.average_size),
             f"{health.delete_files:,}",
             f"{health.snapshots:,}",
-            escape(f"skipped: {needs}" if each.left_alone else needs),
+            escape(f"skipped: {needs}" if due.left_alone else needs),
         )
     return table
 

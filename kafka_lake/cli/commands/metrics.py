@@ -63,8 +63,8 @@ def serve(
 
     def samples(now: float) -> Iterator[Sample]:
         yield Sample(m.COLLECTION_INTERVAL, (), seconds)
-        for each in latest:
-            yield from each.samples(now, len(collectors))
+        for collected in latest:
+            yield from collected.samples(now, len(collectors))
 
     with _exit_at_signals():
         # Prometheus gets an answer while the definitions are loaded.
@@ -81,7 +81,7 @@ def serve(
                     latest=latest[0],
                     tell_user=note,
                 )
-            start_collecting({name or "": each for name, each in collectors.items()}, latest[0], seconds)
+            start_collecting({name or "": collector for name, collector in collectors.items()}, latest[0], seconds)
             note(f"Metrics of {counted(len(specs), 'topic')}: http://{host}:{port}/metrics (Ctrl-C ends it)")
             while True:
                 time.sleep(3600)

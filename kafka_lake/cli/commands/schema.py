@@ -50,7 +50,7 @@ def schema(
     output, documents, refused = Output(as_json), list[Any](), False
     reads = not history and sample > 0
     with project.open_connections(with_broker=reads, with_spark=reads, cluster=specs[0].cluster) as connections:
-        for topic_spec, spec in [(each, table) for each in specs for table in each.tables]:
+        for topic_spec, spec in [(whole, table) for whole in specs for table in whole.tables]:
             if history:
                 versions = history_of(spec, connections)
                 documents.append(history_as_json(versions))

@@ -50,7 +50,7 @@ def status(
     statuses, unreachable = _statuses(specs, seconds)
     statuses = _with_failures(statuses, specs)
     shown = Output(as_json)
-    shown.json([asdict(each) for each in statuses])
+    shown.json([asdict(topic_status) for topic_status in statuses])
     if not statuses:
         shown.lines("No topic has a table here. `kafka-lake discover TOPIC --write` gives it one.")
     elif topic:
@@ -59,7 +59,7 @@ def status(
         shown.show(*overview(statuses, datetime.now(UTC)))
     for name, failure in {s.topic: s.last_failure for s in statuses if s.lag and s.last_failure}.items():
         output.err.print(failure.line(name), style="red", markup=False, soft_wrap=True)
-    if unreachable or any(each.error or (wait and each.lag) for each in statuses):
+    if unreachable or any(topic_status.error or (wait and topic_status.lag) for topic_status in statuses):
         raise typer.Exit(1)
 
 
@@ -118,7 +118,7 @@ def _statuses(specs: Sequence[TopicTable], wait_seconds: float | None) -> tuple[
             with project.open_connections(cluster=cluster) as connections:
                 found = collect(of_cluster, connections.cluster, connections.catalog)
                 with working("Waiting for the tables"):
-                    while wait_seconds and any(each.lag for each in found) and time.monotonic() < deadline:
+                    while wait_seconds and any(status.lag for status in found) and time.monotonic() < deadline:
                         time.sleep(_POLL_SECONDS)
                         found = collect(of_cluster, connections.cluster, connections.catalog)
                 statuses += found
@@ -140,7 +140,10 @@ def _with_failures(statuses: Sequence[TopicStatus], specs: Sequence[TopicTable])
 
     names = {(spec.cluster, spec.topic): work_name(spec) for spec in specs}
     failures = runs.failed_runs(specs)
-    return [replace(each, last_failure=failures.get(names.get((each.cluster, each.topic), ""))) for each in statuses]
+    return [
+        replace(topic_status, last_failure=failures.get(names.get((topic_status.cluster, topic_status.topic), "")))
+        for topic_status in statuses
+    ]
 
 
 def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog) -> list[TopicStatus]:
@@ -162,7 +165,7 @@ def _status(spec: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCat
         topic=spec.topic,
         table=".".join(spec.identifier),
         partitions=partitions,
-        lag=None if error else sum(each.lag for each in partitions),
+        lag=None if error else sum(partition.lag for partition in partitions),
         snapshot_id=head.snapshot_id if head else None,
         committed_at=_committed_at(head) if head else None,
         rows=live_row_count(table),
@@ -190,17 +193,17 @@ def overview(statuses: Sequence[TopicStatus], now: datetime) -> Iterator[Rendera
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
     add_columns(table, "topic", "table", overflow="fold")
     add_columns(table, "rows", "dead", "lag", "last commit", justify="right")
-    for each in statuses:
+    for topic_status in statuses:
         table.add_row(
-            escape(full_topic(each.cluster, each.topic)),
-            escape(each.table),
-            f"{each.rows:,}",
-            f"{each.dead_letters:,}",
-            "[red]?[/]" if each.lag is None else f"{each.lag:,}",
-            _ago(now - datetime.fromisoformat(each.committed_at)) if each.committed_at else "no table",
+            escape(full_topic(topic_status.cluster, topic_status.topic)),
+            escape(topic_status.table),
+            f"{topic_status.rows:,}",
+            f"{topic_status.dead_letters:,}",
+            "[red]?[/]" if topic_status.lag is None else f"{topic_status.lag:,}",
+            _ago(now - datetime.fromisoformat(topic_status.committed_at)) if topic_status.committed_at else "no table",
         )
     yield table
-    for error in dict.fromkeys(each.error for each in statuses if each.error):
+    for error in dict.fromkeys(topic_status.error for topic_status in statuses if topic_status.error):
         yield Text(error, "red")
 
 
@@ -228,7 +231,7 @@ def status_table(status: TopicStatus) -> Table:
     title = escape(f"{full_topic(status.cluster, status.topic)} → {status.table}")
     table = Table("partition", title=title, caption=caption, min_width=60)
     add_columns(table, "position", "end", "lag", justify="right")
-    for each in status.partitions:
-        position = "none" if each.position is None else f"{each.position:,}"
-        table.add_row(str(each.partition), position, f"{each.end:,}", f"{each.lag:,}")
+    for partition in status.partitions:
+        position = "none" if partition.position is None else f"{partition.position:,}"
+        table.add_row(str(partition.partition), position, f"{partition.end:,}", f"{partition.lag:,}")
     return table

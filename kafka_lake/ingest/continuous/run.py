@@ -67,12 +67,12 @@ class Stop:
                 raise KeyboardInterrupt
             self.requested = True
 
-        before = {each: signal.signal(each, request_stop) for each in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 # Another program may roll a table back: then there is work, though the topic has no new records.

@@ -40,36 +40,36 @@ def check_names(clusters: Sequence[Place]) -> None:
     if len(clusters) < 2:
         return
     by_name: dict[str, Place] = {}
-    for each in clusters:
-        if each.cluster is None:
-            others = ", ".join(str(other.path) for other in clusters if other is not each)
+    for cluster in clusters:
+        if cluster.cluster is None:
+            others = ", ".join(str(other.path) for other in clusters if other is not cluster)
             raise ConfigurationError(
-                f"The Kafka cluster in {each.path} has no name, and there is another one in {others}.",
+                f"The Kafka cluster in {cluster.path} has no name, and there is another one in {others}.",
                 "Give each a name:, and each topic the name of its cluster, as in cluster: eu.",
             )
-        if (other := by_name.setdefault(each.cluster, each)) is not each:
+        if (other := by_name.setdefault(cluster.cluster, cluster)) is not cluster:
             raise ConfigurationError(
-                f"Two Kafka clusters have the name {each.cluster}: in {other.path} and in {each.path}.",
+                f"Two Kafka clusters have the name {cluster.cluster}: in {other.path} and in {cluster.path}.",
                 "Give one of them another name:.",
             )
 
 
 def check_topics(topics: Iterable[Place], clusters: Sequence[Place]) -> None:
     """Make sure that each topic is of a cluster of the project."""
-    names = [each.cluster for each in clusters]
+    names = [cluster.cluster for cluster in clusters]
     known = ", ".join(sorted(name for name in names if name))
-    for each in topics:
-        if each.cluster in names:
+    for topic in topics:
+        if topic.cluster in names:
             continue
-        where = f"Topic {each.topic} ({each.path})"
-        if each.cluster is None:
+        where = f"Topic {topic.topic} ({topic.path})"
+        if topic.cluster is None:
             raise ConfigurationError(
                 f"{where} names no Kafka cluster, and those here have names: {known}.",
                 f"Add one of them to its attributes, as in cluster: {known.partition(',')[0]}.",
             )
         there = f"Those here are: {known}." if known else f"The only one, in {clusters[0].path}, has no name."
         raise ConfigurationError(
-            f"{where} names Kafka cluster {each.cluster}, and no document of type kafka_lake.KafkaCluster has "
+            f"{where} names Kafka cluster {topic.cluster}, and no document of type kafka_lake.KafkaCluster has "
             f"that name. {there}",
             "Correct its cluster:, or the cluster's name:.",
         )
@@ -77,15 +77,15 @@ def check_topics(topics: Iterable[Place], clusters: Sequence[Place]) -> None:
 
 def shared(setting: str, given: Sequence[tuple[Path, Mapping[str, str]]]) -> dict[str, str]:
     """Return a setting that all clusters of a project have in common."""
-    said = [(path, dict(value)) for path, value in given if value]
-    for path, value in said[1:]:
-        if value != said[0][1]:
+    given_values = [(path, dict(value)) for path, value in given if value]
+    for path, value in given_values[1:]:
+        if value != given_values[0][1]:
             raise ConfigurationError(
-                f"{setting}: differs between {said[0][0]} and {path}, and all clusters of a project share one catalog "
-                "and one Spark.",
+                f"{setting}: differs between {given_values[0][0]} and {path}, and all clusters of a project share one "
+                "catalog and one Spark.",
                 "Write it in one of them. For another catalog, make another project, with a code location of its own.",
             )
-    return said[0][1] if said else {}
+    return given_values[0][1] if given_values else {}
 
 
 def cache_topics(state: Path, names: Sequence[str]) -> None:
@@ -109,8 +109,8 @@ def cached_topics(state: Path, document: str) -> tuple[str, ...]:
 
 def cache_routes(state: Path, properties: Mapping[str, str]) -> None:
     """Write to a file the tables by value that a topic's own table knows."""
-    told = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
-    write_atomic(state, json.dumps(told, indent=1))
+    settings = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
+    write_atomic(state, json.dumps(settings, indent=1))
 
 
 def cached_routes(state: Path) -> Mapping[str, str]:
@@ -156,7 +156,7 @@ class FromDocument(dg.Component, Settings, dg.Resolvable):
         try:
             return cls(**given)
         except ValidationError as error:
-            wrong = [(each["loc"], without_values(message(each), values)) for each in error.errors()]
+            wrong = [(detail["loc"], without_values(message(detail), values)) for detail in error.errors()]
         # Not within the block: the error that shows values would be told as its context.
         refuse(cls, wrong)
         raise AssertionError("something is wrong")
@@ -179,9 +179,9 @@ class FromDocument(dg.Component, Settings, dg.Resolvable):
 def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) -> Any:
     """Return a value with the templates in it rendered as text: ``"3"`` stays text, and so does ``"None"``."""
     if isinstance(value, Mapping):
-        return {key: rendered(context.at_path(key), each, values) for key, each in value.items()}
+        return {key: rendered(context.at_path(key), item, values) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [rendered(context.at_path(number), each, values) for number, each in enumerate(value)]
+        return [rendered(context.at_path(number), item, values) for number, item in enumerate(value)]
     if not is_template(value):
         return value
     # By Dagster first: its errors name file and line, and only it can give nothing, a list or a mapping.
@@ -241,4 +241,4 @@ class _SameTree:
 # Looking through all documents for each of them would take as long as there are pairs of them.
 @lru_cache(maxsize=1)
 def _defaults_of(same: _SameTree) -> dict[str | None, Maintenance | None]:
-    return {each.name: each.maintenance for each in same.tree.get_all_components(ClusterDocument)}
+    return {cluster.name: cluster.maintenance for cluster in same.tree.get_all_components(ClusterDocument)}

@@ -35,8 +35,8 @@ class Project:
 
     def __post_init__(self) -> None:
         for topic in self.topics:
-            for each in topic.identifiers:
-                self._known[each] = f"a table beside {'.'.join(topic.identifier)}, and isn't a log of records"
+            for identifier in topic.identifiers:
+                self._known[identifier] = f"a table beside {'.'.join(topic.identifier)}, and isn't a log of records"
             self._known[topic.identifier] = _why_not_a_log(topic)
         for table in self.derived:
             changes = f"a derived table with write: {table.write}, whose rows change"
@@ -49,7 +49,7 @@ class Project:
     @property
     def names(self) -> list[str]:
         """Return the names of all tables."""
-        return sorted(".".join(each) for each in self._known)
+        return sorted(".".join(identifier) for identifier in self._known)
 
 
 def _why_not_a_log(topic: TopicTable) -> str:
@@ -75,7 +75,7 @@ def derived_problems(spec: DerivedSpec) -> Iterator[str]:
 def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
     if (spec.sql is None) == (spec.transform is None):
         yield "sql: or transform: is needed, and one of them only."
-    names = [each.rpartition(".")[2].lower() for each in (*spec.sources, *spec.join)]
+    names = [source.rpartition(".")[2].lower() for source in (*spec.sources, *spec.join)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         yield f"from: and join: have {twice[0]} twice, and the query would know both by that name. Leave one out."
     if spec.has_keys and not spec.key:
@@ -116,7 +116,7 @@ def _text_problems(spec: DerivedSpec, sql: str) -> Iterator[str]:
     yield from _names_problems(spec, query)
     columns = result_columns(query)
     if columns is not None and (
-        missing := [each for each in (*spec.key, *spec.order_by) if each.lower() not in columns]
+        missing := [column for column in (*spec.key, *spec.order_by) if column.lower() not in columns]
     ):
         setting = "key" if missing[0] in spec.key else "order_by"
         yield f"{setting}: {missing[0]} is no column of the result. Select it under that name."
@@ -138,15 +138,15 @@ def check_derived(spec: DerivedSpec, project: Project) -> None:
     """Make sure that a derived table's settings go together, and with the tables that it reads."""
     for problem in (*derived_problems(spec), *derived_rule_problems(spec.rules)):
         raise ConfigurationError(f"Table {spec.name}: {problem}")
-    same = [each for each in project.derived if each.identifier == spec.identifier]
-    of_topics = [each for each in project.topics if spec.identifier in each.identifiers]
+    same = [other for other in project.derived if other.identifier == spec.identifier]
+    of_topics = [topic for topic in project.topics if spec.identifier in topic.identifiers]
     if len(same) > 1 or of_topics:
         other = f"topic {of_topics[0].full_topic}" if of_topics else "another derived table"
         raise ConfigurationError(f"Table {spec.name} would be {other}'s, too.", "Give it another table: or namespace:.")
-    for each in project.topics:
-        if each.route_by is not None and may_name(each.route_by, spec.identifier):
+    for topic in project.topics:
+        if topic.route_by is not None and may_name(topic.route_by, spec.identifier):
             raise ConfigurationError(
-                f"Table {spec.name}: a value of topic {each.full_topic} could make that table, by tables_by: name:.",
+                f"Table {spec.name}: a value of topic {topic.full_topic} could make that table, by tables_by: name:.",
                 "Give it another table: or namespace:.",
             )
     for identifier in spec.upstream.values():
@@ -166,13 +166,13 @@ def check_derived(spec: DerivedSpec, project: Project) -> None:
             )
     if cycle := cycle_of(spec.identifier, _edges(project.derived)):
         raise ConfigurationError(
-            f"Table {spec.name} is made from itself: {' → '.join('.'.join(each) for each in cycle)}.",
+            f"Table {spec.name} is made from itself: {' → '.join('.'.join(identifier) for identifier in cycle)}.",
             "Take one of them out of from: or join:.",
         )
 
 
 def _edges(tables: Iterable[DerivedSpec]) -> dict[Identifier, list[Identifier]]:
-    return {each.identifier: [*each.upstream.values(), *each.joined.values()] for each in tables}
+    return {table.identifier: [*table.upstream.values(), *table.joined.values()] for table in tables}
 
 
 def cycle_of(start: Identifier, edges: Mapping[Identifier, Sequence[Identifier]]) -> list[Identifier]:
@@ -185,12 +185,12 @@ def cycle_of(start: Identifier, edges: Mapping[Identifier, Sequence[Identifier]]
     ways, seen = [[start]], set()
     while ways:
         way = ways.pop()
-        for each in edges.get(way[-1], ()):
-            if each == start:
-                return [*way, each]
-            if each not in seen:
-                seen.add(each)
-                ways.append([*way, each])
+        for following in edges.get(way[-1], ()):
+            if following == start:
+                return [*way, following]
+            if following not in seen:
+                seen.add(following)
+                ways.append([*way, following])
     return []
 
 
@@ -227,16 +227,22 @@ class DerivedTable(FromDocument, DerivedSpec):
         tree = context.component_tree
         documents, many = tree.get_all_components(KafkaTopic), tree.get_all_components(KafkaTopics)
         topics = [
-            *(each for each in documents if each.every_topic),
-            *(topic for each in many for topic in each.topic_tables()),
+            *(document for document in documents if document.every_topic),
+            *(topic for document in many for topic in document.topic_tables()),
         ]
         project = Project(
-            [table for each in topics for table in each.topic_table(each._place.parent).tables],
-            [each.derived_table() for each in tree.get_all_components(DerivedTable)],
+            [table for document in topics for table in document.topic_table(document._place.parent).tables],
+            [document.derived_table() for document in tree.get_all_components(DerivedTable)],
         )
         spec = self.derived_table()
-        missing = [".".join(each) for each in spec.upstream.values() if project.why_not_incremental(each) is None]
-        if missing and not (all(each.every_topic for each in documents) and all(each.is_known for each in many)):
+        missing = [
+            ".".join(identifier)
+            for identifier in spec.upstream.values()
+            if project.why_not_incremental(identifier) is None
+        ]
+        if missing and not (
+            all(document.every_topic for document in documents) and all(document.is_known for document in many)
+        ):
             # What tells the topics needs definitions that load.
             log.warning(
                 "Table %s: from: %s isn't known, nor are all topics that a pattern matches. Run `kafka-lake topics "

@@ -93,18 +93,23 @@ class KafkaCluster(ClusterDocument):
         """Return resources, executor, sensors and job."""
         of_many = context.component_tree.get_all_components(KafkaTopics)
         documents = context.component_tree.get_all_components(KafkaTopic)
-        many: list[KafkaTopics | KafkaTopic] = [*of_many, *(each for each in documents if each.pattern is not None)]
-        topics = [
-            *(each for each in documents if each.every_topic),
-            *(topic for each in of_many for topic in each.topic_tables()),
+        many: list[KafkaTopics | KafkaTopic] = [
+            *of_many,
+            *(document for document in documents if document.pattern is not None),
         ]
-        clusters = sorted(context.component_tree.get_all_components(KafkaCluster), key=lambda each: str(each._place))
-        places = [Place(each.name, each._place) for each in clusters]
+        topics = [
+            *(document for document in documents if document.every_topic),
+            *(topic for document in of_many for topic in document.topic_tables()),
+        ]
+        clusters = sorted(
+            context.component_tree.get_all_components(KafkaCluster), key=lambda cluster: str(cluster._place)
+        )
+        places = [Place(cluster.name, cluster._place) for cluster in clusters]
         check_names(places)
-        check_topics([*(each.place for each in topics), *(each.place for each in many)], places)
+        check_topics([*(document.place for document in topics), *(document.place for document in many)], places)
         check_shared_tables(topics)
         common = {
-            setting: shared(setting, [(each._place, getattr(each, setting)) for each in clusters])
+            setting: shared(setting, [(cluster._place, getattr(cluster, setting)) for cluster in clusters])
             for setting in ("catalog_properties", "spark_config")
         }
         resources: dict[str, object] = {
@@ -135,7 +140,7 @@ class KafkaCluster(ClusterDocument):
                     self.sensor_running,
                     catch_up_seconds=catch_up,
                     cluster=self.name,
-                    many=[each for each in many if each.cluster == self.name],
+                    many=[document for document in many if document.cluster == self.name],
                     shared_runs=self.shared_runs,
                 ),
                 build_maintenance_sensor(maintain, self.maintenance_interval_seconds, self.sensor_running, self.name),

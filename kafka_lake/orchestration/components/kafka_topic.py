@@ -50,7 +50,7 @@ class KafkaTopic(FromDocument, Topic):
     @property
     def place(self) -> Place:
         """Return where the document is, and which topic and cluster it names."""
-        return Place(self.cluster, self._place, self.told)
+        return Place(self.cluster, self._place, self.display_name)
 
     @property
     def every_topic(self) -> tuple[str, ...]:
@@ -101,11 +101,11 @@ class KafkaTopic(FromDocument, Topic):
         every = self._context.component_tree.get_all_components(KafkaTopic)
         others = {
             topic
-            for each in every
-            if each.pattern is None and each.cluster == self.cluster
-            for topic in each.every_topic
+            for document in every
+            if document.pattern is None and document.cluster == self.cluster
+            for topic in document.every_topic
         }
-        return tuple(each.name for each in self.pattern.matching(names) if each.name not in others)
+        return tuple(match.name for match in self.pattern.matching(names) if match.name not in others)
 
     @cached_property
     def _names(self) -> tuple[str, ...] | None:
@@ -132,7 +132,7 @@ class KafkaTopic(FromDocument, Topic):
         """
         if self.pattern is not None and folder is not None and not (topics := topics or self.every_topic):
             raise ConfigurationError(
-                f"Table {self.full_table}: topics: no topic is known that {self.told!r} matches.",
+                f"Table {self.full_table}: topics: no topic is known that {self.display_name!r} matches.",
                 "Run `kafka-lake topics refresh`.",
             )
         spec = super().topic_table(folder, defaults, topics)
@@ -149,7 +149,7 @@ class KafkaTopic(FromDocument, Topic):
     @property
     def state_path(self) -> Path:
         """Return the file that has what `kafka-lake topics refresh` found: the tables that values have, or topics."""
-        topic = full_topic(self.cluster, self.told if self.pattern is None else self.full_table)
+        topic = full_topic(self.cluster, self.display_name if self.pattern is None else self.full_table)
         return state_of_document(Path(self._context.project_root), self._place, topic)
 
     def own_tables(self) -> tuple[tuple[str, str], ...]:
@@ -157,9 +157,9 @@ class KafkaTopic(FromDocument, Topic):
         spec = self.topic_table()
         return tuple(
             name
-            for each in spec.tables
-            for name in each.identifiers
-            if each.keeps_dead_letters or name != each.dead_letter_table
+            for table in spec.tables
+            for name in table.identifiers
+            if table.keeps_dead_letters or name != table.dead_letter_table
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -180,13 +180,13 @@ class KafkaTopic(FromDocument, Topic):
         spec = self.topic_table(folder, cluster_maintenance(self._context, self.cluster))
         for place, problem in self.maintenance_problems(spec, complete=True):
             raise ConfigurationError(
-                f"Topic {self.told} ({self._place}): {': '.join(map(str, place))}: {problem}",
+                f"Topic {self.display_name} ({self._place}): {': '.join(map(str, place))}: {problem}",
                 "A table's maintenance: overrides that of the cluster's document, setting by setting.",
             )
-        for each in spec.tables:
-            if apart := partitions_without_key(each):
+        for table in spec.tables:
+            if apart := partitions_without_key(table):
                 log.warning("Topic %s: %s", spec.full_topic, apart)
-        shown = {each.identifier: self.presentation(each) for each in spec.tables}
+        shown = {table.identifier: self.presentation(table) for table in spec.tables}
         return list(build_topic_assets(spec, shown[spec.identifier], continuous, shown))
 
     def presentation(self, spec: TopicTable) -> Presentation:
@@ -203,8 +203,8 @@ class KafkaTopic(FromDocument, Topic):
 
 def _tags_problem(tags: Mapping[str, str]) -> str:
     """Return why Dagster doesn't take tags of an asset; empty if it does."""
-    if ours := [key for key in tags if key.startswith("kafka_lake/")]:
-        return f"{ours[0]} is a tag that kafka_lake sets itself. Choose another name"
+    if reserved := [key for key in tags if key.startswith("kafka_lake/")]:
+        return f"{reserved[0]} is a tag that kafka_lake sets itself. Choose another name"
     try:
         dg.AssetSpec("any", tags=tags)
     except dg.DagsterInvalidDefinitionError as error:
@@ -219,8 +219,10 @@ def partitions_without_key(spec: TopicTable) -> str:
     """
     if not spec.is_keyed or not spec.key:
         return ""
-    columns = [parse_partition_field(each)[0] for each in spec.partition_by]
-    others = [each for each in columns if not {each, each.partition(".")[0], column_name(each, ())} & set(spec.key)]
+    columns = [parse_partition_field(text)[0] for text in spec.partition_by]
+    others = [
+        column for column in columns if not {column, column.partition(".")[0], column_name(column, ())} & set(spec.key)
+    ]
     if not others:
         return ""
     return (
@@ -236,35 +238,39 @@ def check_shared_tables(components: Iterable[KafkaTopic]) -> None:
     components = list(components)
     owners: dict[tuple[str, str], KafkaTopic] = {}
     topics: dict[tuple[str | None, str], KafkaTopic] = {}
-    for each in components:
-        for topic in each.every_topic:
-            if (same := topics.setdefault((each.cluster, topic), each)) is not each:
+    for component in components:
+        for topic in component.every_topic:
+            if (same := topics.setdefault((component.cluster, topic), component)) is not component:
                 raise ConfigurationError(
-                    f"Topic {topic} would have two tables: by {same._place} and by {each._place}.",
+                    f"Topic {topic} would have two tables: by {same._place} and by {component._place}.",
                     "Leave it to one of them; a document with a pattern has exclude: for that.",
                 )
-        for table in each.own_tables():
-            if (other := owners.setdefault(table, each)) is not each:
+        for table in component.own_tables():
+            if (other := owners.setdefault(table, component)) is not component:
                 raise ConfigurationError(
-                    f"Table {'.'.join(table)} would be two topics': {other.told}'s ({other._place}) and "
-                    f"{each.told}'s ({each._place}).",
+                    f"Table {'.'.join(table)} would be two topics': {other.display_name}'s ({other._place}) and "
+                    f"{component.display_name}'s ({component._place}).",
                     "Give one of them another name. If both are to fill the same table, write one document with "
-                    f"topics: [{other.told}, {each.told}].",
+                    f"topics: [{other.display_name}, {component.display_name}].",
                 )
-    by = [(each, given) for each in components if each.tables_by and (given := each.topic_table().route_by)]
-    for number, (each, one) in enumerate(by):
+    by = [
+        (component, given)
+        for component in components
+        if component.tables_by and (given := component.topic_table().route_by)
+    ]
+    for number, (component, one) in enumerate(by):
         for table, other in owners.items():
-            if other is not each and may_name(one, table):
+            if other is not component and may_name(one, table):
                 raise ConfigurationError(
-                    f"Topic {each.told} ({each._place}): tables_by: a value could make table {'.'.join(table)}, "
-                    f"which is topic {other.told}'s ({other._place}).",
+                    f"Topic {component.display_name} ({component._place}): tables_by: a value could make table "
+                    f"{'.'.join(table)}, which is topic {other.display_name}'s ({other._place}).",
                     _APART,
                 )
         for other, another in by[:number]:
             if may_meet(one, another):
                 raise ConfigurationError(
-                    f"Topics {other.told} ({other._place}) and {each.told} ({each._place}): tables_by: values could "
-                    "make tables of the same name.",
+                    f"Topics {other.display_name} ({other._place}) and {component.display_name} ({component._place}): "
+                    "tables_by: values could make tables of the same name.",
                     _APART,
                 )
 

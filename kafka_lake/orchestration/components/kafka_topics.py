@@ -26,8 +26,8 @@ from kafka_lake.spec.topic_table import CLUSTER_NAME
 def new_topics(documents: Iterable["KafkaTopics | KafkaTopic"], names: Sequence[str]) -> str:
     """Return what to do about topics that no table is for yet; empty if there are none."""
     documents = list(documents)
-    tables = {each.shown: each.full_table for each in documents if isinstance(each, KafkaTopic)}
-    return sentence({each.shown: each.new(names) for each in documents}, tables)
+    tables = {document.shown: document.full_table for document in documents if isinstance(document, KafkaTopic)}
+    return sentence({document.shown: document.new(names) for document in documents}, tables)
 
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
             (("defaults",), self.defaults),
             *((("overrides", k), v) for k, v in self.overrides.items()),
         ):
-            if own := next((each for each in given if each in _OWN), None):
+            if own := next((setting for setting in given if setting in _OWN), None):
                 yield (*place, own), "stands above, beside defaults:"
 
     @cached_property
@@ -172,7 +172,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
         if self._names is None:
             log.warning("%s: no topics are known yet. Run `kafka-lake topics refresh`.", self.shown)
         folder = self._place.parent
-        return dg.Definitions(assets=[each for topic in self._documents for each in topic.assets(folder)])
+        return dg.Definitions(assets=[asset for topic in self._documents for asset in topic.assets(folder)])
 
     @property
     def place(self) -> Place:
@@ -186,39 +186,43 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
 
     def known(self) -> list[tuple[str, str]]:
         """Return the topics of the document, each with its table."""
-        return [(each.told, ".".join(each.topic_table().identifier)) for each in self.topic_tables()]
+        return [
+            (document.display_name, ".".join(document.topic_table().identifier)) for document in self.topic_tables()
+        ]
 
     def new(self, names: Iterable[str]) -> list[str]:
         """Return the topics among those of the cluster that the document is about and doesn't know yet."""
-        others = {*(each.told for each in self.topic_tables()), *self._with_documents}
-        others |= {name for each in self._patterns for name in each.new(names)}
-        return [each.name for each in self.pattern.matching(names) if each.name not in others]
+        others = {*(document.display_name for document in self.topic_tables()), *self._with_documents}
+        others |= {name for pattern in self._patterns for name in pattern.new(names)}
+        return [match.name for match in self.pattern.matching(names) if match.name not in others]
 
     def gone(self, names: Iterable[str]) -> list[str]:
         """Return the topics of the document that are not among those of the cluster."""
         there = set(names)
-        return [each.told for each in self.topic_tables() if each.told not in there]
+        return [document.display_name for document in self.topic_tables() if document.display_name not in there]
 
     @cached_property
     def _documents(self) -> list[KafkaTopic]:
         found = self.pattern.matching(self._names or ())
         for pattern in self.overrides if found else ():
-            if not any(self._overrides(pattern, each.name) for each in found):
+            if not any(self._overrides(pattern, match.name) for match in found):
                 log.warning("%s: overrides: %s matches none of the %s topics.", self.shown, pattern, len(found))
         others = self._with_documents
-        return [self._document(each) for each in found if each.name not in others]
+        return [self._document(match) for match in found if match.name not in others]
 
     @cached_property
     def _with_documents(self) -> frozenset[str]:
         """The topics of the cluster that have documents of their own."""
         every = self._context.component_tree.get_all_components(KafkaTopic)
-        return frozenset(topic for each in every if each.cluster == self.cluster for topic in each.every_topic)
+        return frozenset(
+            topic for document in every if document.cluster == self.cluster for topic in document.every_topic
+        )
 
     @property
     def _patterns(self) -> list[KafkaTopic]:
         """The documents of the cluster by whose patterns topics share a table."""
         every = self._context.component_tree.get_all_components(KafkaTopic)
-        return [each for each in every if each.cluster == self.cluster and each.pattern is not None]
+        return [document for document in every if document.cluster == self.cluster and document.pattern is not None]
 
     def _overrides(self, pattern: str, topic: str) -> bool:
         """Return whether an override is for a topic: the name of a topic isn't a regular expression besides."""
@@ -250,18 +254,18 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
         return ".".join(filled(part, topic) for part in (namespace or NAMESPACE, table))
 
     def _refused(self, topic: FoundTopic, error: ValidationError) -> ConfigurationError:
-        told = [located(each["loc"], message(each)) for each in error.errors(include_url=False)]
+        problems = [located(detail["loc"], message(detail)) for detail in error.errors(include_url=False)]
         of = "defaults" if topic is _ANY else f"topic {topic.name}"
         return ConfigurationError(
-            f"{self._place}: {of}: {'; '.join(dict.fromkeys(told))}.", "Correct defaults: or overrides:."
+            f"{self._place}: {of}: {'; '.join(dict.fromkeys(problems))}.", "Correct defaults: or overrides:."
         )
 
     def _cluster_document(self) -> ClusterDocument:
         found: list[ClusterDocument] = self._context.component_tree.get_all_components(ClusterDocument)
-        for each in found:
-            if each.name == self.cluster:
-                return each
-        known = ", ".join(each.name or "one without a name" for each in found) or "none"
+        for document in found:
+            if document.name == self.cluster:
+                return document
+        known = ", ".join(document.name or "one without a name" for document in found) or "none"
         raise ConfigurationError(
             f"{self._place}: no document of type kafka_lake.KafkaCluster is named {self.cluster}. Those here: {known}.",
             "Correct its cluster:, or the cluster's name:.",
@@ -271,7 +275,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
 def _merged(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with others over them; groups are merged setting by setting."""
     merged = dict(settings)
-    for name, each in given.items():
+    for name, item in given.items():
         before = merged.get(name)
-        merged[name] = _merged(before, each) if isinstance(before, Mapping) and isinstance(each, Mapping) else each
+        merged[name] = _merged(before, item) if isinstance(before, Mapping) and isinstance(item, Mapping) else item
     return merged

@@ -56,7 +56,7 @@ class Sharing:
             return "its runs continue for hours"
         if spec.topics:
             return "its table has several topics, which a run reads one after the other"
-        if any(each.transform for each in spec.tables):
+        if any(table.transform for table in spec.tables):
             return "its transform has a Spark session of its own"
         return "another run has its pool, or waits for it" if pool_name(spec) in pools else ""
 
@@ -207,25 +207,25 @@ class Table:
 
 def request(tables: Sequence[Table], pace: Pace, work: str, attempt: int, shared: bool) -> dg.RunRequest:
     """Return the run of a table, or of several: each has a step of its own."""
-    specs = [each.spec for each in tables]
+    specs = [table.spec for table in tables]
     config = pace.run_config() | ({"topics": len(specs)} if len(specs) > 1 else {})
     if len(tables) == 1:
         name, keys = tables[0].name, tables[0].keys
         own = {TOPIC_TAG: name, _RANGE_START: keys[0], _RANGE_END: keys[-1]}
     else:
         name = f"{len(tables)} topics"
-        own = {TOPIC_TAG: ", ".join(f"{each.name} [{_shown(each.keys)}]" for each in tables)}
+        own = {TOPIC_TAG: ", ".join(f"{table.name} [{_shown(table.keys)}]" for table in tables)}
     return dg.RunRequest(
         run_key=f"{name}:{work}#{attempt}",
-        asset_selection=[table_key(each) for spec in specs for each in spec.tables],
+        asset_selection=[table_key(table) for spec in specs for table in spec.tables],
         asset_check_keys=[check for spec in specs for check in run_checks(spec)],
         run_config={"ops": {op_name(spec): {"config": config} for spec in specs}},
         tags={
             **own,
-            **{member_tag(each.name): each.name for each in tables},
+            **{member_tag(table.name): table.name for table in tables},
             **({SHARED_TAG: specs[0].cluster or ""} if shared else {}),
             WORK_TAG: work,
-            SETTINGS_TAG: json.dumps({each.name: settings_fingerprint(each.spec) for each in tables}),
+            SETTINGS_TAG: json.dumps({table.name: settings_fingerprint(table.spec) for table in tables}),
         },
     )
 
@@ -236,7 +236,7 @@ def _shown(keys: Sequence[str]) -> str:
 
 def run_checks(spec: TopicTable) -> list[dg.AssetCheckKey]:
     """Return the checks of a requested run. Other checks are steps of their own and wait for their pools."""
-    names = {each.identifier: [*CHECKS, *(rule.check for rule in each.named_rules)] for each in spec.tables}
+    names = {table.identifier: [*CHECKS, *(rule.check for rule in table.named_rules)] for table in spec.tables}
     if spec.max_age is not None:
         names[spec.identifier].append(FRESHNESS)
-    return [dg.AssetCheckKey(table_key(each), name) for each in spec.tables for name in names[each.identifier]]
+    return [dg.AssetCheckKey(table_key(table), name) for table in spec.tables for name in names[table.identifier]]

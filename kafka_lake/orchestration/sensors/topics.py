@@ -93,7 +93,7 @@ def build_sensor(
 def _continuous(repository: dg.RepositoryDefinition | None) -> frozenset[dg.AssetKey]:
     """Return the tables of a code location whose runs continue for hours."""
     assets = repository.assets_defs_by_key.values() if repository else ()
-    return frozenset(key for each in assets for key, tags in each.tags_by_key.items() if CONTINUOUS_ASSET_TAG in tags)
+    return frozenset(key for asset in assets for key, tags in asset.tags_by_key.items() if CONTINUOUS_ASSET_TAG in tags)
 
 
 def _with(
@@ -243,7 +243,10 @@ def _requests(
     context: dg.SensorEvaluationContext, tick: _Tick, pace: Pace, places: int, flight: InFlight
 ) -> list[dg.RunRequest]:
     """Return the runs of the topics that are due; ask a run to end if topics wait for its place."""
-    due = [Due(name, sum(each.offsets for each in works), tick.alone[name]) for name, works in tick.due.items()]
+    due = [
+        Due(name, sum(work_of_topic.offsets for work_of_topic in works), tick.alone[name])
+        for name, works in tick.due.items()
+    ]
     # The start of a run is its main cost: topics that become due during one share the next.
     may_share = [] if flight.starting else [topic for topic in due if topic.shares]
     shared = groups(may_share, len(flight.shared), places)

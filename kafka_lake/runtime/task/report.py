@@ -75,7 +75,7 @@ class Failure:
 
     def and_(self, other: "Failure") -> "Failure":
         """Return the sum of two failures of the same class."""
-        first = min(self, other, key=lambda each: (each.partition, each.offset))
+        first = min(self, other, key=lambda span: (span.partition, span.offset))
         return replace(first, count=self.count + other.count)
 
 
@@ -117,7 +117,7 @@ class Report:
 def dumped_report(report: Report) -> bytes:
     """Return a serialized report, for `loaded`."""
     # As plain tuples: classes that are sent by value differ from those of the driver.
-    nested = {name: [tuple(vars(each).values()) for each in getattr(report, name)] for name in ("spans", "failures")}
+    nested = {name: [tuple(vars(entry).values()) for entry in getattr(report, name)] for name in ("spans", "failures")}
     return pickle.dumps({**vars(report), **nested})
 
 
@@ -131,8 +131,8 @@ def loaded(report: bytes) -> Report:
 def merged(failures: Iterable[Failure]) -> tuple[Failure, ...]:
     """Return the sum of failures, one for each class."""
     found: dict[str, Failure] = {}
-    for each in failures:
-        found[each.name] = found[each.name].and_(each) if each.name in found else each
+    for failure in failures:
+        found[failure.name] = found[failure.name].and_(failure) if failure.name in found else failure
     return tuple(found.values())
 
 

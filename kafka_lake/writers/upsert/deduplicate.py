@@ -117,7 +117,7 @@ def latest_per_key(events: DataFrame, keys: Keys, nullable: Sequence[str], is_pa
     """
     columns = events.columns
     named = events.alias(_EVENTS)
-    key = [F.expr(each).alias(key_column(number)) for number, each in enumerate(keys.key(_EVENTS))]
+    key = [F.expr(column).alias(key_column(number)) for number, column in enumerate(keys.key(_EVENTS))]
     ordered = named.select(
         *[F.col(f"{_EVENTS}.{quoted(name)}") for name in columns], *key, F.expr(keys.order(_EVENTS)).alias(_ORDER)
     )

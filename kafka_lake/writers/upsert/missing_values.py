@@ -65,9 +65,9 @@ def collect_missing_values(spec: TopicTable, missing: DataFrame) -> tuple[Missin
 def _since_delete(events: DataFrame, incomplete: DataFrame, keys: Keys) -> DataFrame:
     """Return all events of some keys after the key's last delete, with the columns that they lack."""
     names = F.array_join(F.when(F.size(UNKNOWN) > 0, F.col(UNKNOWN)).otherwise(F.col(UNCHANGED)), ", ")
-    key = [F.expr(each).alias(key_column(number)) for number, each in enumerate(keys.key("o"))]
-    by = [F.expr(each) for each in keys.key("c")]
-    same_key = reduce(and_, [each == F.col(key_column(number)) for number, each in enumerate(by)])
+    key = [F.expr(column).alias(key_column(number)) for number, column in enumerate(keys.key("o"))]
+    by = [F.expr(column) for column in keys.key("c")]
+    same_key = reduce(and_, [column == F.col(key_column(number)) for number, column in enumerate(by)])
     joined = events.alias("c").join(incomplete.alias("o").select(*key, names.alias(_MISSING)), same_key)
     is_delete, order = F.col(f"c.{OPERATION}") == DELETE, F.expr(keys.order("c"))
     deleted_at = F.max(F.when(is_delete, order)).over(Window.partitionBy(*by))

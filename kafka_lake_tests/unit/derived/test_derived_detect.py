@@ -410,9 +410,9 @@ def test_a_table_of_somebody_else_is_left_alone() -> None:
 
 def test_a_keyed_table_is_not_read_by_offsets() -> None:
     with pytest.raises(ConfigurationError, match=r"lake\.orders isn't one of them.*write: replace"):
-        planned(SPEC, None, Upstream(), **{"kafka-lake.keyed": "{}"})
+        planned(SPEC, None, Upstream(), **{"kafka-lake.key-settings": "{}"})
     assert (
-        planned(SPEC.model_copy(update={"write": "replace"}), None, Upstream(), **{"kafka-lake.keyed": "{}"})
+        planned(SPEC.model_copy(update={"write": "replace"}), None, Upstream(), **{"kafka-lake.key-settings": "{}"})
         is not None
     )
 

@@ -28,7 +28,7 @@ AFTER = Position(TopicIdentity("c", "t", "pizzas"), {0: 4})
         ([{"engine-name": "another"}, {}], True),
         ([{POSITION: AFTER.to_json()}], False),
         ([{POSITION: AFTER.to_json()}, {}], False),
-        ([{}, {"kafka-lake.unsettled": "run"}], False),
+        ([{}, {"kafka-lake.unreconciled": "run"}], False),
     ],
     ids=["foreign", "two foreign", "own", "own below foreign", "own above foreign"],
 )
