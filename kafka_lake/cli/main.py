@@ -6,49 +6,24 @@ from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
 from dotenv import load_dotenv
 from rich.markup import escape
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from kafka_lake.cli import find_project, output
+from kafka_lake.cli import commands, find_project, output
 from kafka_lake.common import environment
 from kafka_lake.common.logs import error_without_secrets, log_as_the_environment_says, without_secret_values
 from kafka_lake.devstack.running import running
 from kafka_lake.errors import KafkaLakeError
 
-COMMANDS = {
-    "init": "Make a new Dagster project with the cluster, and with a table for each named topic.",
-    "up": "Run Dagster and a Spark Connect server until Ctrl-C; an embedded broker too, if nothing names brokers.",
-    "ingest": "Bring one topic's tables up to date, in this process.",
-    "status": "Show how far each table is; for one topic, each Kafka partition.",
-    "dead-letters": "List a topic's dead letters by class, or decode them again.",
-    "replay": "Read a part of the topic again, and replace its rows.",
-    "reset": "Set the offsets at which the table continues. Shows the effect and asks first.",
-    "rebuild": "Compute all rows of a derived table again, and replace them in one commit.",
-    "adopt": "Take over a table that another program has filled from the topic.",
-    "clean": "Show the branches and files that dead runs left behind, and remove them with --yes.",
-    "maintain": "Show the health of the tables; with --yes, compact them and expire old rows and snapshots.",
-    "history": "Show the commits of a table, newest first.",
-    "schema": "Show a table's columns, and how the next run would change them.",
-    "reload": "Reload the definitions in the Dagster of `kafka-lake up`.",
-    "query": "Query a topic's table with Spark SQL; the query can only read.",
-    "env": "Print the variables by which other tools find brokers, catalog and Spark.",
-    "discover": "List the cluster's topics with a guess of their format, and write YAML documents for the named ones.",
-    "doctor": "Check every system that a run needs.",
-    "topic": "Create, fill and show topics, to try kafka_lake with your own records.",
-    "verify": "Prove that a table has every record exactly once.",
-    "metrics": "Metrics for Prometheus: lag, rows, dead letters, the health of tables.",
-    "topics": "Show and refresh the topics that KafkaTopics match, and tables by value.",
-}
-"""The commands with the texts of ``kafka-lake --help``, in its order."""
-
-MODULES: dict[str, str] = {}
-"""Modules of commands that aren't in ``kafka_lake.cli.commands``, by the command's name."""
+COMMANDS = {name.replace("_", "-"): f"{commands.__name__}.{name}" for _, name, _ in iter_modules(commands.__path__)}
+"""The module of each command: it has a function of the command's name, or the group ``app``."""
 
 STARTS_STACK = {"up"}
 """Commands that start servers instead of using the ones that run."""
@@ -70,7 +45,7 @@ class _Commands(MutableMapping[str, Any]):
             raise KeyError(name)
         if name not in self._loaded:
             function = name.replace("-", "_")
-            module = import_module(MODULES.get(name, f"kafka_lake.cli.commands.{function}"))
+            module = import_module(COMMANDS[name])
             group = getattr(module, "app", None)
             if group is None:
                 group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -98,20 +73,6 @@ class _Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Commands()
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the help, without an import of any command."""
-        self._listing().format_help(ctx, formatter)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete a command's name, without an import of any command."""
-        ctx.command = self._listing()
-        return ctx.command.shell_complete(ctx, incomplete)  # type: ignore[no-any-return]
-
-    def _listing(self) -> TyperGroup:
-        commands: dict[str, Any] = {name: TyperCommand(name, help=text) for name, text in COMMANDS.items()}
-        settings: dict[str, Any] = {"params": self.params, "help": self.help, "rich_markup_mode": self.rich_markup_mode}
-        return TyperGroup(name=self.name, commands=commands, **settings)
 
     def invoke(self, ctx: Any) -> Any:
         try:
