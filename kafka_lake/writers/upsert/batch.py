@@ -35,6 +35,7 @@ class ChangeBatch:
         failed: Returns the number of dead letters, once the events have been read.
         declared: Whether the settings declare all columns.
         cutoff: Older rows and events don't count.
+        is_complete: Whether each event has the values of all columns.
     """
 
     context: Context
@@ -50,6 +51,7 @@ class ChangeBatch:
     failed: Callable[[], int]
     declared: bool = False
     cutoff: AppliedCutoff | None = None
+    is_complete: bool = False
 
     @property
     def table_name(self) -> str:
@@ -69,6 +71,8 @@ class ChangeBatch:
     @cached_property
     def nullable(self) -> list[str]:
         """The columns that an event may leave unchanged."""
+        if self.is_complete:
+            return []
         spec, keys = self.context.spec, self.keys
         others = {spec.metadata_column, *INTERNAL_COLUMNS.names, *(field.name for field in change_columns(spec))}
         values = {*self.events.columns} - others - {*keys.columns, *keys.order_by}

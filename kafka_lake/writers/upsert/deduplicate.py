@@ -30,8 +30,8 @@ NEEDS_ROW = f"{INTERNAL}needs_row"
 """Whether a delete has no order of its own, and no delete with an order precedes it in the batch."""
 UNKNOWN = f"{INTERNAL}unknown"
 """Columns that the newest event leaves unchanged although a delete precedes it: their values are unknown."""
-_EVENTS, _ORDER, _DELETED_AT, _HAS_ROW, _ROW_EVENTS = (
-    f"{INTERNAL}{name}" for name in ("events", "order", "deleted_at", "has_row", "row_events")
+_EVENTS, _ORDER, _DELETED_AT, _HAS_ROW, _ROW_EVENTS, _INCOMPLETE = (
+    f"{INTERNAL}{name}" for name in ("events", "order", "deleted_at", "has_row", "row_events", "incomplete")
 )
 
 
@@ -43,11 +43,13 @@ class EventStatistics:
         counts: ``changes``, ``deletes``, ``truncates``, ``snapshot_markers`` and ``sources``; see `event_counts`.
         keys: Number of keys.
         events_per_key: The most events that a key has.
+        incomplete: Number of events that leave a column unchanged.
     """
 
     counts: Row
     keys: int
     events_per_key: int
+    incomplete: int
     bounds: KeyBounds
 
 
@@ -73,15 +75,17 @@ def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, list_ke
     per_key, totals = event_counts(spec)
     operations = [UPSERT, READ] if spec.ignores_deletes else [UPSERT, READ, DELETE]
     per_key[_ROW_EVENTS] = F.count_if(F.col(OPERATION).isin(*operations))
+    per_key[_INCOMPLETE] = F.count_if(F.size(UNCHANGED) > 0)
     by_key = events.alias("c").groupBy(*key).agg(*[count.alias(name) for name, count in per_key.items()])
     if keys.columns:
         named = [F.col(name).alias(column) for name, column in zip(names, keys.columns, strict=True)]
     else:
         named = [F.struct(F.col(names[0]).alias("key")).alias(keys.metadata)]
     totals |= {"keys": F.count_if(F.col(_ROW_EVENTS) > 0), "most": F.coalesce(F.max(_ROW_EVENTS), F.lit(0))}
+    totals["incomplete"] = F.coalesce(F.sum(_INCOMPLETE), F.lit(0))
     aggregates = [total.alias(name) for name, total in totals.items()]
     bounds, row = key_bounds(by_key.select(*named, *per_key), keys, *aggregates, list_keys=list_keys)
-    return EventStatistics(row, row["keys"], row["most"], bounds)
+    return EventStatistics(row, row["keys"], row["most"], row["incomplete"], bounds=bounds)
 
 
 def already_unique(spec: TopicTable, events: DataFrame, statistics: EventStatistics) -> LatestEvents:

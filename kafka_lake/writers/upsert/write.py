@@ -92,6 +92,7 @@ def _stage(batch: ChangeBatch, held: ExitStack, undo: ExitStack) -> StagedChange
     held.enter_context(query_settings(batch))
     all_events, statistics = cached_events(batch, held)
     counts, spec = statistics.counts, batch.context.spec
+    batch = replace(batch, is_complete=not statistics.incomplete)
     validation = check_events(batch.context, batch.plan, all_events, declared=batch.declared)
     batch = batch.without_refused(validation)
     cutoff = find_cutoff(batch, all_events, statistics)
