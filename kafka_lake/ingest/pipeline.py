@@ -15,7 +15,7 @@ from kafka_lake.common.offsets import Position
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.dead_letters.reconcile import reconcile
 from kafka_lake.errors import TableError
-from kafka_lake.formats.base import is_written_by_arrow
+from kafka_lake.formats.base import format_named
 from kafka_lake.formats.table_compatibility import refuse_excepted, refuse_other_keys
 from kafka_lake.ingest.audit import audit, schema_refused
 from kafka_lake.ingest.jobs.append import Job
@@ -152,7 +152,8 @@ def _create_table(attempt: Attempt, tables: Tables, records: Records) -> None:
     # Without decodable records, the columns come with later ones.
     has_none = plan.undecodable is not None or (plan.share is not None and not plan.share.records)
     sample = None
-    if is_written_by_arrow(context.spec) and context.spec.adds_columns and plan.reads_ranges and plan.share is None:
+    infers = format_named(context.spec.format).infers_columns and context.spec.adds_columns
+    if infers and plan.reads_ranges and plan.share is None:
         # Columns that the sample lacks are added later, as the evolution policy allows.
         sample = read_sample(context.connections, plan, context.spec.topic)
     try:
