@@ -6,7 +6,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from kafka_lake.errors import FreshReadError
-from kafka_lake.fresh.snapshot import Database, text
+from kafka_lake.runtime.snapshot_rows import Database, text
 from kafka_lake.spec.topic_table import TopicTable, When
 
 _ALIKE = (

@@ -21,12 +21,12 @@ from kafka_lake.formats.task.decoded import NOTHING, Observed
 from kafka_lake.formats.task.decoders import RecordDecoder, unpack_decoder
 from kafka_lake.formats.task.shapes import column_of
 from kafka_lake.fresh.conditions import condition_of, holds
-from kafka_lake.fresh.snapshot import Database, columns_of, plain
 from kafka_lake.fresh.tail import Chunk
 from kafka_lake.quality.row_rules import RowRules, row_rules
 from kafka_lake.quality.task.rules import RuleChecker
 from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.snapshot_rows import Database, columns_of, plain
 from kafka_lake.spec.rule import BY_ARROW
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.schema_changes import allowed_changes, may_bring_columns, plan_schema, refuse_changes
@@ -199,7 +199,6 @@ def refuse_unsupported(spec: TopicTable) -> None:
         "no metadata column": spec.metadata_column is None,
         "on_snapshot: replace": spec.is_keyed and spec.snapshot == "replace",
         "several topics with write: upsert or history": spec.is_keyed and len(spec.each_topic) > 1,
-        "ignore_null_updates in a history": spec.write == "history" and spec.is_partial,
         "rules and ignore_null_updates": spec.is_partial and any(rule.error_class for rule in spec.named_rules),
     }
     of_spark = [rule.name for rule in spec.named_rules if rule.error_class and rule.kind not in BY_ARROW]

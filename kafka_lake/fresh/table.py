@@ -1,6 +1,7 @@
 """A table with the records that Kafka has behind its position, as one relation."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,13 +18,13 @@ from kafka_lake.errors import KafkaLakeError, SnapshotExpiredError, TableError
 from kafka_lake.fresh import history, upsert
 from kafka_lake.fresh.conditions import condition_for
 from kafka_lake.fresh.decode import TopicDecoder, in_columns
-from kafka_lake.fresh.snapshot import Database, SnapshotRows, name, open_database, types_of
 from kafka_lake.fresh.tail import MaxTail, Tail
 from kafka_lake.ingest.plan.append import Backlog, backlog, start_offsets
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.by_value import begins_in, knowing
-from kafka_lake.runtime.context import Connections, Context, Timings
+from kafka_lake.runtime.context import Connections, Context
 from kafka_lake.runtime.record_keys import state_of
+from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, name, open_database, types_of
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding
 
@@ -208,7 +209,7 @@ class FreshTable:
             return self.read().sql(sql)
 
     def _read(self) -> Fresh:
-        clock = Timings()
+        clock = _Clock()
         snapshot = self._current()
         clock.finish("snapshot")
         dues = [topic.backlog() for topic in snapshot.topics]
@@ -233,7 +234,7 @@ class FreshTable:
             ranges,
             records=sum(each.records for each in made),
             dead_letters=dead_letters + missing,
-            seconds=dict(clock.seconds),
+            seconds=clock.seconds,
             columns=columns,
             folders=snapshot.rows.folders,
             connections=self.connections,
@@ -288,3 +289,15 @@ class FreshTable:
         for view in dict.fromkeys(("this", self.spec.table)):
             database.execute(f"CREATE TEMP VIEW {name(view)} AS {query}")
         return database, missing
+
+
+class _Clock:
+    """The seconds of the steps of a read."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def finish(self, step: str) -> None:
+        now = time.monotonic()
+        self.seconds[step], self._since = now - self._since, now

@@ -18,8 +18,8 @@ from kafka_lake.engine.interop import from_arrow_schema
 from kafka_lake.formats.rows import CHANGE, DELETED, EVENT, change_columns
 from kafka_lake.fresh.conditions import in_duckdb
 from kafka_lake.fresh.decode import CHANGE_EVENT, OPERATION
-from kafka_lake.fresh.snapshot import Database, SnapshotRows, name, text
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, name, text
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.upsert.change_events import may_be_unchanged
 from kafka_lake.writers.upsert.cutoff import remembered_cutoff
@@ -200,13 +200,8 @@ def _place(changes: Changes, has_deletes: bool) -> None:
     every = [
         f"SELECT *, {_EVENT} AS __kind FROM __events",
         f"SELECT b.*, '{UPSERT}' AS {OPERATION}, {_NO_NAMES} AS {UNCHANGED}, {_STORED} AS __kind "
-        f"FROM __base AS b SEMI JOIN __stored ON {changes.same_key('b')}",
+        f"FROM __base AS b SEMI JOIN __touched ON {changes.same_key('b')}",
     ]
-    # The keys alone first: often few rows have them, and the other columns of few rows are read.
-    changes.database.execute(
-        f"CREATE TEMP TABLE __stored AS SELECT {changes.key_of('b')} FROM __base AS b "
-        f"SEMI JOIN __touched ON {changes.same_key('b')}"
-    )
     if has_deletes:
         place = f"d.{name(keys.metadata)}"
         listed = ", ".join([*(f"d.{name(c)}" for c in names), place])

@@ -75,6 +75,7 @@ class SnapshotRows:
     def __init__(self, database: Database, table: Table, snapshot: int | None) -> None:
         self.columns = columns_of(table)
         self._ids = {field.name: field.field_id for field in table.schema().fields}
+        self._evolved = _evolved(table)
         _check_readable(table)
         tasks = [] if snapshot is None else list(table.scan(snapshot_id=snapshot).plan_files())
         self._paths = [_path(task.file.file_path) for task in tasks]
@@ -82,10 +83,14 @@ class SnapshotRows:
         deletes = {delete.file_path: delete for task in tasks for delete in task.delete_files}
         self._deleted = _deleted_rows(database, table, deletes.values())
 
+    @property
+    def folders(self) -> list[str]:
+        """Return the folders of the data files."""
+        return sorted({path.rpartition("/")[0] + "/" for path in self._paths})
+
     def sql(self, database: Database, view: str) -> str:
         """Return a query for the rows; ``view`` names a view of the deleted ones, which is created if there are any."""
         types = types_of(database, self.columns)
-        columns = ", ".join(map(name, types))
         if not self._paths:
             nothing = ", ".join(f"NULL::{kind} AS {name(column)}" for column, kind in types.items())
             return f"SELECT {nothing} LIMIT 0"
@@ -93,14 +98,28 @@ class SnapshotRows:
             f"{self._ids[column]}: {{name: {text(column)}, type: {text(kind)}, default_value: NULL}}"
             for column, kind in types.items()
         )
-        paths = f"[{', '.join(map(text, self._paths))}], hive_partitioning = false, schema = MAP {{{by_id}}}"
-        if not len(self._deleted):
-            return f"SELECT {columns} FROM read_parquet({paths})"
-        database.register(view, self._deleted)
-        return (
-            f"SELECT {columns} FROM read_parquet({paths}, filename = true, file_row_number = true) AS f "
-            f"ANTI JOIN {view} AS d ON d.path = f.filename AND d.pos = f.file_row_number"
+        # DuckDB 2.0 fails to read one field of a struct that a file has without that field.
+        whole = {column: f"CASE WHEN file_row_number >= 0 THEN {name(column)} END" for column in self._evolved}
+        columns = ", ".join(f"{whole.get(column, name(column))} AS {name(column)}" for column in types)
+        query = (
+            f"SELECT {columns} FROM read_parquet([{', '.join(map(text, self._paths))}], hive_partitioning = false, "
+            f"schema = MAP {{{by_id}}}, filename = true, file_row_number = true) AS f"
         )
+        if not len(self._deleted):
+            return query
+        database.register(view, self._deleted)
+        return f"{query} ANTI JOIN {view} AS d ON d.path = f.filename AND d.pos = f.file_row_number"
+
+
+def _evolved(table: Table) -> set[str]:
+    """Return the columns that got fields within after the first files."""
+    schema = table.schema()
+    paths = [
+        str(schema.find_column_name(field))
+        for other in table.metadata.schemas
+        for field in schema.field_ids - other.field_ids
+    ]
+    return {field.name for field in schema.fields if any(path.startswith(f"{field.name}.") for path in paths)}
 
 
 def _check_readable(table: Table) -> None:
@@ -113,7 +132,9 @@ def _check_readable(table: Table) -> None:
             if "." in now and before.rpartition(".")[2] != now.rpartition(".")[2]:
                 problem = f"its column {now} was renamed"
     if problem:
-        raise TableError(f"Table {named} can't be read by DuckDB: {problem}.", "Its rows are as they were.")
+        raise TableError(
+            f"Table {named} can't be read by DuckDB: {problem}.", "Read it with Spark: `kafka-lake query`."
+        )
 
 
 def _deleted_rows(database: Database, table: Table, files: Iterable[DataFile]) -> pa.Table:

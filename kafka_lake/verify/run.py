@@ -25,13 +25,14 @@ from kafka_lake.formats.rows import DELETED, change_columns
 from kafka_lake.formats.task.decoded import Decoded
 from kafka_lake.formats.task.decoders import RecordDecoder, unpack_decoder
 from kafka_lake.ingest.plan.append import another_topic, offsets_of
+from kafka_lake.ingest.read import read
 from kafka_lake.kafka.records import as_batch, message_lists
 from kafka_lake.maintenance.row_retention import last_expiry
 from kafka_lake.routing.by_value import knowing
 from kafka_lake.routing.conditions import OWN, ROUTE, ROUTES, UNMATCHED, routed, schema_names
 from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections, ignore
-from kafka_lake.runtime.plan import chunk
+from kafka_lake.runtime.plan import Plan, chunk
 from kafka_lake.runtime.record_keys import metadata_column_of, state_of
 from kafka_lake.runtime.snapshot_rows import SnapshotRows, name, open_database, text
 from kafka_lake.spec.topic_table import TopicTable
@@ -86,10 +87,7 @@ def verify(
     report, done = Report(".".join(table.identifier), state.head), dict[str, dict[int, int]]()
     if extent.resume and state_file.exists() and (table.has_versions or not table.is_keyed):
         saved = json.loads(state_file.read_text())
-        report, done = (
-            Report.of(saved["report"]),
-            {t: {int(p): o for p, o in x.items()} for t, x in saved["done"].items()},
-        )
+        report, done = Report.of(saved["report"]), saved["done"]
         report.snapshot = state.head
     before = report.seconds
     for number, each in enumerate(table.each_topic):
@@ -111,7 +109,7 @@ def verify(
             document = {"done": {**done, name: dict(offsets)}, "report": json.dumps(report.document())}
             write_atomic(state_file, json.dumps(document))
 
-        done[each.topic] = of_topic.verify(done.get(each.topic, {}), save)
+        done[each.topic] = of_topic.verify({int(p): o for p, o in done.get(each.topic, {}).items()}, save)
     report.seconds = before + time.monotonic() - began
     state_file.unlink(missing_ok=True)
     return report
@@ -209,9 +207,7 @@ class _OfTopic:
     def _ranges(self, now: Watermarks, done: Mapping[int, int]) -> Iterator[OffsetRange]:
         """Yield what Kafka still has below the position."""
         extent, spec = self._extent, self._spec
-        since = (
-            {} if extent.since == "earliest" else offsets_of(extent.since, spec.topic, self._connections.cluster, now)
-        )
+        since = offsets_of(extent.since, spec.topic, self._connections.cluster, now)
         begins = dict(self._adopted.offsets) if self._adopted else {}
         if spec.start != "earliest" and not begins:
             begins = self._first_offsets()
@@ -306,11 +302,9 @@ class _OfTopic:
     def _count_rows(self, window: Window, *, counts_foreign: bool) -> None:
         least, most = _span(window)
         near = "true" if counts_foreign else f"o >= {least} AND o < {most}"
-        found = self._database.sql(f"SELECT p, o, code, mark FROM ({self._live()}) WHERE {near}").to_arrow_reader(
-            _ROWS_AT_ONCE
-        )
+        query = f"SELECT p, o, code, mark FROM ({self._live()}) WHERE {near}"
         spec, ends = self._spec, self._position.offsets
-        for batch in found:
+        for batch in self._database.sql(query).to_arrow_reader(_ROWS_AT_ONCE):
             code = batch.column("code").to_numpy()
             if counts_foreign and (unnamed := int((code == 2).sum())):
                 if self._adopted is None:
@@ -323,12 +317,10 @@ class _OfTopic:
             cells = window.cells(partitions, offsets)
             for counts, mask in ((window.rows, ~marks), (window.deletes, marks)):
                 np.add.at(counts, cells[mask & (cells >= 0)], 1)
-            if counts_foreign:
-                beyond = (
-                    offsets >= np.array([ends.get(p, 0) for p in range(int(partitions.max(initial=0)) + 1)])[partitions]
-                )
-                for p in np.unique(partitions[beyond]).tolist():
-                    self._report.add("foreign_row", spec.topic, p, np.sort(offsets[beyond & (partitions == p)]))
+            for p in np.unique(partitions).tolist() if counts_foreign else ():
+                beyond = offsets[(partitions == p) & (offsets >= ends.get(p, 0))]
+                if len(beyond):
+                    self._report.add("foreign_row", spec.topic, p, np.sort(beyond))
 
     def _count_dead_letters(self, window: Window) -> None:
         if self._dead_letters is None:
@@ -343,15 +335,7 @@ class _OfTopic:
     def _records_of_table(self, window: Window) -> DataFrame:
         """Return the records that the table's condition takes, by the code that routes them."""
         topic = self._topic
-        ranges = [r for r in window.ranges if len(r)]
-        options = {
-            **self._connections.kafka_options,
-            "assign": json.dumps({topic.topic: [r.partition for r in ranges]}),
-            "startingOffsets": json.dumps({topic.topic: {str(r.partition): r.start for r in ranges}}),
-            "endingOffsets": json.dumps({topic.topic: {str(r.partition): r.end for r in ranges}}),
-            "includeHeaders": "true",
-        }
-        records = self._connections.frames.from_kafka(self._connections.spark(), options)
+        records = read(self._connections, Plan(tuple(filter(len, window.ranges)), self._position, 0), topic.topic)
         if not topic.has_routes:
             return records
         number = [other.identifier for other in topic.tables].index(self._spec.identifier) - 1

@@ -6,7 +6,6 @@ Rows are read by DuckDB. Nothing of kafka_lake's decoders is used.
 import base64
 import io
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, DecimalException
@@ -18,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 from pyiceberg import types as I
-from pyiceberg.table import Table
 
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.catalog.tables import sources_of
@@ -45,7 +43,9 @@ class Comparison:
         self, spec: TopicTable, state: TableState, connections: Connections, share: float, *, report: Report
     ) -> None:
         self._spec, self._share, self._report = spec, share, report
-        self._fields = _fields_of(state.table, spec)
+        own = {spec.metadata_column, spec.key_column, *(field.name for field in change_columns(spec))}
+        columns = [field for field in state.table.schema().fields if field.name not in own]
+        self._fields = fields_of(columns, sources_of(state.table), spec.renames)
         self._seed = state.head or 0
         self._chosen = np.zeros(0, dtype=bool)
         self._records: dict[int, Message] = {}
@@ -110,9 +110,12 @@ class Comparison:
         value = record.value()
         if self._read is not None and value is not None:
             try:
-                different |= set(differences(self._read(value), row, self._fields, self._spec))
-            except (ValueError, DecimalException, LookupError, TypeError):
+                decoded = self._read(value)
+            except Exception:
+                # Each library has errors of its own.
                 different.add("the record can't be decoded")
+            else:
+                different |= set(differences(decoded, row, self._fields, self._spec))
             self._report.counts["compared_rows"] += 1
         if different:
             self._report.add(
@@ -132,34 +135,30 @@ class Comparison:
             self._report.add("key_differs", self._spec.topic, record.partition(), [record.offset()])
 
 
-Fields = Mapping[str, tuple[Any, tuple[str, ...], "Fields | None"]]
-"""By column: its type, the names of the fields that feed it, and the columns of a struct."""
+Fields = Mapping[str, tuple[Any, tuple[str, ...], Any]]
+"""By column: its type, the names of the fields that feed it, and the columns of a struct in it."""
 
 
-def _fields_of(table: Table, spec: TopicTable) -> dict[str, Any]:
-    sources = sources_of(table)
-    own = {spec.metadata_column, spec.key_column, *(field.name for field in change_columns(spec))}
+def fields_of(columns: Iterable[Any], sources: Mapping[str, str], renames: Mapping[str, str]) -> Fields:
+    """Return the fields that feed columns of Iceberg's types; ``sources`` are by path, ``renames`` are old to new."""
     before: dict[str, list[str]] = {}
-    for old, new in spec.renames.items():
+    for old, new in renames.items():
         parent, dot, last = old.rpartition(".")
         before.setdefault(f"{parent}{dot}{new}", []).append(last)
 
-    def fields(kinds: Any, prefix: str) -> dict[str, Any]:
-        found = {}
-        for field in kinds:
-            path = f"{prefix}{field.name}"
-            names = (sources.get(path, field.name), *before.get(path, ()))
-            found[field.name] = (field.field_type, names, nested(field.field_type, path))
-        return found
+    def fields(within: Iterable[Any], prefix: str) -> Fields:
+        paths = {column.name: f"{prefix}{column.name}" for column in within}
+        names = {name: (sources.get(path, name), *before.get(path, ())) for name, path in paths.items()}
+        return {c.name: (c.field_type, names[c.name], inner(c.field_type, paths[c.name])) for c in within}
 
-    def nested(kind: Any, path: str) -> Any:
+    def inner(kind: Any, path: str) -> Any:
         if isinstance(kind, I.StructType):
             return fields(kind.fields, f"{path}.")
         if isinstance(kind, I.ListType):
-            return nested(kind.element_type, f"{path}.element")
-        return nested(kind.value_type, f"{path}.value") if isinstance(kind, I.MapType) else None
+            return inner(kind.element_type, f"{path}.element")
+        return inner(kind.value_type, f"{path}.value") if isinstance(kind, I.MapType) else None
 
-    return fields([field for field in table.schema().fields if field.name not in own], "")
+    return fields(columns, "")
 
 
 def differences(value: Any, row: Mapping[str, Any], fields: Mapping[str, Any], spec: TopicTable) -> Iterator[str]:
@@ -169,15 +168,10 @@ def differences(value: Any, row: Mapping[str, Any], fields: Mapping[str, Any], s
     by_field: dict[str, list[str]] = {}
     for column, (_, names, _) in fields.items():
         by_field.setdefault(names[0], []).append(column)
-    lower = Counter(key.lower() for key in value)
-    for columns in by_field.values():
-        names = fields[columns[0]][1]
-        present = [key for key in names if key in value]
-        if not present:
-            present = [key for key in value if key.lower() == names[0].lower() and lower[key.lower()] == 1]
-            present = [key for key in present if key not in by_field]
-        if not present and spec.format in ("protobuf", "confluent"):
-            # Fields without presence, and parts of a timestamp.
+    for field, columns in by_field.items():
+        present = [key for key in fields[columns[0]][1] if key in value]
+        if not present and (spec.format in ("protobuf", "confluent") or _in_another_case(field, value)):
+            # Fields without presence, and parts of a timestamp; which name in another case feeds a column depends.
             continue
         given = value[present[0]] if present else None
         # Of several columns for one field, one has the value.
@@ -185,13 +179,17 @@ def differences(value: Any, row: Mapping[str, Any], fields: Mapping[str, Any], s
             yield columns[0]
 
 
+def _in_another_case(field: str, value: Mapping[str, Any]) -> bool:
+    return any(key.lower() == field.lower() for key in value)
+
+
 def _same(value: Any, stored: Any, kind: Any, inner: Any, *, spec: TopicTable) -> bool:
     """Return whether a column of a type holds a decoded value."""
     if stored is None or value is None:
         return stored is None and _is_empty(value)
     if isinstance(kind, I.StructType):
-        if isinstance(value, dict) and (not value or set(value) & {n for _, names, _ in inner.values() for n in names}):
-            return not list(differences(value, stored, inner, spec))
+        if isinstance(value, dict) and not list(differences(value, stored, inner, spec)):
+            return True
         # A union is a struct with one field that isn't null.
         members = [n for n, member in stored.items() if member is not None]
         return len(members) == 1 and _same(value, stored[members[0]], *inner[members[0]][::2], spec=spec)
@@ -203,7 +201,11 @@ def _same(value: Any, stored: Any, kind: Any, inner: Any, *, spec: TopicTable) -
         return {*map(str, value)} == held.keys() and all(
             _same(each, held[str(key)], kind.value_type, inner, spec=spec) for key, each in value.items()
         )
-    return _scalar(value, stored, kind, spec)
+    try:
+        return _scalar(value, stored, kind, spec)
+    except (ValueError, DecimalException, TypeError):
+        # A value that its column can't hold.
+        return False
 
 
 def _is_empty(value: Any) -> bool:
@@ -254,10 +256,10 @@ def reader_of(part: Part) -> Callable[[bytes], Any]:
         return lambda value: {"value": value.decode() if kind == "string" else value}
     decoder = part.format.decoder(part)
     if isinstance(decoder, FromFile):
-        return _reader(decoder.writer)
+        return reader_of_schema(decoder.writer)
     if not isinstance(decoder, Registered):
-        return _json
-    by_id = {key: _reader(writer) for key, writer in decoder.writers.items()}
+        return decode_json
+    by_id = {key: reader_of_schema(writer) for key, writer in decoder.writers.items()}
 
     def read(value: bytes) -> Any:
         number = int.from_bytes(value[1:HEADER], "big")
@@ -269,14 +271,16 @@ def reader_of(part: Part) -> Callable[[bytes], Any]:
     return read
 
 
-def _json(value: bytes) -> Any:
+def decode_json(value: bytes) -> Any:
+    """Return the value of a JSON text, fractions as decimal numbers."""
     return json.loads(value, parse_float=Decimal)
 
 
-def _reader(writer: Any) -> Callable[[bytes], Any]:
+def reader_of_schema(writer: Any) -> Callable[[bytes], Any]:
+    """Return the function that decodes values of a schema."""
     schema = writer.schema
     if schema.kind == "JSON":
-        return _json
+        return decode_json
     return _protobuf(writer.message) if schema.kind == "PROTOBUF" else _avro(schema.text, schema.references.values())
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -287,11 +286,10 @@ def _verify(world: CapturedWorld) -> Verdict:
         verdict.problems += [f"table {name}: dead letter {each}" for each in _dead_letters(catalog, spec)]
         if spec.write == "history":
             verdict.figures["changes in the history"] = len(rows)
-            verdict.problems += _overlaps(rows)
         for finding in examine(spec, catalog, world.cluster()):
             verdict.problems += [f"table {name}: check {finding.check}: {problem}" for problem in finding.problems]
         verdict.figures[f"commits of {name}"] = len(table.metadata.snapshots)
-    clean_up(world)
+    clean_up(world, verdict)
     for topic in world.traffic.topics.values():
         nothing_left(catalog, topic.spec, verdict)
     return verdict
@@ -314,18 +312,3 @@ def _differences(name: str, wanted: list[dict[str, Any]], found: list[dict[str, 
         "rows differ": tuple(compared.different.items()),
     }
     return [f"table {name}: {len(keys)} {what}, the first: {keys[:5]}" for what, keys in of.items() if keys]
-
-
-def _overlaps(versions: list[dict[str, Any]]) -> list[str]:
-    """Return the keys whose versions overlap, or aren't ended where the next one begins."""
-    by_key: dict[int, list[dict[str, Any]]] = {}
-    for row in versions:
-        if row["valid_from"] != row["valid_to"] and not row["_is_deleted"]:
-            by_key.setdefault(row["id"], []).append(row)
-    wrong = []
-    for key, rows in by_key.items():
-        rows.sort(key=lambda row: row["valid_from"])
-        pairs = pairwise(rows)
-        if any(one["valid_to"] is None or one["valid_to"] > other["valid_from"] for one, other in pairs):
-            wrong.append(key)
-    return [f"history: the versions of {len(wrong)} keys overlap, the first: {wrong[:5]}"] if wrong else []

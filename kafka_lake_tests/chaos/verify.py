@@ -16,6 +16,8 @@ from kafka_lake.ingest.published import examine
 from kafka_lake.maintenance.clean import clean
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.verify.run import Extent
+from kafka_lake.verify.run import verify as verify_table
 from kafka_lake_tests.chaos.traffic import Fate, Sent, Topic, consumed
 from kafka_lake_tests.chaos.world import World
 
@@ -68,7 +70,7 @@ def verify(world: World) -> Verdict:
     verdict = Verdict()
     for topic in world.traffic.topics.values():
         _verify_topic(world, topic, verdict)
-    clean_up(world)
+    clean_up(world, verdict)
     for topic in world.traffic.topics.values():
         for spec in topic.spec.tables:
             nothing_left(world.catalog(), spec, verdict)
@@ -201,12 +203,15 @@ def _values(
     problems.places("records differ from what was sent", wrong)
 
 
-def clean_up(world: World) -> None:
-    spark = world.session()
+def clean_up(world: World, verdict: Verdict) -> None:
+    """Remove what dead runs left, and let `kafka-lake verify` judge each table."""
+    spark, options = world.session(), {"kafka.bootstrap.servers": world.brokers.bootstrap_servers}
     try:
-        connections = Connections(world.cluster(), {}, world.catalog(), lambda: spark)
-        for spec in [spec for topic in world.traffic.topics.values() for spec in topic.spec.tables]:
+        connections = Connections(world.cluster(), options, world.catalog(), lambda: spark)
+        tables = [(topic.spec, spec) for topic in world.traffic.topics.values() for spec in topic.spec.tables]
+        for of_topic, spec in tables:
             clean(spec, connections, older_than_seconds=0)
+            verdict.problems += map(str, verify_table(of_topic, spec, connections, Extent(sample=1.0)).problems)
     finally:
         spark.stop()
 

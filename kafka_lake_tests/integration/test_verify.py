@@ -3,8 +3,10 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import dagster as dg
 import pytest
 from confluent_kafka import Producer
 from typer.testing import Result
@@ -13,6 +15,10 @@ from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.ingest.jobs.replay import Extent as ReplayExtent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.maintenance.maintain import maintain
+from kafka_lake.orchestration.assets import Presentation, build_topic_assets
+from kafka_lake.orchestration.checks import VERIFIED
+from kafka_lake.orchestration.keys import table_key
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import Route, TopicTable, When
@@ -20,7 +26,7 @@ from kafka_lake.verify.report import Report
 from kafka_lake.verify.run import Extent, verify
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
-from kafka_lake_tests.integration.test_row_expiry import days_ago
+from kafka_lake_tests.integration.test_row_expiry import days_ago, keeping
 from kafka_lake_tests.transactions import await_transactions
 
 pytestmark = pytest.mark.integration
@@ -124,6 +130,24 @@ def test_healthy_table_verifies_after_all_that_may_happen(
     assert (counts["invisible_offsets"], counts["offsets_lost_or_expired"]) == (8, 1)
 
 
+@pytest.mark.exhaustive
+def test_rows_expired_by_their_own_time_are_no_problem(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id bigint, at timestamp", maintenance=keeping(by="at"))
+    for number, at in enumerate(("2026-01-01T00:00:00Z", "2090-01-01T00:00:00Z", None, "2025-05-05T00:00:00Z")):
+        topic.send({"id": number, "at": at})
+    ingest(spec, connections(), "run")
+    maintain(spec, connections(), everything=True)
+    assert view(spec).ids() == [1, 2]
+    report = verified(spec, connections())
+    assert problems(report) == []
+    assert report.counts["expired_rows"] == 2
+    connections().spark().sql(f"DELETE FROM {view(spec).sql_name()} WHERE id < 3").collect()
+    assert problems(verified(spec, connections())) == [("missing", 0, [1, 2])]
+
+
 def test_records_of_other_tables_are_no_problem(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -213,6 +237,44 @@ def test_interrupted_verification_goes_on_where_it_ended(
     assert (report.counts["records"], report.counts["rows"], len(done)) == (12, 10, 4)
     # A verification that has ended begins anew.
     assert verify(spec, spec, connections(), replace(EVERYTHING, resume=True)).counts["records"] == 12
+
+
+def test_scheduled_check_fails_for_a_damaged_table(
+    new_topic: NewTopic,
+    connections: NewConnections,
+    kafka_resource: KafkaResource,
+    catalog_resource: CatalogResource,
+    spark_resource: SparkResource,
+    view: NewView,
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec(maintenance=Maintenance.model_validate({"verify": {"schedule": "0 3 * * *", "since": "1d"}}))
+    topic.send_ids(range(3))
+    ingest(spec, connections(), "run")
+    resources = {
+        "kafka": kafka_resource, "catalog": catalog_resource, "registry": RegistryResource(), "spark": spark_resource,
+    }  # fmt: skip
+    assets, instance = build_topic_assets(spec, Presentation("g")), dg.DagsterInstance.ephemeral()
+    check = dg.AssetCheckKey(table_key(spec), VERIFIED)
+
+    def checked() -> Any:
+        alone = dg.AssetSelection.checks(check)
+        run = dg.materialize(assets, instance=instance, resources=resources, selection=alone)
+        return run.get_asset_check_evaluations()[0]
+
+    assert checked().passed
+    connections().spark().sql(f"DELETE FROM {view(spec).sql_name()} WHERE id = 1").collect()
+    failed = checked()
+    assert not failed.passed
+    assert "partition 0, offsets 1" in failed.description
+
+    definitions, cursor, requested = dg.Definitions(assets=assets, resources=resources), None, []
+    for minute in (58, 59, 61, 62):
+        at = datetime(2026, 11, 28, 2, tzinfo=UTC) + timedelta(minutes=minute)
+        found = dg.evaluate_automation_conditions(definitions, instance, cursor=cursor, evaluation_time=at)
+        cursor, requested = found.cursor, [*requested, found.total_requested]
+    assert requested == [0, 0, 1, 0]
+    instance.dispose()
 
 
 def test_exit_code_says_whether_the_table_is_proven(
