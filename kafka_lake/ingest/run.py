@@ -22,7 +22,7 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_runner import LeftBehindError, runner_of
 from kafka_lake.runtime.commit import NOT_KEPT, Commit
 from kafka_lake.runtime.context import Connections, Context, Observer
-from kafka_lake.runtime.plan import Extent, Plan
+from kafka_lake.runtime.plan import Plan, ReplayRange
 from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding
@@ -132,7 +132,7 @@ def ingest(
 
 
 def replay(
-    spec: TopicTable, connections: Connections, run_id: str, extent: Extent, observer: Observer | None = None
+    spec: TopicTable, connections: Connections, run_id: str, replay_range: ReplayRange, observer: Observer | None = None
 ) -> RunReport:
     """Read a part of the topic again, and replace the table's rows of it by the current schema and transform.
 
@@ -142,7 +142,7 @@ def replay(
         KafkaLakeError: For anything else that a user can mend; ``main`` has whole commits only.
     """
     with logged_run(spec, connections, run_id, observer) as context:
-        return runner_of(context, lambda table: Replay(table, extent)).run()
+        return runner_of(context, lambda table: Replay(table, replay_range)).run()
 
 
 Chosen = Sequence[tuple[TopicTable, frozenset[int] | None]]

@@ -52,7 +52,7 @@ from kafka_lake.spec.topic_table import TopicTable
 
 @dataclass(frozen=True)
 class Presentation:
-    """What a document says for people. Nothing of it changes what a run does.
+    """The presentation of a table: descriptions, owners and tags. It has no effect on runs.
 
     Args:
         tags: Of each asset, so that Dagster can select by them.

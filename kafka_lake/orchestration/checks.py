@@ -102,7 +102,7 @@ class Freshness:
 
     @property
     def result_fields(self) -> dict[str, Any]:
-        """Return what a result of the check says."""
+        """Return the fields of the check's result."""
         limit = f"freshness_limit is {self.spec.max_age}"
         waits = f"the oldest record that the table lacks is {self.age:.0f} s old, and {limit}"
         return {
@@ -264,7 +264,7 @@ NO_DEAD_LETTERS = "no_dead_letters"
 _SAMPLES, _FIRST_BYTES = 10, 400
 _QUOTED = ("error_message", "value")
 _COUNTED_BY_CLASS = 1_000_000
-"""Of more dead letters than that, a report tells the number alone, which metadata know."""
+"""Of more dead letters, a report has only the number, which metadata have."""
 
 
 def build_dead_letters(
@@ -290,7 +290,7 @@ def build_dead_letters(
 
 
 def dead_letter_evaluation(spec: TopicTable, catalog: LakeCatalog) -> dg.AssetCheckEvaluation:
-    """Return what the check says of the dead-letter table as it is now."""
+    """Return the check's result for the current dead-letter table."""
     return dg.AssetCheckEvaluation(asset_key=table_key(spec), check_name=NO_DEAD_LETTERS, **_verdict(spec, catalog))
 
 

@@ -23,7 +23,7 @@ from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Observer
 
 DERIVED_TAG = "kafka_lake/derived_table"
-"""Tag of the assets of derived tables, and of the runs that the sensor asks for: of those, the table."""
+"""Tag of the assets of derived tables; a run that the sensor requests has it with the table's name."""
 UP_TO_DATE_TAG = ".dagster/kafka_lake_up_to_date"
 """Tag of runs that bring a table with partitions up to date, and are for none of them.
 

@@ -26,7 +26,7 @@ from kafka_lake.orchestration.reporting import Event, Reporter
 from kafka_lake.orchestration.runs import yields_slot
 from kafka_lake.runtime.commit import CHECKS, Commit, GateFailedError
 from kafka_lake.runtime.context import Connections, Observer, call
-from kafka_lake.runtime.plan import Extent, Plan
+from kafka_lake.runtime.plan import Plan, ReplayRange
 from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -111,8 +111,8 @@ def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None
 
     def run(topic: TopicTable, partitions: frozenset[int] | None) -> RunReport:
         if config.mode is Mode.replace:
-            extent = Extent(config.start, config.end, partitions, config.keep_missing)
-            return replay(topic, connections, run_id=context.run_id, extent=extent, observer=observer)
+            replay_range = ReplayRange(config.start, config.end, partitions, config.keep_missing)
+            return replay(topic, connections, run_id=context.run_id, replay_range=replay_range, observer=observer)
         return ingest(topic, connections, run_id=context.run_id, partitions=partitions, observer=observer)
 
     observer = Observer(step_done=context.log.debug, on_commit=tell, warn=context.log.warning)

@@ -116,7 +116,7 @@ def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:
 
 
 _PLOTTED_PARTITIONS = 20
-"""Of topics with more partitions, only those that lag are told of."""
+"""A topic with more partitions shows only the partitions that lag."""
 
 
 @dataclass(frozen=True)

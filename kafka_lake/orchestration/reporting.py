@@ -228,7 +228,7 @@ class Reporter:
         instance.report_runless_asset_event(topic_materialization(spec, now, its.lag, rate))
 
     def _attempt(self, what: str, tell: Callable[[], T], patiently: bool) -> T | None:
-        """Return what comes of telling; None if that fails for a reason that passes: what is committed is committed."""
+        """Return the result of an action; None after a temporary error, since the commits are published anyway."""
         policy = self.connections.retry if patiently else RetryPolicy(attempts=1)
         try:
             return call(policy, self.context.log.warning, f"Topic {self.spec.topic}, telling of {what}", tell)

@@ -128,7 +128,7 @@ class KafkaResource(FixedResource):
 
     @property
     def names_brokers(self) -> bool:
-        """Return whether the project says which brokers are meant; otherwise the environment does, or nothing."""
+        """Return whether the project names brokers; otherwise the environment may name them."""
         return self.cluster_name is not None or "bootstrap.servers" in self.properties
 
     def _merged(self) -> dict[str, str]:

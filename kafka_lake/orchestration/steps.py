@@ -13,7 +13,7 @@ from kafka_lake.ingest.topic_runner import LeftBehindError
 
 
 class SensorFailedError(dg.DagsterError):
-    """A look at the topics failed; the message says why. Dagster shows errors of its own kind without a preface."""
+    """An evaluation of the sensor failed. Dagster shows errors of its own kind without a preface."""
 
 
 @contextmanager

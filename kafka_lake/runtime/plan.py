@@ -154,7 +154,7 @@ def position_only(position: Position) -> Plan:
 
 
 @dataclass(frozen=True)
-class Extent:
+class ReplayRange:
     """The part of a topic that a replay reads.
 
     Args:

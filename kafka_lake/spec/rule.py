@@ -25,9 +25,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 OF_ROWS: tuple[Kind, ...] = (
     "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key",
 )  # fmt: skip
-"""Kinds that a row keeps or breaks; the others are about a commit as a whole."""
+"""Kinds that each row passes or fails; all other kinds are about a whole commit."""
 BY_ARROW: tuple[Kind, ...] = ("not_null", "accepted_values", "range", "pattern")
-"""Kinds that a row keeps or breaks by the values of one column. Arrow asks these, Spark asks all others."""
+"""Kinds that a row passes or fails by the values of one column. Arrow evaluates these, Spark all other kinds."""
 MOST_BY_ARROW = 62
 """A table has at most so many of them: what a row breaks is a number of 64 bits."""
 RULE_CLASS = "rule:"
@@ -170,7 +170,7 @@ class NullShare(RuleKind):
 
 
 class RuleEntry(Settings):
-    """One entry of ``rules``: exactly one kind of rule, and what is to be done where it is broken."""
+    """An entry of ``rules``: exactly one kind of rule, and what a failure does."""
 
     not_null: TextList = Field(
         default=(), description="Columns that are never null; a rule for each.", examples=[["order_id", "store"]]
@@ -255,7 +255,7 @@ class RuleEntry(Settings):
         return [kind for kind in KINDS if getattr(self, kind) not in (None, ())]
 
     def problems(self) -> Iterator[Problem]:
-        """Give what is wrong with the rule: it has exactly one kind, and settings that have an effect."""
+        """Yield the problems of the entry: it needs exactly one kind, and settings that have an effect."""
         yield from (((), text) for text in self._problems())
 
     def _problems(self) -> Iterator[str]:
@@ -328,12 +328,12 @@ class Rule:
 
     @property
     def is_of_rows(self) -> bool:
-        """Return whether a single row keeps it or breaks it."""
+        """Return whether each row passes or fails it."""
         return self.kind in OF_ROWS
 
     @property
     def is_of_single_rows(self) -> bool:
-        """Return whether a row keeps or breaks it regardless of the table's other rows."""
+        """Return whether a row passes or fails it regardless of the table's other rows."""
         return self.is_of_rows and self.kind != "unique"
 
     @property

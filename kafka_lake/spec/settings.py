@@ -1,4 +1,4 @@
-"""The base of all settings: what an error says, how a group chooses its kind, and types of text."""
+"""The base of all settings: error messages, groups that are chosen by a kind, and types of text."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -94,7 +94,7 @@ class Settings(BaseModel):
         return found
 
     def problems(self) -> Iterable[Problem]:
-        """Give what is wrong with settings that are right one by one."""
+        """Yield problems of combined settings."""
         return ()
 
 
@@ -115,7 +115,7 @@ def refuse(model: type[BaseModel], problems: Iterable[Problem]) -> None:
 
 
 def message(error: Mapping[str, Any]) -> str:
-    """Return what an error of Pydantic's says, as the end of a sentence."""
+    """Return the message of a Pydantic error, as the end of a sentence."""
     return str(error["msg"]).removeprefix("Value error, ").replace("Tuple should", "List should").rstrip(".")
 
 

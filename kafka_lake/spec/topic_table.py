@@ -1,4 +1,4 @@
-"""Which records a route takes: by a field, a header, a schema or SQL. Plain data, and declared only here."""
+"""The settings of a topic and its tables, as plain data: the fields, their defaults, and what they mean for callers."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -94,7 +94,7 @@ _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 @dataclass(frozen=True)
 class InDocuments:
-    """Which texts a YAML document may have for a setting. Tables that others made may have more."""
+    """The texts that a YAML document may have for a setting. Tables of other programs may have more."""
 
     pattern: str
 

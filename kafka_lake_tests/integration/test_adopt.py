@@ -24,7 +24,7 @@ from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, FromO
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import adopt, ingest, replay, reset
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_maintenance import compact_and_expire, sql  # noqa: F401
@@ -141,14 +141,14 @@ def test_records_of_the_other_writer_are_never_read_again(
     ingest(spec, connections(), "run-1")
     assert not [f for f in examine(spec, connections().catalog, connections().cluster) if f.problems]
     for refused in (
-        lambda: replay(spec, connections(), "replay", Extent()),
-        lambda: replay(spec, connections(), "replay", Extent("1", partitions=frozenset([0]))),
+        lambda: replay(spec, connections(), "replay", ReplayRange()),
+        lambda: replay(spec, connections(), "replay", ReplayRange("1", partitions=frozenset([0]))),
         lambda: reset(spec, connections(), "reset", "earliest"),
         lambda: reset(spec, connections(), "reset", "0:1"),
     ):
         with pytest.raises(ConfigurationError, match=r"partition 0 offset [01], taken over at 2"):
             refused()
-    replay(spec, connections(), "replay", Extent("0:2,1:2"))
+    replay(spec, connections(), "replay", ReplayRange("0:2,1:2"))
     reset(spec, connections(), "reset", "0:2,1:2")
     ingest(spec, connections(), "run-2")
     everything = Counter((number, "n") for number in range(5))

@@ -24,7 +24,7 @@ from kafka_lake.orchestration.derived_assets import build_derived_asset
 from kafka_lake.orchestration.keys import op_name
 from kafka_lake.orchestration.resources import CatalogResource, SparkResource
 from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.rule import Range, RowCount, RuleEntry
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic
@@ -265,7 +265,7 @@ def test_derived_tables_match_plain_computation(world: World, monkeypatch: pytes
 
     # A part of the topic is read again by another transform.
     changed = world.spec.model_copy(update={"transform": RAISED})
-    replay(changed, world.connections(), "again", Extent("0:2,1:3", "0:6,1:5"))
+    replay(changed, world.connections(), "again", ReplayRange("0:2,1:3", "0:6,1:5"))
     world.raised = {(p, o) for p, o in world.sent if (p == 0 and 2 <= o < 6) or (p == 1 and 3 <= o < 5)}
     reports = [world.derive(spec) for spec in specs]
     assert [each.full for each in reports] == [""] * 4
@@ -273,7 +273,7 @@ def test_derived_tables_match_plain_computation(world: World, monkeypatch: pytes
     assert [world.derive(spec).snapshot for spec in specs] == [None] * 4
 
     # Once more, and the snapshots that tell are gone: only all rows can tell.
-    replay(world.spec, world.connections(), "back", Extent("0:2,1:3", "0:6,1:5"))
+    replay(world.spec, world.connections(), "back", ReplayRange("0:2,1:3", "0:6,1:5"))
     world.raised = set()
     expire(world, world.spec.identifier)
     with pytest.raises(TableError, match=r"rows of it were replaced, moved or reset.*kafka-lake rebuild"):

@@ -17,7 +17,7 @@ from kafka_lake.errors import TableError
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.maintenance.procedures import compact
 from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic
 from kafka_lake_tests.integration.test_exactly_once import Killed, at
@@ -203,7 +203,7 @@ def test_derived_chain_matches_ledger_after_random_faults(
                 chain.maintained()
         if chance.random() < 0.5:
             chain.happened.append("replayed")
-            replay(spec, connections(), f"replay-{number}", Extent("0:2,1:1", "0:9,1:6"))
+            replay(spec, connections(), f"replay-{number}", ReplayRange("0:2,1:1", "0:9,1:6"))
         elif chance.random() < 0.5:
             chain.happened.append("reset")
             reset(spec, connections(), f"reset-{number}", "0:5")

@@ -135,8 +135,8 @@ def test_derived_partition_matches_duckdb_and_leaves_rest(name: str, world: Worl
         spark.sql(f"UPDATE {dimension} SET factor = 10 WHERE store = 's1'").collect()
         after, again = plain(world, case, 10.0), set[str]()
         for key in chance.sample(keys, min(3, len(keys))):
-            extent = known.time_window_for_partition_key(key)
-            done = derive(spec, world.engine(), window=Window(cut, extent.start, extent.end))
+            day = known.time_window_for_partition_key(key)
+            done = derive(spec, world.engine(), window=Window(cut, day.start, day.end))
             again.add(key)
             assert done.rows == sum(row["partition"] == key for row in after)
             expected = [row for row in after if row["partition"] in again]

@@ -11,7 +11,7 @@ from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.maintenance.maintain import maintain
 from kafka_lake.maintenance.policy import commits_since_compaction
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
@@ -125,6 +125,6 @@ def test_replay_leaves_every_record_once(
     spec = topic.spec(**WRITERS[writer])
     mixed(topic, 8, 2)
     ingest(spec, connections(), "first")
-    replay(spec, connections(), "again", Extent())
+    replay(spec, connections(), "again", ReplayRange())
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()

@@ -17,7 +17,7 @@ from kafka_lake.devstack.servers import EmbeddedRegistry
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
@@ -116,7 +116,7 @@ def test_format_v3_table_survives_deletes_and_rollback(
     ingest(spec, connections(), "run-4", observer=Observer(step_done=roll_back))
     assert before.current_snapshot_id not in {s.snapshot_id for s in ancestors(see.table, head_of(see.table))}
     assert see.ids() == [2, 3, 4]
-    replay(spec, connections(), "replay", Extent())
+    replay(spec, connections(), "replay", ReplayRange())
     assert see.ids() == [1, 2, 3, 4]
     topic.send({"id": 5})
     assert replay_dead_letters(spec, connections(), "dead_letter_replay").report is not None

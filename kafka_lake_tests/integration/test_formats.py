@@ -24,7 +24,7 @@ from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View, data_files
 
@@ -273,7 +273,7 @@ def test_dead_letters_become_rows_after_format_is_corrected(
     see.assert_exactly_once(topic.ledger)
     assert rows_by_id(see) == {1: {"id": 1, "a": "x", "j": None}, 2: {"id": 2, "a": None, "j": "y"}}
     # And a part of the topic read again is decoded by today's settings likewise.
-    report = replay(spec, connections(schemas), "run-3", Extent("0", "2"))
+    report = replay(spec, connections(schemas), "run-3", ReplayRange("0", "2"))
     assert report.total("rows") == 2
     see.assert_exactly_once(topic.ledger)
 

@@ -12,7 +12,7 @@ import pytest
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
@@ -145,7 +145,7 @@ def test_history_of_random_changes_matches_model_after_kills(
         ingest(spec, connections(), f"run-{number}")
         assert as_modelled(view(spec)) == model(source.events)
     before = view(spec).rows()
-    replay(spec, connections(), "again", Extent("earliest", "latest"))
+    replay(spec, connections(), "again", ReplayRange("earliest", "latest"))
     assert sorted(map(str, view(spec).rows())) == sorted(map(str, before))
     view(spec).assert_no_branches()
 
@@ -267,7 +267,7 @@ def test_a_late_change_fills_in_a_column_that_was_not_there(
     ingest(spec, connections(), "run-3")
     before = versions(view(spec), "a", "c")
     assert before[:3] == [(1, 10, 15, 1, 5), (1, 15, 20, 1, 6), (1, 20, None, 1, 6)]
-    replay(spec, connections(), "again", Extent("earliest", "latest"))
+    replay(spec, connections(), "again", ReplayRange("earliest", "latest"))
     assert versions(view(spec), "a", "c") == before
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
@@ -159,7 +159,7 @@ def test_a_history_has_the_versions_that_the_database_had(
     assert_versions(view(spec), database.changes, columns, track or columns, refused(view(spec)))
     view(spec).assert_no_branches()
     # Read all at once, no change lacks the value that another one tells.
-    replay(spec, connections(), "again", Extent("earliest", "latest"))
+    replay(spec, connections(), "again", ReplayRange("earliest", "latest"))
     assert_versions(view(spec), database.changes, columns, track or columns)
 
 

@@ -8,7 +8,7 @@ from pyspark.errors import AnalysisException
 from kafka_lake.errors import EveryRecordFailsError
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 
@@ -70,7 +70,7 @@ def test_a_replay_isolates_too(new_topic: NewTopic, connections: NewConnections,
     fast(topic, range(690, 710), 1)
     ingest(topic.spec(), connections(), "run-1")
     spec = topic.spec(transform=f"{TRANSFORMS}:raises_at_seven_hundred")
-    replay(spec, connections(), "run-2", Extent())
+    replay(spec, connections(), "run-2", ReplayRange())
     assert view(spec).ids() == [each for each in range(690, 710) if each != 700]
     assert [r["offset"] for r in view(spec).dead_letters()] == [10]
     assert view(spec).position() == {0: 20}

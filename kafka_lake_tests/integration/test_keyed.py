@@ -14,7 +14,7 @@ from kafka_lake.cdc.task.unavailable import DEFAULT_PLACEHOLDER
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
@@ -231,7 +231,7 @@ def test_record_from_before_a_tombstone_stays_deleted(
     ingest(spec, connections(), "run-1")
     assert (len(view(spec).dead_letters()), current("id")) == (3, [])
     longer = replace(spec, max_record_bytes=None)
-    replay(longer, connections(), "again", Extent("0:1", "0:4"))
+    replay(longer, connections(), "again", ReplayRange("0:1", "0:4"))
     assert current("id") == [(3,)]
     topic.send({"id": 1, "at": 8, "v": "back"})
     ingest(longer, connections(), "run-2")
@@ -388,7 +388,7 @@ def test_change_that_fails_its_batch_becomes_a_dead_letter(
     assert "more than anybody can bear" in letter["error_message"]
     # Read again after the cause was fixed, it is a row and no dead letter any more.
     fixed = replace(spec, delete_when="v = 'gone'")
-    replay(fixed, connections(), "run-2", Extent())
+    replay(fixed, connections(), "run-2", ReplayRange())
     assert (rows(view(fixed), "v"), view(fixed).dead_letters()) == ([("a",), ("poison",)], [])
 
 
@@ -643,7 +643,7 @@ def test_upsert_replay_applies_current_settings(
     ingest(spec, connections(), "run-1")
     assert rows(view(spec), "v") == [("gone",), ("y",)]
     today = replace(spec, delete_when="v = 'gone'")
-    replay(today, connections(), "again", Extent("earliest", "latest"))
+    replay(today, connections(), "again", ReplayRange("earliest", "latest"))
     assert rows(view(spec), "v") == [("y",)]
     reset(today, connections(), "back", "earliest")
     assert rows(view(spec), "v") == [("y",)]

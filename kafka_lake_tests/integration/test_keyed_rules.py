@@ -10,7 +10,7 @@ import pytest
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.rule import Range, RowCount, RuleEntry
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
@@ -114,7 +114,7 @@ def test_random_changes_kills_and_replays_match_a_model(
     assert_like(model, view(spec))
     assert done.remaining == len(model.letters)
     relaxed = replace(spec, rules=at_most(85))
-    replay(relaxed, connections(), "again", Extent())
+    replay(relaxed, connections(), "again", ReplayRange())
     model.commit(every, 85)
     assert_like(model, view(spec))
 

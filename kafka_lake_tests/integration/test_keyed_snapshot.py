@@ -11,7 +11,7 @@ import pytest
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
@@ -175,7 +175,7 @@ def test_table_matches_the_database_after_each_snapshot(
         ingest(spec, connections(), f"run-{number}-read")
         assert rows(view(spec), "id", "v") == sorted(source.rows.items()), f"after snapshot {number}"
     assert view(spec).dead_letters() == []
-    replay(spec, connections(), "again", Extent("earliest", "latest"))
+    replay(spec, connections(), "again", ReplayRange("earliest", "latest"))
     assert rows(view(spec), "id", "v") == sorted(source.rows.items())
     reset(spec, connections(), "back", "earliest")
     ingest(spec, connections(), "once more")

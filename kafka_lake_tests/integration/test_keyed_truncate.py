@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewPartitions
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
@@ -180,7 +180,7 @@ def test_truncate_of_killed_run_is_applied_by_the_next(
     send(topic, "c", 12, 1, "late")
     ingest(spec, connections(), "run-3")
     assert rows(view(spec), "id", "v") == [(3, "new")]
-    replay(spec, connections(), "again", Extent("earliest", "latest"))
+    replay(spec, connections(), "again", ReplayRange("earliest", "latest"))
     assert rows(view(spec), "id", "v") == [(3, "new")]
     view(spec).assert_no_branches()
     # A table that is taken back to before the truncate knows nothing of it.
@@ -212,7 +212,7 @@ def test_an_order_of_offsets_alone_is_enough_in_one_partition(
     report = ingest(spec, connections(), "run-2")
     assert rows(view(spec), "id", "v") == [(2, "after")]
     assert (facts(report)["rows_truncated"], facts(report)["changes_before_truncate"]) == (1, 1)
-    replay(spec, connections(), "again", Extent("earliest", "latest"))
+    replay(spec, connections(), "again", ReplayRange("earliest", "latest"))
     assert rows(view(spec), "id", "v") == [(2, "after")]
     # What is in partitions that came later has been written later.
     topic.admin.create_partitions([NewPartitions(topic.name, 3)])[topic.name].result(20)

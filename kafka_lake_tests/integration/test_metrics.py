@@ -17,7 +17,7 @@ from kafka_lake.observability.samples import key_of
 from kafka_lake.observability.serve import LatestSamples
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.scraped import Scraped, scrape, served
@@ -144,7 +144,7 @@ def test_metrics_match_produced_and_written_records(
     assert before.of("lag_records", **labels, partition="0") == 0
 
     # Read again, read on, and go back over a loss: the identity holds, and the loss is counted.
-    replay(spec, connections(), "again", Extent("0:0,1:0", "0:2,1:1"))
+    replay(spec, connections(), "again", ReplayRange("0:0,1:0", "0:2,1:1"))
     place = TopicPartition(topic.name, 0, 7)
     topic.admin.delete_records([place])[TopicPartition(topic.name, 0)].result(20)
     reset(spec, connections(), "skip", "0:7,1:7")

@@ -13,7 +13,7 @@ from kafka_lake.maintenance.clean import clean
 from kafka_lake.maintenance.maintain import maintain
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
@@ -48,7 +48,7 @@ def all_that_can_be_done(topic: Topic, strict: TopicTable, new: NewConnections, 
     # What becomes a row is taken out of the dead letters.
     assert replay_dead_letters(lenient, connections, "dead_letter_replay").moved == (3 if strict.schema else 0)
     see.assert_exactly_once(topic.ledger)
-    assert replay(lenient, connections, "replay", Extent()).commits
+    assert replay(lenient, connections, "replay", ReplayRange()).commits
     see.assert_exactly_once(topic.ledger)
     assert clean(strict, connections).branches == ()
     (status,) = collect([strict], connections.cluster, connections.catalog)

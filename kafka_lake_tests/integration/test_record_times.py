@@ -16,7 +16,7 @@ from kafka_lake.kafka.records import arrival_times, unread
 from kafka_lake.orchestration.checks import freshness
 from kafka_lake.orchestration.metadata import figures_metadata
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent, Plan
+from kafka_lake.runtime.plan import Plan, ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
@@ -61,7 +61,7 @@ def test_records_with_impossible_times_become_rows(
     topic.send({"id": 101}, timestamp_ms=GOOD)
     ingest(spec, connections(), "run-2")
     if spec.write == "append":
-        replay(spec, connections(), "run-3", Extent())
+        replay(spec, connections(), "run-3", ReplayRange())
     view(spec).assert_exactly_once(topic.ledger)
     assert len(view(spec).dead_letters()) == 1
 

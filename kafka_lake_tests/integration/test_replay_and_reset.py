@@ -15,7 +15,7 @@ from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, plan_reset, replay, replay_dead_letters, reset
 from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
@@ -69,7 +69,7 @@ def test_replay_replaces_rows_by_the_current_transform_s(
     position = view(spec).position()
     topic.send_ids([8, 9], 2)
     today = replace(spec, transform=TENFOLD)
-    report = replay(today, connections(), "again", Extent("0:1,1:2", "0:3,1:9"))
+    report = replay(today, connections(), "again", ReplayRange("0:1,1:2", "0:3,1:9"))
     assert (report.total("rows"), len(report.commits)) == (4, 1)
     assert view(spec).position() == position, "what lies beyond the position is none of a replay's business"
     rows = {r["id"]: r["tenfold"] for r in view(spec).rows()}
@@ -86,7 +86,7 @@ def test_a_long_replay_is_cut_into_commits(new_topic: NewTopic, connections: New
     spec = topic.spec(max_records_per_commit=3)
     topic.send_ids(range(7))
     ingest(spec, connections(), "run-1")
-    report = replay(replace(spec, transform=TENFOLD), connections(), "again", Extent())
+    report = replay(replace(spec, transform=TENFOLD), connections(), "again", ReplayRange())
     assert [c.rows for c in report.commits] == [3, 3, 1]
     assert sorted(r["tenfold"] for r in view(spec).rows()) == [n * 10 for n in range(7)]
     view(spec).assert_exactly_once(topic.ledger)
@@ -101,8 +101,8 @@ def test_a_replay_by_time_takes_the_records_of_that_time(
     for number in range(4):
         topic.send({"id": number}, timestamp_ms=1_790_000_000_000 + number * 60_000)
     ingest(spec, connections(), "run-1")
-    extent = Extent("2026-09-21T14:14:20Z", "2026-09-21T14:16:20Z")
-    assert replay(replace(spec, transform=TENFOLD), connections(), "again", extent).total("rows") == 2
+    replay_range = ReplayRange("2026-09-21T14:14:20Z", "2026-09-21T14:16:20Z")
+    assert replay(replace(spec, transform=TENFOLD), connections(), "again", replay_range).total("rows") == 2
     assert {r["id"]: r["tenfold"] for r in view(spec).rows()} == {0: None, 1: 10, 2: 20, 3: None}
 
 
@@ -120,13 +120,13 @@ def test_a_replay_moves_records_between_rows_and_dead_letters(
     topic.send({"other": 1})
     ingest(numbers, connections(), "run-2")
     # The stricter schema takes the row without an id away, into the dead letters.
-    replay(texts, connections(), "again", Extent("2"))
+    replay(texts, connections(), "again", ReplayRange("2"))
     assert view(numbers).ids() == [1]
     letters = {(r["offset"], r["error_class"]) for r in view(numbers).dead_letters()}
     assert letters == {(1, "wrong_type"), (2, "not_json"), (3, "null_in_required_column")}
     view(numbers).assert_exactly_once(topic.ledger)
     # And the first one brings it back.
-    replay(numbers, connections(), "and again", Extent())
+    replay(numbers, connections(), "and again", ReplayRange())
     view(numbers).assert_exactly_once(topic.ledger)
     assert {r["offset"] for r in view(numbers).dead_letters()} == {1, 2}
 
@@ -147,7 +147,7 @@ def test_a_replay_killed_at_any_step_leaves_every_record_once(
     topic.send(b"junk")
     ingest(strict, connections(), "run-1")
     # The record without an id becomes a row, the long one a dead letter; junk stays junk.
-    dying(step, replay, lenient, connections(), "dying", Extent())
+    dying(step, replay, lenient, connections(), "dying", ReplayRange())
     topic.send_ids([5])
     ingest(strict, connections(), "next")
     view(strict).assert_exactly_once(topic.ledger)
@@ -167,11 +167,11 @@ def test_replay_of_lost_records_is_refused_or_keeps_rows(
     today = replace(spec, transform=TENFOLD)
     before = view(spec).fingerprint()
     with pytest.raises(DataLossError, match="partition 0 offsets 1 to 2"):
-        replay(today, connections(), "again", Extent("1"))
+        replay(today, connections(), "again", ReplayRange("1"))
     with pytest.raises(DataLossError, match=r"rows from .* that Kafka no longer has: partition 0 offsets 1 to 2"):
-        replay(today, connections(), "again", Extent("2026-09-21T14:14:20Z"))
+        replay(today, connections(), "again", ReplayRange("2026-09-21T14:14:20Z"))
     assert view(spec).fingerprint() == before
-    replay(today, connections(), "again", Extent("1", keep_missing=True))
+    replay(today, connections(), "again", ReplayRange("1", keep_missing=True))
     assert {r["id"]: r["tenfold"] for r in view(spec).rows()} == {0: None, 1: None, 2: None, 3: 30, 4: 40, 5: 50}
     view(spec).assert_exactly_once(topic.ledger)
 
@@ -197,7 +197,7 @@ def test_replay_keeps_rows_of_compacted_records(
     def compacted() -> bool:
         # Closes the segment: the active one is never compacted.
         topic.send({"id": 10 + len(records)}, key=b"another %d" % len(records))
-        report = replay(spec, connections(), "looking", Extent("0", "3", keep_missing=True))
+        report = replay(spec, connections(), "looking", ReplayRange("0", "3", keep_missing=True))
         records.append(report.total("records"))
         return records[-1] < 3
 
@@ -206,7 +206,7 @@ def test_replay_keeps_rows_of_compacted_records(
     held = view(spec).fingerprint()
     assert held != before
     with pytest.raises(GateFailedError, match=rf"partition 0 has {gone} rows that Kafka no longer has"):
-        replay(spec, connections(), "again", Extent("0", "3"))
+        replay(spec, connections(), "again", ReplayRange("0", "3"))
     assert view(spec).fingerprint() == held
     ingest(spec, connections(), "rest")
     view(spec).assert_exactly_once(topic.ledger)
@@ -215,7 +215,7 @@ def test_replay_keeps_rows_of_compacted_records(
 def test_only_tables_with_a_metadata_column_can_be_replayed(new_topic: NewTopic, connections: NewConnections) -> None:
     spec = new_topic().spec(metadata_column=None)
     with pytest.raises(ConfigurationError, match="without a metadata column"):
-        replay(spec, connections(), "again", Extent())
+        replay(spec, connections(), "again", ReplayRange())
     with pytest.raises(ConfigurationError, match="without a metadata column"):
         replay_dead_letters(spec, connections(), "again")
 

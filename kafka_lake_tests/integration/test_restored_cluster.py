@@ -18,7 +18,7 @@ from kafka_lake.errors import DataLossError
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.transactions import await_transactions
@@ -112,10 +112,10 @@ def test_restored_log_is_refused_until_losses_are_accepted(restored: Restored, v
         ingest(spec, restored.connections(), "refused")
     assert "reset restored-refused --to earliest --partitions 0`" in error.value.remedy
     with pytest.raises(DataLossError, match="would be replaced: partition 0 was replaced: its record at offset 6"):
-        replay(spec, restored.connections(), "replay", Extent())
+        replay(spec, restored.connections(), "replay", ReplayRange())
     assert see.fingerprint() == before
     ingest(spec, restored.connections(), "other-partition", partitions=[1])
-    replay(spec, restored.connections(), "replay-of-other", Extent(partitions=frozenset({1})))
+    replay(spec, restored.connections(), "replay-of-other", ReplayRange(partitions=frozenset({1})))
     accepting = replace(spec, on_data_loss="continue")
     report = ingest(accepting, restored.connections(), "accepted")
     losses = [Loss(0, 6, 7, "replaced", spec.topic)]
@@ -167,4 +167,4 @@ def test_restored_log_that_is_shorter_is_refused(restored: Restored) -> None:
     with pytest.raises(DataLossError, match="partition 0 was cut off at 9, before the table's position 11"):
         ingest(restored.spec("shorter"), restored.connections(), "refused")
     with pytest.raises(DataLossError, match="partition 0 was cut off at 9, before the table's position 11"):
-        replay(restored.spec("shorter"), restored.connections(), "replay", Extent())
+        replay(restored.spec("shorter"), restored.connections(), "replay", ReplayRange())

@@ -16,7 +16,7 @@ from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic, View
@@ -232,7 +232,7 @@ def test_a_table_added_later_has_the_topic_from_its_beginning(
     assert len(clicks.rows()) == sum(number_of(sent) == 2 and sent.value is not None for sent in topic.ledger)
     assert sum(row["type"] in ("click", "view") for row in view(spec).rows()) == moved, "its position is beyond them"
     # What the other table had of them before goes with a replay.
-    replay(spec, connections(), "replay", Extent())
+    replay(spec, connections(), "replay", ReplayRange())
     assert_all_once(spec, topic.ledger, view)
 
 
@@ -392,7 +392,7 @@ def test_a_record_is_in_each_table_that_takes_it(
     # Another route, and one less: a replay moves rows and dead letters, and leaves those that others have besides.
     changed = spec_for("orders", "third", "audits")
     ingest(changed, connections(), "third")
-    replay(changed, connections(), "replay", Extent())
+    replay(changed, connections(), "replay", ReplayRange())
     assert_in_each(changed, "orders", "third", "audits")
     # What a route takes is not ignored, however often it is taken.
     send_events(topic, 6, chance)

@@ -12,7 +12,7 @@ from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
@@ -94,7 +94,7 @@ def test_each_value_goes_by_the_name_of_its_schema(
     sent.append((framed(register(client, topic, new, part="return"), avro(new, {"id": 11})), "shop"))
     topic.send(sent[-1][0], partition=1)
     ingest(spec, connections(schemas), "second")
-    replay(spec, connections(schemas), "again", Extent())
+    replay(spec, connections(schemas), "again", ReplayRange())
     assert_each_in_its_table()
     # The same records, with a table for each name.
     to = TopicTable(topic.name, format="confluent")

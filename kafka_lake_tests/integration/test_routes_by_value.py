@@ -11,7 +11,7 @@ import pytest
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
 from kafka_lake.routing.by_value import knowing
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.integration.test_routes import killed_at  # noqa: F401
@@ -110,7 +110,7 @@ def test_values_get_tables_up_to_the_limit(
     ingest(more, connections(), "overtaken", observer=Observer(step_done=overtake))
     assert others
     # What had no table by then is in the topic's own; a replay moves it.
-    replay(more, connections(), "replay", Extent())
+    replay(more, connections(), "replay", ReplayRange())
 
     def known_values() -> dict[str, str]:
         by = knowing(more, view(spec).table.properties).route_by

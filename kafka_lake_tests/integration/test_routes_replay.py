@@ -9,7 +9,7 @@ import pytest
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 
@@ -43,16 +43,16 @@ def test_replay_moves_rows_and_dead_letters_that_no_table_takes(
 
     ingest(spec, connections(), "first")
     assert letters() == [(2, "unmatched"), (3, "unmatched")]
-    replay(spec, connections(), "same", Extent())
+    replay(spec, connections(), "same", ReplayRange())
     assert letters() == [(2, "unmatched"), (3, "unmatched")]
     # One table begins to take records, and another one takes none any more.
     routes = (Route(of_type("none"), orders), Route(of_type("refund"), refunds))
     changed = replace(spec, routes=routes)
     ingest(changed, connections(), "refunds")
-    replay(changed, connections(), "changed", Extent())
+    replay(changed, connections(), "changed", ReplayRange())
     assert letters() == [(0, "unmatched"), (3, "unmatched")]
     assert [view(each).ids() for each in (orders, refunds, spec)] == [[], [1], [1]]
-    replay(replace(changed, unmatched="ignore"), connections(), "ignored", Extent())
+    replay(replace(changed, unmatched="ignore"), connections(), "ignored", ReplayRange())
     assert letters() == []
 
 
@@ -70,7 +70,7 @@ def test_replay_sets_a_record_apart_that_cannot_be_routed(
     raises = Route(When(sql="cast(concat(string(key), 'x') as int) > 0"), big)
     changed = replace(spec, routes=(*spec.routes, raises))
     ingest(changed, connections(), "big")
-    replay(changed, connections(), "replay", Extent())
+    replay(changed, connections(), "replay", ReplayRange())
     assert view(orders).ids() == [0, 2]
     assert [(row["offset"], row["error_class"]) for row in view(spec).dead_letters()] == [(1, "undecodable")]
 

@@ -19,7 +19,7 @@ from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.maintenance.maintain import due, maintain, preview
 from kafka_lake.maintenance.row_retention import last_expiry
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Sent, Topic, View
@@ -99,7 +99,7 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
     ingest(spec, connections(), "after", observer=Observer(warn=said.append))
     assert said == []
     read = read_of(see.table)
-    replay(spec, connections(), "again", Extent(), observer=Observer(warn=said.append))
+    replay(spec, connections(), "again", ReplayRange(), observer=Observer(warn=said.append))
     assert said == []
     maintain(spec, connections(), everything=True)
     ends[1] += 1

@@ -14,7 +14,7 @@ from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.quality.result import REFUSED
 from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.rule import (
     BY_ARROW,
     AcceptedValues,
@@ -389,7 +389,7 @@ def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
     if not more:
         return
     # Read again by the rules: what breaks them leaves the table.
-    replay(spec, connections(), "all again", extent=Extent())
+    replay(spec, connections(), "all again", replay_range=ReplayRange())
     see.assert_exactly_once(topic.ledger)
     assert see.ids() == [3]
     assert sorted((r["offset"], r["error_class"]) for r in see.dead_letters()) == [
@@ -430,7 +430,7 @@ def test_rules_that_look_at_other_tables_and_at_earlier_commits(
     stores.send({"id": 8, "name": "b"})
     ingest(of_stores, connections(), "more stores")
     assert replay_dead_letters(spec, connections(), "again").moved == 1
-    replay(spec, connections(), "all again", extent=Extent())
+    replay(spec, connections(), "all again", replay_range=ReplayRange())
     see.assert_exactly_once(topic.ledger)
     assert sorted(row["event"] for row in see.rows()) == [1, 2, 3, 4]
     assert [(r["offset"], r["error_class"]) for r in see.dead_letters()] == [(3, "rule:unique_event")]

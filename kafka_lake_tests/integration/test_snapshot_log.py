@@ -10,7 +10,7 @@ from kafka_lake.catalog.positions import author_summary
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
 from kafka_lake.maintenance.maintain import maintain
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
@@ -32,7 +32,7 @@ def test_snapshot_log_names_author_and_operation_of_each_commit(
     ingest(narrow, connections(), "first")
     topic.send_ids([10, 11, 12], 2)
     ingest(narrow, connections(), "second")
-    replay(narrow, connections(), "again", Extent("0:1,1:0", "0:3,1:2"))
+    replay(narrow, connections(), "again", ReplayRange("0:1,1:0", "0:3,1:2"))
     replay_dead_letters(spec, connections(), "letters")
     maintain(spec, connections(), everything=True)
     reset(spec, connections(), "back", "0:2,1:0")

@@ -25,7 +25,7 @@ from kafka_lake.orchestration.partitions import partitions_of
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.runtime.commit import CHECKS
 from kafka_lake.runtime.context import Connections, Observer
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
@@ -174,7 +174,7 @@ def test_a_replay_a_reset_and_dead_letters_are_of_one_topic(
     assert_once(spec, topics, view)
 
     before = {r["_kafka"]["offset"]: r for r in view(spec).rows() if r["_kafka"]["topic"] == a.name}
-    replay(of(wider, b), connections(), "again", Extent("0:1,1:1", "0:3,1:4"))
+    replay(of(wider, b), connections(), "again", ReplayRange("0:1,1:1", "0:3,1:4"))
     assert view(spec).dead_letters() == []
     assert before == {r["_kafka"]["offset"]: r for r in view(spec).rows() if r["_kafka"]["topic"] == a.name}
     assert_once(spec, topics, view)

@@ -12,7 +12,6 @@ from confluent_kafka import Producer
 from typer.testing import Result
 
 from kafka_lake.devstack.servers import EmbeddedBroker
-from kafka_lake.ingest.jobs.replay import Extent as ReplayExtent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.maintenance.maintain import maintain
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets
@@ -20,6 +19,7 @@ from kafka_lake.orchestration.checks import VERIFIED
 from kafka_lake.orchestration.keys import table_key
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake.verify.report import Report
@@ -115,7 +115,7 @@ def test_healthy_table_verifies_after_all_that_may_happen(
     topic.send({"id": 21}, 0)
     topic.send(None, 0)
     ingest(spec, connections(), "run-2")
-    replay(spec, connections(), "again", ReplayExtent("0:6,1:3", "latest"))
+    replay(spec, connections(), "again", ReplayRange("0:6,1:3", "latest"))
     maintain(spec, connections(), everything=True)
     topic.send({"id": 30}, 1)
     reset(spec, connections(), "skip", to="latest")

@@ -29,17 +29,19 @@ def replay(
     The new rows are what today's schema and transform make of the records.
     """
     from kafka_lake.ingest import run
-    from kafka_lake.runtime.plan import Extent
+    from kafka_lake.runtime.plan import ReplayRange
 
     chosen = parse_partitions(partitions)
-    extent = Extent(start or "earliest", end or "latest", chosen, keep_missing)
+    replay_range = ReplayRange(start or "earliest", end or "latest", chosen, keep_missing)
     specs = project.topic_tables(topic)
     if not (start or end or chosen or yes):
         confirm(f"Read all of topic {topic} again?")
     with project.open_connections(with_spark=True, cluster=specs[0].cluster, starts_broker=True) as connections:
         for spec in specs:
             with run_progress(topic) as observer:
-                report = run.replay(spec, connections, run_id=str(uuid4()), extent=extent, observer=observer)
+                report = run.replay(
+                    spec, connections, run_id=str(uuid4()), replay_range=replay_range, observer=observer
+                )
             for table in spec.tables:
                 done = report.of(table.identifier)
                 Output().lines(

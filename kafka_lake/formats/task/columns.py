@@ -54,14 +54,14 @@ class Rules:
 
 def fed_alone(columns: Sequence[Column]) -> bool:
     """Return whether one field of its own feeds each column; those within them aside."""
-    sources = [source for each in columns for source in each[2]]
+    sources = [source for column in columns for source in column[2]]
     return bool(columns) and len(set(sources)) == len(sources) == len(columns)
 
 
 def arrow_type(kind: Any) -> Any:
     """Return the Arrow type of a kind."""
     if kind[0] == "struct":
-        return pa.struct([pa.field(each[0], arrow_type(each[1])) for each in kind[1]])
+        return pa.struct([pa.field(part[0], arrow_type(part[1])) for part in kind[1]])
     if kind[0] == "list":
         return pa.list_(arrow_type(kind[1]))
     if kind[0] == "map":

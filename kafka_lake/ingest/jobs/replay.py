@@ -14,7 +14,7 @@ from kafka_lake.ingest.too_large import forget, recorded_in
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Context
-from kafka_lake.runtime.plan import Extent, Plan
+from kafka_lake.runtime.plan import Plan, ReplayRange
 from kafka_lake.runtime.record_keys import at_version, metadata_column_of
 
 
@@ -22,16 +22,16 @@ class Replay(Job):
     """Reads a part of the topic again, and replaces the table's rows of it.
 
     Args:
-        extent: More than ``max_records_per_commit`` becomes several commits.
+        replay_range: More than ``max_records_per_commit`` becomes several commits.
 
     Raises:
         ConfigurationError: If the table has no metadata column.
     """
 
-    def __init__(self, context: Context, extent: Extent) -> None:
+    def __init__(self, context: Context, replay_range: ReplayRange) -> None:
         super().__init__(context)
         metadata_column_of(context.spec)
-        self._extent = extent
+        self._range = replay_range
         self._ranges: list[OffsetRange] = []
         self._reached: dict[int, int] = {}
 
@@ -41,22 +41,22 @@ class Replay(Job):
         Raises:
             ConfigurationError: If the topic doesn't have a partition, or an offset is invalid.
         """
-        self._ranges = _ranges(self.context, self._extent, topic.now)
+        self._ranges = _ranges(self.context, self._range, topic.now)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the next part of the extent.
+        """Return the next part of the range.
 
         Raises:
             DataLossError: If Kafka no longer has some of the records and ``keep_missing`` is off; or if the log was cut
                 off or replaced.
             TableError: If the table has no position.
-            ConfigurationError: If the extent begins before the adopted position.
+            ConfigurationError: If the range begins before the adopted position.
         """
-        context, extent = self.context, self._extent
+        context, replay_range = self.context, self._range
         found = existing(context, state)
         assert found.position is not None, "existing has looked"
-        if not self._reached and not extent.keep_missing:
-            _refuse_older_rows(context, extent, topic.now, found)
+        if not self._reached and not replay_range.keep_missing:
+            _refuse_older_rows(context, replay_range, topic.now, found)
         if not self._reached:
             partitions = {r.partition for r in self._ranges}
             refuse_other_log(found.position, topic.validated(found.position, partitions), partitions)
@@ -71,7 +71,7 @@ class Replay(Job):
             topic.now,
             asked=left,
             max_records=context.spec.max_records_per_commit,
-            keep_missing=extent.keep_missing,
+            keep_missing=replay_range.keep_missing,
         )
         return plans[0] if plans else None
 
@@ -80,11 +80,11 @@ class Replay(Job):
         self._reached.update({r.partition: r.end for r in todo.ranges})
 
 
-def _ranges(context: Context, extent: Extent, now: Watermarks) -> list[OffsetRange]:
+def _ranges(context: Context, replay_range: ReplayRange, now: Watermarks) -> list[OffsetRange]:
     spec, connections = context.spec, context.connections
-    first = offsets_of(extent.start, spec.topic, connections.cluster, now)
-    last = offsets_of(extent.end, spec.topic, connections.cluster, now)
-    chosen = set(now.partitions) if extent.partitions is None else extent.partitions
+    first = offsets_of(replay_range.start, spec.topic, connections.cluster, now)
+    last = offsets_of(replay_range.end, spec.topic, connections.cluster, now)
+    chosen = set(now.partitions) if replay_range.partitions is None else replay_range.partitions
     if unknown := sorted((chosen | set(first) | set(last)) - set(now.partitions)):
         raise ConfigurationError(
             f"Topic {spec.topic} has no partition {unknown[0]}; it has {', '.join(map(str, now.partitions))}.",
@@ -94,22 +94,22 @@ def _ranges(context: Context, extent: Extent, now: Watermarks) -> list[OffsetRan
     return [OffsetRange(p, first[p], last[p]) for p in both if first[p] < last[p]]
 
 
-def _refuse_older_rows(context: Context, extent: Extent, now: Watermarks, state: TableState) -> None:
+def _refuse_older_rows(context: Context, replay_range: ReplayRange, now: Watermarks, state: TableState) -> None:
     """Refuse a start by time if the table has rows from then on whose records Kafka no longer has."""
     spec, connections = context.spec, context.connections
-    if not is_time(extent.start):
+    if not is_time(replay_range.start):
         return
-    cut = {p: o for p, o in now.low.items() if o and (extent.partitions is None or p in extent.partitions)}
+    cut = {p: o for p, o in now.low.items() if o and (replay_range.partitions is None or p in replay_range.partitions)}
     if not cut or state.head is None:
         return
-    since = start_timestamp_ms(extent.start, "--from")
+    since = start_timestamp_ms(replay_range.start, "--from")
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
     column = metadata_column_of(spec)
     found = connections.frames.before(connections.frames.of_topic(rows, spec.topic, column), cut, since, column)
     if found:
         listed = "; ".join(f"partition {r['partition']} offsets {r['first']} to {r['last']}" for r in sorted(found))
         raise DataLossError(
-            f"Topic {spec.topic}: the table has rows from {extent.start} on that Kafka no longer has: {listed}.",
+            f"Topic {spec.topic}: the table has rows from {replay_range.start} on that Kafka no longer has: {listed}.",
             "Nothing was changed. Begin later, or keep those rows (--keep-missing).",
         )
 

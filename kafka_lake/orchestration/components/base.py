@@ -194,7 +194,7 @@ def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) 
 
 
 def without_values(text: str, values: Mapping[str, str]) -> str:
-    """Return what is wrong with settings, their templates in the place of what these gave, which may be secret."""
+    """Return the problems of settings, with templates instead of their values, which may be secret."""
     for value in sorted(filter(None, values), key=len, reverse=True):
         for shown in (value, repr(value)[1:-1]):
             # Not within words: a value may be a single letter.
@@ -219,7 +219,7 @@ class ClusterDocument(FromDocument):
 
 
 def cluster_maintenance(context: Any, cluster: str | None) -> Maintenance | None:
-    """Return what the document of a cluster says of the maintenance of its topics' tables; None if nothing."""
+    """Return the maintenance that a cluster's document sets for its topics' tables; None without such settings."""
     if context is None:
         return None
     return _defaults_of(_SameTree(context.component_tree)).get(cluster)

@@ -43,7 +43,7 @@ class Project:
             self._known[table.identifier] = "" if table.is_append_only else changes
 
     def why_not_incremental(self, identifier: Identifier) -> str | None:
-        """Return why a table can't be read by what is new in it, empty if it can; None if it isn't known."""
+        """Return why a table can't be read incrementally, empty if it can; None for an unknown table."""
         return self._known.get(identifier)
 
     @property
@@ -61,7 +61,7 @@ def _why_not_a_log(topic: TopicTable) -> str:
 
 
 def derived_problems(spec: DerivedSpec) -> Iterator[str]:
-    """Yield what is wrong with a table's settings, a sentence each, with the setting and what to do."""
+    """Yield the problems of a table's settings as sentences, with the setting and what to do."""
     yield from _settings_problems(spec)
     try:
         _ = spec.time_partitions

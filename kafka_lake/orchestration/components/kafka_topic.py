@@ -41,7 +41,7 @@ class KafkaTopic(FromDocument, Topic):
     """
 
     def problems(self) -> Iterator[Problem]:
-        """Give what is wrong with settings that are right one by one, Dagster's own among them."""
+        """Yield problems of combined settings, Dagster's own among them."""
         yield from super().problems()
         for place, settings in self.every_settings():
             if problem := _tags_problem(settings.tags):

@@ -84,7 +84,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
     _built: dg.Definitions | None = PrivateAttr(default=None)
 
     def problems(self) -> Iterator[Problem]:
-        """Give what is wrong with settings that are right one by one."""
+        """Yield problems of combined settings."""
         try:
             check_template("table", self.table, self.pattern)
             for name in self.overrides:
@@ -273,7 +273,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
 
 
 def _merged(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with others over them; groups are merged setting by setting."""
+    """Return settings updated with further ones; groups are merged setting by setting."""
     merged = dict(settings)
     for name, item in given.items():
         before = merged.get(name)

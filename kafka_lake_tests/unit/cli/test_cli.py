@@ -53,7 +53,7 @@ from kafka_lake.maintenance.maintain import HasTables
 from kafka_lake.orchestration import derived_assets
 from kafka_lake.orchestration import resources as spark
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
-from kafka_lake.runtime.plan import Extent, Plan
+from kafka_lake.runtime.plan import Plan, ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 
 UP_TO_DATE = TopicStatus(
@@ -253,27 +253,27 @@ def test_nothing_is_read_again_or_reset_without_consent(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("_topic")
 @pytest.mark.parametrize(
-    ("arguments", "extent"),
+    ("arguments", "replay_range"),
     [
-        (("--yes",), Extent()),
-        (("--from", "7"), Extent("7")),
-        (("--to", "0:17,1:4"), Extent("earliest", "0:17,1:4")),
-        (("--partitions", "0", "--keep-missing"), Extent("earliest", "latest", frozenset({0}), True)),
+        (("--yes",), ReplayRange()),
+        (("--from", "7"), ReplayRange("7")),
+        (("--to", "0:17,1:4"), ReplayRange("earliest", "0:17,1:4")),
+        (("--partitions", "0", "--keep-missing"), ReplayRange("earliest", "latest", frozenset({0}), True)),
     ],
 )
 def test_replay_asks_only_before_it_reads_everything(
-    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], extent: Extent
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], replay_range: ReplayRange
 ) -> None:
-    asked: list[Extent] = []
+    asked: list[ReplayRange] = []
 
-    def replay(_spec: object, _connections: object, extent: Extent, **_: object) -> RunReport:
-        asked.append(extent)
+    def replay(_spec: object, _connections: object, replay_range: ReplayRange, **_: object) -> RunReport:
+        asked.append(replay_range)
         return RunReport("pizza.completed_pizzas", "run")
 
     monkeypatch.setattr(runs, "replay", replay)
     result = run("replay", SPEC.topic, *arguments)
     assert result.exit_code == 0, result.output
-    assert asked == [extent]
+    assert asked == [replay_range]
     assert "the table has no rows of this part" in result.output
 
 

@@ -10,7 +10,7 @@ from kafka_lake.errors import KafkaError
 from kafka_lake.ingest.report import Reached
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
@@ -26,7 +26,7 @@ def connected(answers: Any, catalog: Any) -> Connections:
     "run",
     [
         lambda *known, observer: ingest(*known, "run", observer=observer),
-        lambda *known, observer: replay(*known, "run", Extent(), observer),
+        lambda *known, observer: replay(*known, "run", ReplayRange(), observer),
         lambda *known, observer: reset(*known, "run", "earliest", observer=observer),
     ],
     ids=["append", "replay", "reset"],

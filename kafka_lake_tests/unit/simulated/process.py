@@ -14,7 +14,7 @@ from kafka_lake.ingest.jobs.append import Append, Job
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay
 from kafka_lake.ingest.jobs.replay import Replay, Reset
 from kafka_lake.runtime.context import Connections, Context, Observer, RetryPolicy, ignore
-from kafka_lake.runtime.plan import Extent
+from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.simulated.catalog import SimulatedCatalog
 from kafka_lake_tests.unit.simulated.decoding import SimulatedDecoding
@@ -44,7 +44,7 @@ def job_of(attempt: Attempt, context: Context) -> Job:
     if attempt.what == "reset":
         return Reset(context, "earliest", attempt.partitions)
     if attempt.what == "replay":
-        return Replay(context, Extent(partitions=attempt.partitions, keep_missing=attempt.accept_losses))
+        return Replay(context, ReplayRange(partitions=attempt.partitions, keep_missing=attempt.accept_losses))
     return Append(context, attempt.partitions)
 
 

@@ -85,7 +85,7 @@ class JsonTexts:
         return self._selected([asked], texts)[0]
 
     def _selected(self, asked: Sequence[str], texts: pa.Array) -> list[pa.Array]:
-        columns = ", ".join(f"{each} AS c{number}" for number, each in enumerate(asked))
+        columns = ", ".join(f"{text} AS c{number}" for number, text in enumerate(asked))
         database = self._databases.get(get_ident()) or self._databases.setdefault(get_ident(), _database())
         database.register("texts", pa.table({"v": texts}))
         try:

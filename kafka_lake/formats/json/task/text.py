@@ -142,9 +142,9 @@ def dumps(value: Any) -> str:
     if isinstance(value, str):
         return _ENCODED(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_ENCODED(name)}:{dumps(each)}" for name, each in value.items()) + "}"
+        return "{" + ",".join(f"{_ENCODED(name)}:{dumps(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(dumps(each) for each in value) + "]"
+        return "[" + ",".join(dumps(item) for item in value) + "]"
     return str(value)
 
 
@@ -177,8 +177,8 @@ def refuse_twice(value: Any) -> None:
     if isinstance(value, dict):
         if isinstance(value, Twice):
             raise twice(value.names)
-        for each in value.values():
-            refuse_twice(each)
+        for item in value.values():
+            refuse_twice(item)
     elif isinstance(value, list):
-        for each in value:
-            refuse_twice(each)
+        for item in value:
+            refuse_twice(item)

@@ -57,10 +57,10 @@ def kind_of(value: Any, levels: int = LEVELS) -> Kind:
     if levels == 0:
         return "text"
     if isinstance(value, dict):
-        return ["struct", {name: kind_of(each, levels - 1) for name, each in value.items()}]
+        return ["struct", {name: kind_of(item, levels - 1) for name, item in value.items()}]
     element: Kind = None
-    for each in value:
-        element = merged_into(element, kind_of(each, levels - 1))
+    for item in value:
+        element = merged_into(element, kind_of(item, levels - 1))
     return ["list", element]
 
 
@@ -127,7 +127,7 @@ def merged_into(one: Kind, other: Kind) -> Kind:
 def settled(kind: Kind, times: bool) -> Kind:
     """Return a type without unknown fields, None if nothing is left; without `times`, times are text."""
     if isinstance(kind, list) and kind[0] == "struct":
-        fields = {name: known for name, each in kind[1].items() if (known := settled(each, times)) is not None}
+        fields = {name: known for name, part in kind[1].items() if (known := settled(part, times)) is not None}
         return ["struct", fields] if fields else None
     if isinstance(kind, list):
         element = settled(kind[1], times)
@@ -175,8 +175,8 @@ def empty_fields(kind: Kind, path: str = "") -> Iterator[str]:
     elif kind[0] == "list":
         yield from empty_fields(kind[1], f"{path}.element")
     else:
-        for name, each in kind[1].items():
-            yield from empty_fields(each, f"{path}.{name}" if path else name)
+        for name, part in kind[1].items():
+            yield from empty_fields(part, f"{path}.{name}" if path else name)
 
 
 def as_text(value: Any) -> str:
