@@ -7,7 +7,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.fresh.table import Fresh, FreshTable
 from kafka_lake.fresh.tail import MaxTail
@@ -46,31 +45,24 @@ def open_table(table: str, max_tail: MaxTail | None = None) -> Iterator[FreshTab
 
 
 def find_topic(topics: Sequence[TopicTable], name: str) -> TopicTable:
-    """Return the settings of the topic that has a table.
-
-    Args:
-        name: Namespace and name of the table, or the topic's name for its own table.
+    """Return the settings of the topic that has a table, or whose values may have it.
 
     Raises:
-        ConfigurationError: If none has, or several have.
+        ConfigurationError: If there is none.
     """
-    found = [topic for topic in topics if _named(topic, name)] or [
-        topic
-        for topic in topics
-        if topic.route_by is not None and name.count(".") == 1 and may_name(topic.route_by, _identifier(name))
-    ]
-    if len({topic.full_topic for topic in found}) > 1 and len({topic.identifier for topic in found}) > 1:
-        tables = " or ".join(sorted({".".join(topic.identifier) for topic in found}))
-        raise ConfigurationError(f"Several topics have a table {name}.", f"Name one of {tables}.")
-    if not found:
-        known = ", ".join(sorted({".".join(table.identifier) for topic in topics for table in topic.tables})) or "none"
-        raise ConfigurationError(f"No topic has a table {name} here; the tables are: {known}.", "Name one of them.")
-    return found[0]
+    namespace, _, table = name.partition(".")
+    for topic in topics:
+        by = topic.route_by
+        if _named(topic, name) or (by is not None and table and may_name(by, (namespace, table))):
+            return topic
+    known = ", ".join(sorted({".".join(table.identifier) for topic in topics for table in topic.tables})) or "none"
+    raise ConfigurationError(f"No topic has a table {name} here; the tables are: {known}.", "Name one of them.")
 
 
 def table_of(topic: TopicTable, name: str, connections: Connections, max_tail: MaxTail | None = None) -> FreshTable:
     """Return a table of a topic; raises as `FreshTable`, and `ConfigurationError` if no value has such a table."""
-    topic = _with_tables_by_value(topic, connections.catalog)
+    if topic.route_by is not None and (own := connections.catalog.table(topic.identifier)) is not None:
+        topic = knowing(topic, own.properties)
     table = _named(topic, name)
     if table is None:
         raise ConfigurationError(
@@ -79,17 +71,7 @@ def table_of(topic: TopicTable, name: str, connections: Connections, max_tail: M
     return FreshTable(table, connections, topic, max_tail)
 
 
-def _with_tables_by_value(topic: TopicTable, catalog: LakeCatalog) -> TopicTable:
-    own = catalog.table(topic.identifier) if topic.route_by is not None else None
-    return topic if own is None else knowing(topic, own.properties)
-
-
 def _named(topic: TopicTable, name: str) -> TopicTable | None:
     """Return the table of a topic that a name means; None if there is none."""
     by_name = {".".join(table.identifier): table for table in topic.tables}
     return by_name.get(name) or (topic if name in (topic.topic, topic.full_topic) else None)
-
-
-def _identifier(name: str) -> tuple[str, str]:
-    namespace, _, table = name.partition(".")
-    return namespace, table

@@ -199,6 +199,7 @@ def refuse_unsupported(spec: TopicTable) -> None:
         "no metadata column": spec.metadata_column is None,
         "on_snapshot: replace": spec.is_keyed and spec.snapshot == "replace",
         "several topics with write: upsert or history": spec.is_keyed and len(spec.each_topic) > 1,
+        "ignore_null_updates in a history": spec.write == "history" and spec.is_partial,
         "rules and ignore_null_updates": spec.is_partial and any(rule.error_class for rule in spec.named_rules),
     }
     of_spark = [rule.name for rule in spec.named_rules if rule.error_class and rule.kind not in BY_ARROW]

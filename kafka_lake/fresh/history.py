@@ -3,6 +3,8 @@
 The query follows `kafka_lake.writers.history.versions.with_intervals` step by step, in DuckDB's SQL.
 """
 
+from collections.abc import Sequence
+
 from kafka_lake.errors import FreshReadError
 from kafka_lake.formats.rows import DELETED, EVENT, VALID_FROM, VALID_TO
 from kafka_lake.fresh.conditions import in_duckdb
@@ -10,30 +12,39 @@ from kafka_lake.fresh.decode import OPERATION
 from kafka_lake.fresh.upsert import Changes, newest_before, sortable
 from kafka_lake.runtime.snapshot_rows import name
 from kafka_lake.writers.history.versions import HistoryTable
+from kafka_lake.writers.upsert.keys import UNCHANGED
 
 
 def merge(changes: Changes) -> str:
     """Return the query for the table's rows with its unread changes.
 
     Raises:
-        FreshReadError: If the table has columns whose changes DuckDB compares differently from Spark.
+        FreshReadError: If a change of one of their keys leaves a column as it is.
     """
-    nullable = tuple(changes.nullable)
-    history = HistoryTable(changes.keys, changes.table, track=changes.spec.track, nullable=nullable)
-    if nullable:
-        raise FreshReadError(
-            f"Table {'.'.join(changes.spec.identifier)}: its changes may leave columns as they are "
-            f"({', '.join(nullable)}), which fresh reads of histories don't support.",
-            "Query the table without its unread records.",
-        )
     columns = ", ".join(map(name, changes.columns.names))
     if VALID_FROM not in changes.columns.names:
         # No record has shown the order yet: all events are tombstones of unknown keys.
         return f"SELECT {columns} FROM __base"
     changes.load_events()
+    nullable = tuple(changes.nullable)
+    history = HistoryTable(changes.keys, changes.table, track=changes.spec.track, nullable=nullable)
+    _check_complete(changes, nullable)
     changes.database.execute(f"CREATE TEMP TABLE __changed AS {_versions(changes, history)}")
     unchanged = f"SELECT {columns} FROM __base AS b ANTI JOIN __touched ON {changes.same_key('b')}"
     return f"{unchanged} UNION ALL SELECT {columns} FROM __changed"
+
+
+def _check_complete(changes: Changes, nullable: Sequence[str]) -> None:
+    kept = (
+        f"SELECT {UNCHANGED} AS kept FROM __events UNION ALL SELECT list_transform(b.{name(EVENT)}.kept, "
+        f"lambda c: c::VARCHAR) FROM __base AS b SEMI JOIN __touched ON {changes.same_key('b')}"
+    )
+    if nullable and changes.database.execute(f"SELECT 1 FROM ({kept}) WHERE len(kept) > 0 LIMIT 1").fetchone():
+        raise FreshReadError(
+            f"Table {'.'.join(changes.spec.identifier)}: a change leaves a column as it is, which fresh reads of "
+            "histories don't support.",
+            "Query the table without its unread records.",
+        )
 
 
 def _versions(changes: Changes, history: HistoryTable) -> str:

@@ -1,7 +1,6 @@
 """A table with the records that Kafka has behind its position, as one relation."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,7 +21,7 @@ from kafka_lake.fresh.tail import MaxTail, Tail
 from kafka_lake.ingest.plan.append import Backlog, backlog, start_offsets
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.by_value import begins_in, knowing
-from kafka_lake.runtime.context import Connections, Context
+from kafka_lake.runtime.context import Connections, Context, Timings
 from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, name, open_database, types_of
 from kafka_lake.spec.topic_table import TopicTable
@@ -209,7 +208,7 @@ class FreshTable:
             return self.read().sql(sql)
 
     def _read(self) -> Fresh:
-        clock = _Clock()
+        clock = Timings()
         snapshot = self._current()
         clock.finish("snapshot")
         dues = [topic.backlog() for topic in snapshot.topics]
@@ -234,7 +233,7 @@ class FreshTable:
             ranges,
             records=sum(each.records for each in made),
             dead_letters=dead_letters + missing,
-            seconds=clock.seconds,
+            seconds=dict(clock.seconds),
             columns=columns,
             folders=snapshot.rows.folders,
             connections=self.connections,
@@ -289,15 +288,3 @@ class FreshTable:
         for view in dict.fromkeys(("this", self.spec.table)):
             database.execute(f"CREATE TEMP VIEW {name(view)} AS {query}")
         return database, missing
-
-
-class _Clock:
-    """The seconds of the steps of a read."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._since = time.monotonic()
-
-    def finish(self, step: str) -> None:
-        now = time.monotonic()
-        self.seconds[step], self._since = now - self._since, now

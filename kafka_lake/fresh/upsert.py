@@ -200,8 +200,13 @@ def _place(changes: Changes, has_deletes: bool) -> None:
     every = [
         f"SELECT *, {_EVENT} AS __kind FROM __events",
         f"SELECT b.*, '{UPSERT}' AS {OPERATION}, {_NO_NAMES} AS {UNCHANGED}, {_STORED} AS __kind "
-        f"FROM __base AS b SEMI JOIN __touched ON {changes.same_key('b')}",
+        f"FROM __base AS b SEMI JOIN __stored ON {changes.same_key('b')}",
     ]
+    # The keys alone first: often few rows have them, and the other columns of few rows are read.
+    changes.database.execute(
+        f"CREATE TEMP TABLE __stored AS SELECT {changes.key_of('b')} FROM __base AS b "
+        f"SEMI JOIN __touched ON {changes.same_key('b')}"
+    )
     if has_deletes:
         place = f"d.{name(keys.metadata)}"
         listed = ", ".join([*(f"d.{name(c)}" for c in names), place])

@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from kafka_lake.fresh import Fresh, MaxTail, find_topic, table_of
-from kafka_lake.orchestration.metadata import topics_of
+from kafka_lake.orchestration.jobs import topics_of_location
 from kafka_lake.orchestration.resources import (
     CatalogResource,
     FixedResource,
@@ -20,14 +20,13 @@ from kafka_lake.orchestration.resources import (
 class FreshTable(FixedResource):
     """A table of a topic of this code location, read with the records that no run has ingested yet.
 
-    Consumer, decoder and unread records are kept until the end of the run. Brokers, registry and catalog are by default
-    those of the environment; give the project's own resources if documents set their properties.
+    Consumer, decoder and unread records are kept until the end of the run.
     """
 
     table: str = Field(description="Namespace and name of the table, or the topic's name for its own table.")
-    kafka: KafkaResource = Field(default_factory=KafkaResource)
-    registry: RegistryResource = Field(default_factory=RegistryResource)
-    catalog: CatalogResource = Field(default_factory=CatalogResource)
+    kafka: KafkaResource
+    registry: RegistryResource
+    catalog: CatalogResource
     max_records: int = Field(default=MaxTail.records, description="Most unread records that a read takes.")
 
     _open: Any = PrivateAttr(default=None)
@@ -39,7 +38,7 @@ class FreshTable(FixedResource):
             context: The asset's context, by which the settings of the table are found.
         """
         if self._open is None:
-            topic = find_topic(topics_of(context.repository_def), self.table)
+            topic = find_topic(topics_of_location(context), self.table)
             spark = SparkResource(spark_config={}, catalog=self.catalog)
             connections = build_connections(self.kafka, self.catalog, spark=spark, registry=self.registry)
             self._open = table_of(topic, self.table, connections, MaxTail(records=self.max_records))

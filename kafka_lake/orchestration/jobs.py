@@ -250,7 +250,7 @@ def _replay(
     yield dead_letter_evaluation(spec, connections.catalog)
 
 
-def topics_of_location(context: dg.OpExecutionContext) -> list[TopicTable]:
+def topics_of_location(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> list[TopicTable]:
     """Return the settings of all tables in the code location that the run belongs to."""
     return topics_of(context.repository_def)
 

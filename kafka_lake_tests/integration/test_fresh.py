@@ -2,26 +2,38 @@
 
 import json
 import random
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import dagster as dg
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from typer.testing import Result
 
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.devstack.servers import EmbeddedBroker
-from kafka_lake.errors import TailTooLongError
+from kafka_lake.devstack.servers import EmbeddedBroker, EmbeddedRegistry
+from kafka_lake.errors import FreshReadError, SnapshotExpiredError, TailTooLongError
+from kafka_lake.fresh import find_topic, table_of
 from kafka_lake.fresh.table import Fresh, FreshTable
 from kafka_lake.fresh.tail import MaxTail
 from kafka_lake.ingest.run import ingest
+from kafka_lake.kafka.registry import SchemaRegistry
+from kafka_lake.maintenance.policy import Limits
+from kafka_lake.maintenance.procedures import compact, expire
+from kafka_lake.orchestration.fresh_table import FreshTable as FreshTableResource
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
+from kafka_lake_tests.integration import test_routes_by_value as routes_by_value
 from kafka_lake_tests.integration.test_keyed import Source
 from kafka_lake_tests.transactions import await_transactions
 
@@ -55,6 +67,7 @@ def assert_shows_next_commit(table: FreshTable, view: View, connections: Connect
     return fresh
 
 
+@pytest.mark.every_pair
 def test_fresh_read_shows_the_rows_of_the_next_commit(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -167,7 +180,7 @@ def test_unread_changes_of_a_database_win_by_its_log(
 ) -> None:
     """Deletes with their tombstones, changes sent again, values that aren't sent, snapshots."""
     topic = new_topic(2)
-    columns = "id bigint not null, n bigint not null" + (", big string" if write == "upsert" else "")
+    columns = f"id bigint not null, n bigint not null, {'big' if write == 'upsert' else 'more'} string"
     spec = topic.spec(columns, write=write, envelope="debezium")
     source = Source(3)
     with FreshTable(spec, connections()) as table:
@@ -286,3 +299,89 @@ def test_fresh_query_of_the_command_line_reads_nothing_else(
         refused = command_line([spec], "query", topic.name, sql, "--fresh")
         assert refused.exit_code == 1
         assert "DuckDB can't run this query" in refused.output
+
+
+def test_query_reads_the_new_snapshot_after_its_own_expired(new_topic: NewTopic, connections: NewConnections) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    for number in range(3):
+        topic.send({"id": number})
+        ingest(spec, connections(), f"run-{number}")
+    topic.send({"id": 3})
+    with FreshTable(spec, connections()) as table:
+        fresh = table.read()
+        # The snapshot with the table's position stays; its files are the compacted one, and that of the last commit.
+        systems = connections()
+        compact(systems.spark(), systems.catalog, spec.identifier)
+        ingest(spec, connections(), "run-last")
+        now = int(time.time() * 1000) + 1
+        assert expire(systems.spark(), systems.catalog, spec.identifier, Limits(now, 1, None))
+        with pytest.raises(SnapshotExpiredError, match=f"snapshot {fresh.snapshot} can't be read.* Read again"):
+            fresh.sql("SELECT id FROM this")
+        assert sorted(table.query("SELECT id FROM this").column("id").to_pylist()) == [0, 1, 2, 3]
+
+
+def test_values_with_tables_have_fresh_reads_of_their_own(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = routes_by_value.spec_of(topic)
+    routes_by_value.send(topic, "order a b a")
+    ingest(spec, connections(), "run-1")
+    routes_by_value.send(topic, "order a b! new a a!")
+    name = f"it.{topic.table}_a"
+    with table_of(find_topic([spec], name), name, connections()) as table:
+        fresh = table.read()
+        ingest(spec, connections(), "run-2")
+        assert_same(fresh.arrow().to_pylist(), view(table.spec).rows())
+        assert (fresh.records, fresh.dead_letters, len(view(table.spec).rows())) == (3, 1, 4)
+    with pytest.raises(FreshReadError, match="takes the records whose value has no table yet"):
+        FreshTable(spec, connections()).read()
+
+
+def test_schemas_of_a_registry_first_seen_in_the_tail_are_fetched(
+    new_topic: NewTopic, connections: Callable[..., Connections], view: NewView, registry: EmbeddedRegistry
+) -> None:
+    topic, client = new_topic(), SchemaRegistryClient({"url": registry.url})
+    spec = topic.spec(None, format="avro")
+    systems = connections(SchemaRegistry({"url": registry.url}))
+
+    def send(fields: Mapping[str, str], value: dict[str, Any]) -> None:
+        columns = [{"name": name, "type": kind, "default": 0} for name, kind in fields.items()]
+        text = json.dumps({"type": "record", "name": "Order", "fields": columns})
+        context = SerializationContext(topic.name, MessageField.VALUE)
+        topic.send(AvroSerializer(client, text)(value, context))
+
+    send({"id": "long"}, {"id": 1})
+    ingest(spec, systems, "run-1")
+    with FreshTable(spec, systems) as table:
+        send({"id": "long", "n": "int"}, {"id": 2, "n": 7})
+        topic.send(b"\0\0\0\xff\xffnone")
+        fresh = assert_shows_next_commit(table, view(spec), systems, "run-2")
+        assert (fresh.records, fresh.dead_letters) == (2, 1)
+
+
+def test_asset_reads_a_fresh_table_by_its_resource(
+    new_topic: NewTopic,
+    connections: NewConnections,
+    kafka_resource: KafkaResource,
+    catalog_resource: CatalogResource,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send({"id": 1})
+    ingest(spec, connections(), "run-1")
+    topic.send({"id": 2})
+    # In process a run has no code location to ask.
+    monkeypatch.setattr("kafka_lake.orchestration.fresh_table.topics_of_location", lambda context: [spec])
+
+    @dg.asset
+    def total(context: dg.AssetExecutionContext, rows: FreshTableResource) -> dg.MaterializeResult:
+        counts = [rows.read(context).sql("SELECT sum(id) AS total FROM this").to_pylist()[0]["total"] for _ in range(2)]
+        return dg.MaterializeResult(metadata={"total": int(counts[1])})
+
+    systems = {"kafka": kafka_resource, "registry": RegistryResource(), "catalog": catalog_resource}
+    rows = FreshTableResource(table=".".join(spec.identifier), **systems)
+    result = dg.materialize([total], resources={"rows": rows})
+    assert result.asset_materializations_for_node("total")[0].metadata["total"].value == 3
