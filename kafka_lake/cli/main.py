@@ -87,6 +87,8 @@ class _Group(TyperGroup):
 
             message, level = user_message(error) or "", logging.WARNING
             cause = error_without_secrets(error)
+            if not message and ctx.invoked_subcommand in _FAILURE:
+                message = without_secret_values(f"{type(error).__name__}: {error}")
             if not message:
                 raise cause from (error.__cause__ if cause is error else None)
         logging.getLogger(__name__).log(level, "The command failed", exc_info=cause)

@@ -216,7 +216,7 @@ class FreshTable:
         chunks, ranges = {}, {}
         for topic, due in zip(snapshot.topics, dues, strict=True):
             chunks[topic.spec.topic], ranges[topic.spec.topic] = self._tails[topic.spec.topic].read(
-                due.ranges, self._limit
+                due.ranges, due.before, self._limit
             )
         clock.finish("read")
         made = []

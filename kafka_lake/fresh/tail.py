@@ -10,7 +10,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, TopicPartition
 
-from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.common.text import counted
 from kafka_lake.errors import TailTooLongError
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -68,13 +68,19 @@ class Tail:
         self._chunks: list[Chunk] = []
         self._start: dict[int, int] = {}
         self._next: dict[int, int] = {}
+        self._log: tuple[TopicIdentity, Mapping[int, int]] | None = None
 
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
 
-    def read(self, ranges: Sequence[OffsetRange], limit: MaxTail) -> tuple[list[Chunk], tuple[OffsetRange, ...]]:
+    def read(
+        self, ranges: Sequence[OffsetRange], before: Position, limit: MaxTail
+    ) -> tuple[list[Chunk], tuple[OffsetRange, ...]]:
         """Return the records of ranges, and of what has arrived since; and the ranges with their new ends.
+
+        Args:
+            before: The position before the ranges. Cached records of another topic, or of other leaders, are dropped.
 
         Raises:
             TailTooLongError: If the limit is reached.
@@ -83,6 +89,12 @@ class Tail:
         wanted = sum(map(len, ranges))
         if wanted > limit.records:
             raise self._too_long(wanted, f"more than max_tail's {limit.records:,} records")
+        if (log := (before.identity, before.epochs)) != self._log:
+            if self._log is not None:
+                # The consumer may still report errors of the log before.
+                self._consumer.close()
+                self._consumer = self._cluster.consumer(_SETTINGS)
+            self._log, self._next = log, {}
         self._begin_at({r.partition: r.start for r in ranges})
         ends = {r.partition: r.end for r in ranges}
         began = progress = time.monotonic()

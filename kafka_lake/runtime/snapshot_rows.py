@@ -21,6 +21,7 @@ Database = duckdb.DuckDBPyConnection
 
 _LOCAL = re.compile(r"^file:/+")
 _NAME_MAPPING = "schema.name-mapping.default"
+_FILE = "__kafka_lake_file"
 _NO_DELETES = pa.schema([("path", pa.string()), ("pos", pa.int64())])
 
 
@@ -104,12 +105,12 @@ class SnapshotRows:
         columns = ", ".join(f"{whole.get(column, name(column))} AS {name(column)}" for column in types)
         query = (
             f"SELECT {columns} FROM read_parquet([{', '.join(map(text, self._paths))}], hive_partitioning = false, "
-            f"schema = MAP {{{by_id}}}, filename = true, file_row_number = true) AS f"
+            f"schema = MAP {{{by_id}}}, filename = {text(_FILE)}, file_row_number = true) AS f"
         )
         if not len(self._deleted):
             return query
         database.register(view, self._deleted)
-        return f"{query} ANTI JOIN {view} AS d ON d.path = f.filename AND d.pos = f.file_row_number"
+        return f"{query} ANTI JOIN {view} AS d ON d.path = f.{_FILE} AND d.pos = f.file_row_number"
 
 
 def _evolved(table: Table) -> set[str]:

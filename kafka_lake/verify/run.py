@@ -87,8 +87,10 @@ def verify(
     report, done = Report(".".join(table.identifier), state.head), dict[str, dict[int, int]]()
     if extent.resume and state_file.exists() and (table.has_versions or not table.is_keyed):
         saved = json.loads(state_file.read_text())
-        report, done = Report.of(saved["report"]), saved["done"]
-        report.snapshot = state.head
+        # Another project, or an earlier table, may have had the name.
+        if saved["table"] == str(state.table.metadata.table_uuid):
+            report, done = Report.of(saved["report"]), saved["done"]
+            report.snapshot = state.head
     before = report.seconds
     for number, each in enumerate(table.each_topic):
         of_topic = _OfTopic(
@@ -106,7 +108,11 @@ def verify(
         def save(offsets: Mapping[int, int], name: str = each.topic) -> None:
             report.seconds = before + time.monotonic() - began
             state_file.parent.mkdir(exist_ok=True)
-            document = {"done": {**done, name: dict(offsets)}, "report": json.dumps(report.document())}
+            document = {
+                "table": str(state.table.metadata.table_uuid),
+                "done": {**done, name: dict(offsets)},
+                "report": json.dumps(report.document()),
+            }
             write_atomic(state_file, json.dumps(document))
 
         done[each.topic] = of_topic.verify({int(p): o for p, o in done.get(each.topic, {}).items()}, save)

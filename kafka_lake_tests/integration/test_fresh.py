@@ -243,6 +243,22 @@ def test_topics_of_one_table_are_read_together(new_topic: NewTopic, connections:
         assert fresh.ranges[one.name] == (OffsetRange(0, 3, 5),)
 
 
+def test_records_of_a_recreated_topic_replace_cached_ones(new_topic: NewTopic, connections: NewConnections) -> None:
+    topic = new_topic()
+    spec = topic.spec(on_data_loss="continue")
+    topic.send_ids(range(5))
+    ingest(spec, connections(), "run-1")
+    with FreshTable(spec, connections()) as table:
+        topic.send_ids(range(5, 8))
+        assert table.read().records == 3
+        topic.delete()
+        topic.create()
+        topic.send_ids(range(10, 16))
+        ingest(spec, connections(), "run-2")
+        topic.send_ids(range(16, 18))
+        assert sorted(table.read().arrow().column("id").to_pylist()) == [*range(5), *range(10, 18)]
+
+
 def test_uncommitted_and_aborted_records_are_not_shown(
     new_topic: NewTopic, connections: NewConnections, broker: EmbeddedBroker
 ) -> None:
@@ -284,7 +300,7 @@ def test_fresh_query_of_the_command_line_reads_nothing_else(
     new_topic: NewTopic, connections: NewConnections, command_line: Callable[..., Result]
 ) -> None:
     topic = new_topic()
-    spec = topic.spec("id bigint, at timestamp")
+    spec = topic.spec("id bigint, at timestamp, filename string")
     topic.send({"id": 1})
     ingest(spec, connections(), "run-1")
     topic.send({"id": 2, "at": "2026-01-02T03:04:05.5Z"})
@@ -295,7 +311,12 @@ def test_fresh_query_of_the_command_line_reads_nothing_else(
     told = command_line([spec], "query", topic.name, f"SELECT * FROM {spec.table} WHERE id = 2", "--fresh", "--json")
     (row,) = json.loads(told.output)
     assert (row["id"], row["at"], row["_kafka"]["offset"]) == (2, "2026-01-02 03:04:05.5+00", 1)
-    for sql in ("SELECT * FROM read_text('/etc/passwd')", "SELECT 1; DROP VIEW this", "SELECT * FROM nothing"):
+    for sql in (
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT 1; DROP VIEW this",
+        "SELECT 1); DROP VIEW this; SELECT * FROM (SELECT 1",
+        "SELECT * FROM nothing",
+    ):
         refused = command_line([spec], "query", topic.name, sql, "--fresh")
         assert refused.exit_code == 1
         assert "DuckDB can't run this query" in refused.output

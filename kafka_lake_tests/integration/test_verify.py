@@ -235,8 +235,14 @@ def test_interrupted_verification_goes_on_where_it_ended(
     report = verify(spec, spec, connections(), replace(EVERYTHING, resume=True), done.append)
     assert problems(report) == [("missing", 0, [1, 11])]
     assert (report.counts["records"], report.counts["rows"], len(done)) == (12, 10, 4)
-    # A verification that has ended begins anew.
+    # A verification that has ended begins anew; so does that of another table of the name.
     assert verify(spec, spec, connections(), replace(EVERYTHING, resume=True)).counts["records"] == 12
+    done.clear()
+    with pytest.raises(KeyboardInterrupt):
+        verify(spec, spec, connections(), EVERYTHING, interrupted)
+    view(spec).catalog.pyiceberg.drop_table(spec.identifier)
+    ingest(spec, connections(), "run")
+    assert problems(verify(spec, spec, connections(), replace(EVERYTHING, resume=True))) == []
 
 
 def test_scheduled_check_fails_for_a_damaged_table(
@@ -293,3 +299,7 @@ def test_exit_code_says_whether_the_table_is_proven(
     assert damaged.exit_code == 1
     assert f"kafka-lake replay {topic.name} --from 0:2 --to 0:3" in damaged.output.replace("\n", " ")
     assert command_line([spec], "verify", spec.table, "--since", "3").exit_code == 0
+    table = view(spec).table
+    for task in table.scan().plan_files():
+        table.io.delete(task.file.file_path)
+    assert command_line([spec], "verify", spec.table).exit_code == 2

@@ -96,7 +96,11 @@ def _run_fresh_query(
     with table_of(topic, name, connections) as table:
         fresh = table.read()
     try:
-        relation = fresh.restricted().sql(f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)")
+        database, text = fresh.restricted(), f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)"
+        if len(database.extract_statements(text)) > 1:
+            # A statement behind the query could write to the table's folder.
+            raise duckdb.ParserException("it has several statements")
+        relation = database.sql(text)
         columns = unique_names(relation.columns)
         named = relation.project(", ".join(f"#{n} AS {_quoted(column)}" for n, column in enumerate(columns, 1)))
         texts = "to_json(r)::VARCHAR" if as_json else "COLUMNS(*)::VARCHAR"
