@@ -83,9 +83,9 @@ class TopicDecoder:
         refuse_excepted(spec, state.table)
         self.spec = may_bring_columns(spec, state)
         self._database, self._state, self._condition = database, state, condition
-        self._decoder: Decoder = decoder_of(spec, connections, state)
+        self._first: Decoder = decoder_of(spec, connections, state)
         self._data: Mapping[str, Any] = {}
-        self._plan()
+        self._plan(self._first)
 
     def decode(self, chunks: Sequence[Chunk], identity: TopicIdentity) -> list[Decoded]:
         """Decode records; once more if they show columns that the table lacks.
@@ -94,6 +94,9 @@ class TopicDecoder:
             SchemaRefusedError: If the table's policy forbids a change of the columns.
             FreshReadError: If an event deletes rows or empties the table, and a fresh read can't show that.
         """
+        if self._decoder is not self._first and any(chunk.decoded is None for chunk in chunks):
+            # New records may give learned columns other types.
+            self._plan(self._first)
         for _ in range(_PASSES):
             made, seen = [], NOTHING
             for chunk in chunks:
@@ -104,15 +107,14 @@ class TopicDecoder:
             learned = self._decoder.learn(seen, None, self._target)
             if learned is None:
                 break
-            self._decoder = learned.decoder
-            if not self._plan():
+            if not self._plan(learned.decoder):
                 break
         return made
 
-    def _plan(self) -> bool:
-        """Plan the columns by what is known of the records; return whether they are decoded differently from now on."""
+    def _plan(self, decoder: Decoder) -> bool:
+        """Plan the columns by what a decoder knows; return whether records are decoded differently from now on."""
         spec, table = self.spec, self._state.table
-        plan = plan_schema(spec, self._decoder, self._state)
+        plan = plan_schema(spec, decoder, self._state)
         refuse_changes(spec, plan.refused)
         if plan.renamed:
             raise FreshReadError(
@@ -120,11 +122,12 @@ class TopicDecoder:
                 f"({', '.join(f'{c.before} → {c.after}' for c in plan.renamed)}).",
                 f"Run it first: `kafka-lake ingest {spec.full_topic}`.",
             )
-        rows, declared = row_type(plan.target.columns, spec), self._decoder.fixed is not None
+        rows, declared = row_type(plan.target.columns, spec), decoder.fixed is not None
         _, _, ignored = allowed_changes(spec, table, rows, plan=plan, declared=declared)
-        decoder = self._decoder.of_partitions(len(self._state.position.offsets) if self._state.position else 1)
-        self.key = decoder.key_in(plan.target)
-        data = decoder.for_tasks(plan.target, spec.max_record_bytes)
+        self._decoder = decoder
+        of_tasks = decoder.of_partitions(len(self._state.position.offsets) if self._state.position else 1)
+        self.key = of_tasks.key_in(plan.target)
+        data = of_tasks.for_tasks(plan.target, spec.max_record_bytes)
         if data == self._data:
             return False
         self._target, self._data = plan.target, data

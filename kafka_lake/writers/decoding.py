@@ -131,7 +131,9 @@ class SparkDecoding:
         events = shaped(events, T.StructType([*columns, *INTERNAL_COLUMNS])).alias("e")
         metadata = F.col(f"e.{quoted(keys.metadata)}")
         key = [F.expr(value).alias(f"k{number}") for number, value in enumerate(keys.key("e"))]
-        order = [F.expr(value).alias(f"o{number}") for number, value in enumerate(keys.source_order("e"))]
+        # In structs of DuckDB, null is the greatest value; in Spark, it is the least.
+        values = [part for value in map(F.expr, keys.source_order("e")) for part in (value.isNotNull(), value)]
+        order = [value.alias(f"o{number}") for number, value in enumerate(values)]
         return events.select(
             metadata["partition"].alias("p"),
             metadata["offset"].alias("o"),

@@ -243,6 +243,20 @@ def test_topics_of_one_table_are_read_together(new_topic: NewTopic, connections:
         assert fresh.ranges[one.name] == (OffsetRange(0, 3, 5),)
 
 
+def test_unread_records_that_come_later_change_new_columns(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(None)
+    topic.send({"id": 1})
+    ingest(spec, connections(), "run-1")
+    with FreshTable(spec, connections()) as table:
+        for new in (1, 2.5, "text"):
+            topic.send({"id": 2, "new": new})
+            assert table.read().dead_letters == 0
+        assert_shows_next_commit(table, view(spec), connections(), "run-2")
+
+
 def test_records_of_a_recreated_topic_replace_cached_ones(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic()
     spec = topic.spec(on_data_loss="continue")

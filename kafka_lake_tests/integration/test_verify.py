@@ -196,6 +196,16 @@ def test_upsert_row_that_is_not_the_newest_is_a_problem(
     assert sorted(problems(report)) == [("missing", 0, [11]), ("not_newest", 0, [13])]
 
 
+@pytest.mark.exhaustive
+def test_text_without_a_time_is_older_than_text_with_one(new_topic: NewTopic, connections: NewConnections) -> None:
+    topic = new_topic()
+    spec = topic.spec("id bigint, at string", write="upsert", key=("id",), order_by=("at",))
+    for at in ("2026-01-02", "soon", "2026-01-01T00:00:00Z"):
+        topic.send({"id": 1, "at": at})
+    ingest(spec, connections(), "run")
+    assert problems(verified(spec, connections())) == []
+
+
 def test_history_has_a_row_for_each_change(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(2)
     spec = topic.spec("id bigint, at bigint, v string", write="history", key=("id",), order_by=("at",))
