@@ -63,7 +63,7 @@ class NewestChanges:
             "QUALIFY row_number() OVER (PARTITION BY k ORDER BY place DESC NULLS LAST, p DESC, o DESC) = 1"
         )
         database.execute(f"CREATE TEMP TABLE live AS SELECT p, o, code, mark, content AS k FROM ({rows})")
-        same = "l.p = n.p AND l.o = n.o AND l.code = 0"
+        same = "l.p = n.p AND l.o = n.o AND l.code = 0 AND NOT l.mark"
         # Rows of records that Kafka no longer has may be newer by their order.
         is_known = "l.code = 0 AND EXISTS (SELECT 1 FROM events AS e WHERE e.p = l.p AND e.o = l.o)"
         if not (self._spec.has_source_order or self._spec.order_by):

@@ -197,6 +197,22 @@ def test_upsert_row_that_is_not_the_newest_is_a_problem(
 
 
 @pytest.mark.exhaustive
+def test_row_that_is_wrongly_marked_as_deleted_is_a_problem(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec("id bigint", write="upsert", key=("id",), deletes="soft")
+    for number in range(3):
+        topic.send({"id": number}, key=b'{"id": %d}' % number)
+    ingest(spec, connections(), "run-1")
+    topic.send(None, key=b'{"id": 1}')
+    ingest(spec, connections(), "run-2")
+    assert problems(verified(spec, connections())) == []
+    connections().spark().sql(f"UPDATE {view(spec).sql_name()} SET _is_deleted = true WHERE id = 2").collect()
+    assert problems(verified(spec, connections())) == [("not_newest", 0, [2])]
+
+
+@pytest.mark.exhaustive
 def test_text_without_a_time_is_older_than_text_with_one(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic()
     spec = topic.spec("id bigint, at string", write="upsert", key=("id",), order_by=("at",))
