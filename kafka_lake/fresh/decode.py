@@ -172,7 +172,9 @@ class TopicDecoder:
                 f"ELSE {OPERATION} END AS operation FROM rows"
             )
             with self._database.cursor() as cursor:
-                cursor.register("rows", rows)
+                # Spark compares a float with a literal as doubles.
+                wide = [f.with_type(pa.float64()) if pa.types.is_float32(f.type) else f for f in rows.schema]
+                cursor.register("rows", rows.cast(pa.schema(wide)))
                 operations = cursor.sql(query).to_arrow_table().column("operation")
             rows = rows.set_column(rows.column_names.index(OPERATION), OPERATION, operations)
         return rows

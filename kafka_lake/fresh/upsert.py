@@ -15,6 +15,7 @@ from kafka_lake.catalog.positions import TableState, head_of
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
 from kafka_lake.common.text import seconds_of
 from kafka_lake.engine.interop import from_arrow_schema
+from kafka_lake.errors import FreshReadError
 from kafka_lake.formats.rows import CHANGE, DELETED, EVENT, change_columns
 from kafka_lake.fresh.conditions import in_duckdb
 from kafka_lake.fresh.decode import CHANGE_EVENT, OPERATION
@@ -87,8 +88,18 @@ class Changes:
         return " AND ".join(f"{in_duckdb(part)} = __key_{n}" for n, part in enumerate(self.keys.key(alias)))
 
     def load_events(self) -> None:
-        """Create the tables ``__events``, without deletes that the settings ignore, and ``__touched``: their keys."""
+        """Create the tables ``__events``, without deletes that the settings ignore, and ``__touched``: their keys.
+
+        Raises:
+            FreshReadError: If the order has a text.
+        """
         spec, event, keys = self.spec, f"e.{CHANGE_EVENT}", self.keys
+        if keys.texts:
+            raise FreshReadError(
+                f"Table {'.'.join(spec.identifier)}: order_by names text ({', '.join(sorted(keys.texts))}), and Spark "
+                "and DuckDB read some texts as different times.",
+                "Declare the column as a timestamp or number, or query the table without its unread records.",
+            )
         names = list(self.database.sql(f"SELECT {CHANGE_EVENT}.* FROM __tail LIMIT 0").columns)
         own, unchanged = self._own_columns(OPERATION), self._unchanged(names)
         columns = ", ".join(f"{own.get(c, f'e.{name(c)}')} AS {name(c)}" for c in self.columns.names)

@@ -18,7 +18,7 @@ from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import TableState, adopted_position, head_of, read_state
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
 from kafka_lake.common.files import ensure_home, write_atomic
-from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks, place
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.errors import TableError
 from kafka_lake.formats.rows import DELETED, change_columns
@@ -263,6 +263,10 @@ class _OfTopic:
             if x.topic in ("", self._spec.topic) and x.reason != "topic recreated"
         ]
         window.fill(window.known, lost, False)
+        for part in lost:
+            if any(r.partition == part.partition and r.start < part.end and part.start < r.end for r in window.ranges):
+                where = f"{place(self._spec.topic, part.partition)} offsets {part.start} to {part.end - 1}"
+                self._report.note(f"{where}: a commit has recorded them as lost or skipped")
         self._count_rows(window, counts_foreign=counts_foreign)
         self._count_dead_letters(window)
         self._route(window)

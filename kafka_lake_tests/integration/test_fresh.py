@@ -356,6 +356,30 @@ def test_query_reads_the_new_snapshot_after_its_own_expired(new_topic: NewTopic,
         assert sorted(table.query("SELECT id FROM this").column("id").to_pylist()) == [0, 1, 2, 3]
 
 
+def test_text_is_refused_as_order_and_floats_compare_as_in_spark(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec(
+        "id bigint, at bigint, f float", write="upsert", key=("id",), order_by=("at",), delete_when="f = 0.1"
+    )
+    sends(topic, [({"id": 1, "at": 1, "f": 1.0}, 0, b"1")])
+    ingest(spec, connections(), "run-1")
+    sends(topic, [({"id": 1, "at": 2, "f": 0.1}, 0, b"1")])
+    with FreshTable(spec, connections()) as table:
+        assert_shows_next_commit(table, view(spec), connections(), "run-2")
+    other = new_topic(1)
+    of_text = other.spec("id bigint, at string", write="upsert", key=("id",), order_by=("at",))
+    sends(other, [({"id": 1, "at": "2026-01-01T09:59:30Z"}, 0, b"1")])
+    ingest(of_text, connections(), "run-3")
+    sends(other, [({"id": 1, "at": "2026-01-01T10:00Z"}, 0, b"1")])
+    with (
+        FreshTable(of_text, connections()) as table,
+        pytest.raises(FreshReadError, match=r"order_by names text \(at\)"),
+    ):
+        table.read()
+
+
 def test_values_with_tables_have_fresh_reads_of_their_own(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
