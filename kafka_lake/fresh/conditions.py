@@ -6,7 +6,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from kafka_lake.errors import FreshReadError
-from kafka_lake.runtime.snapshot_rows import Database, text
+from kafka_lake.runtime.snapshot_rows import Database, literal
 from kafka_lake.spec.topic_table import TopicTable, When
 
 _ALIKE = (
@@ -87,13 +87,13 @@ def _holds(when: When, table: str) -> str:
             f"where: of table {table} is by the schema's name, which fresh reads don't support.",
             "Query the table without its unread records.",
         )
-    values = ", ".join(map(text, when.values))
+    values = ", ".join(map(literal, when.values))
     return f"coalesce({_text_of(kind, source)} IN ({values}), false)"
 
 
 def _text_of(kind: str, source: str) -> str:
     if kind == "header":
-        return f"TRY(decode(list_filter(headers, lambda h: h.key = {text(source)})[-1].value))"
+        return f"TRY(decode(list_filter(headers, lambda h: h.key = {literal(source)})[-1].value))"
     if kind == "field":
         return _member("$" + "".join(f".{_quoted(part)}" for part in source.split(".")))
     # As Spark does: a converter with schemas.enable wraps the event.
@@ -107,7 +107,7 @@ def _text_of(kind: str, source: str) -> str:
 
 
 def _member(path: str) -> str:
-    return f"CASE WHEN json_valid({_VALUE}) THEN json_extract_string({_VALUE}, {text(path)}) END"
+    return f"CASE WHEN json_valid({_VALUE}) THEN json_extract_string({_VALUE}, {literal(path)}) END"
 
 
 def _quoted(part: str) -> str:

@@ -136,6 +136,12 @@ class TopicDecoder:
         if not ignored:
             new = plain(to_arrow_schema(rows))
             self.columns = pa.unify_schemas([self.columns, new], promote_options="permissive")
+        if texts := [c.name for c in self.columns if c.name in spec.order_by and pa.types.is_string(c.type)]:
+            raise FreshReadError(
+                f"Table {'.'.join(spec.identifier)}: order_by names text ({', '.join(texts)}), and Spark and DuckDB "
+                "read some texts as different times.",
+                "Declare the column as a timestamp or number, or query the table without its unread records.",
+            )
         kinds: T.StructType = from_arrow_schema(self.columns, prefer_timestamp_ntz=True)
         self._rules: RowRules = row_rules(f"Topic {spec.topic}", spec.named_rules, kinds, declared)
         return True

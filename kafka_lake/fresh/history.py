@@ -10,7 +10,7 @@ from kafka_lake.formats.rows import DELETED, EVENT, VALID_FROM, VALID_TO
 from kafka_lake.fresh.conditions import in_duckdb
 from kafka_lake.fresh.decode import OPERATION
 from kafka_lake.fresh.upsert import Changes, newest_before, sortable
-from kafka_lake.runtime.snapshot_rows import name
+from kafka_lake.runtime.snapshot_rows import quoted
 from kafka_lake.writers.history.versions import HistoryTable
 from kafka_lake.writers.upsert.keys import UNCHANGED
 
@@ -21,7 +21,7 @@ def merge(changes: Changes) -> str:
     Raises:
         FreshReadError: If a change of one of their keys leaves a column as it is.
     """
-    columns = ", ".join(map(name, changes.columns.names))
+    columns = ", ".join(map(quoted, changes.columns.names))
     if VALID_FROM not in changes.columns.names:
         # No record has shown the order yet: all events are tombstones of unknown keys.
         return f"SELECT {columns} FROM __base"
@@ -36,7 +36,7 @@ def merge(changes: Changes) -> str:
 
 def _check_complete(changes: Changes, nullable: Sequence[str]) -> None:
     kept = (
-        f"SELECT {UNCHANGED} AS kept FROM __events UNION ALL SELECT list_transform(b.{name(EVENT)}.kept, "
+        f"SELECT {UNCHANGED} AS kept FROM __events UNION ALL SELECT list_transform(b.{quoted(EVENT)}.kept, "
         f"lambda c: c::VARCHAR) FROM __base AS b SEMI JOIN __touched ON {changes.same_key('b')}"
     )
     if nullable and changes.database.execute(f"SELECT 1 FROM ({kept}) WHERE len(kept) > 0 LIMIT 1").fetchone():
@@ -49,7 +49,7 @@ def _check_complete(changes: Changes, nullable: Sequence[str]) -> None:
 
 def _versions(changes: Changes, history: HistoryTable) -> str:
     keys, key = history.keys, ", ".join(changes.key_names)
-    meta, deleted = f"e.{name(keys.metadata)}", name(DELETED)
+    meta, deleted = f"e.{quoted(keys.metadata)}", quoted(DELETED)
     todays, partition, offset = map(in_duckdb, keys.kafka_order("e"))
     values = [in_duckdb(value) for value in keys.order_values("e")]
     has_no_order = f"{values[0]} IS NULL" if keys.has_order else "false"
@@ -60,10 +60,10 @@ def _versions(changes: Changes, history: HistoryTable) -> str:
     is_envelope = str(keys.has_envelope).lower()
     until = f"OVER (PARTITION BY {key} ORDER BY __order ROWS UNBOUNDED PRECEDING)"
     window = f"(PARTITION BY {key} ORDER BY __order)"
-    tracked = ", ".join(f"v{number}: {name(column)}" for number, column in enumerate(history.tracked))
+    tracked = ", ".join(f"v{number}: {quoted(column)}" for number, column in enumerate(history.tracked))
     order_number = {column: number for number, column in enumerate(keys.order_by)}
-    interval, kafka_time = history.interval_column, f"{name(keys.metadata)}.timestamp"
-    times = f"coalesce({name(EVENT)}.\"at\", {kafka_time}, TIMESTAMPTZ '1970-01-01 00:00:00Z')"
+    interval, kafka_time = history.interval_column, f"{quoted(keys.metadata)}.timestamp"
+    times = f"coalesce({quoted(EVENT)}.\"at\", {kafka_time}, TIMESTAMPTZ '1970-01-01 00:00:00Z')"
     if interval is not None:
         time = f"__place.vals.o{order_number[interval]}"
     else:
@@ -84,7 +84,7 @@ def _versions(changes: Changes, history: HistoryTable) -> str:
         VALID_TO: "CASE WHEN __is_version THEN __next.time ELSE __time END",
     }
     columns = ", ".join(
-        f"CAST({intervals.get(c, name(c))} AS {changes.type_of(c)}) AS {name(c)}" for c in changes.columns.names
+        f"CAST({intervals.get(c, quoted(c))} AS {changes.type_of(c)}) AS {quoted(c)}" for c in changes.columns.names
     )
     return f"""
         WITH every AS (

@@ -23,7 +23,7 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.by_value import begins_in, knowing
 from kafka_lake.runtime.context import Connections, Context, Timings
 from kafka_lake.runtime.record_keys import state_of
-from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, name, open_database, types_of
+from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, open_database, quoted, types_of
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding
 
@@ -259,15 +259,16 @@ class FreshTable:
         database, missing = self.database.cursor(), 0
         kinds, have = types_of(database, columns), set(snapshot.rows.columns.names)
         listed = ", ".join(
-            f"CAST({name(c) if c in have else 'NULL'} AS {kind}) AS {name(c)}" for c, kind in kinds.items()
+            f"CAST({quoted(c) if c in have else 'NULL'} AS {kind}) AS {quoted(c)}" for c, kind in kinds.items()
         )
         database.execute(
             f"CREATE TEMP VIEW __base AS SELECT {listed} FROM ({snapshot.rows.sql(database, '__base_deleted')})"
         )
-        query = f"SELECT {', '.join(map(name, columns.names))} FROM "
-        if sum(map(len, tail)):
+        query = f"SELECT {', '.join(map(quoted, columns.names))} FROM "
+        has_tail = any(map(len, tail))
+        if has_tail:
             database.register("__tail", pa.concat_tables(tail))
-        if not sum(map(len, tail)):
+        if not has_tail:
             query += "__base"
         elif self.spec.write == "append":
             query += f"__base UNION ALL {query}__tail"
@@ -286,5 +287,5 @@ class FreshTable:
             else:
                 query, missing = upsert.merge(changes, self.connections)
         for view in dict.fromkeys(("this", self.spec.table)):
-            database.execute(f"CREATE TEMP VIEW {name(view)} AS {query}")
+            database.execute(f"CREATE TEMP VIEW {quoted(view)} AS {query}")
         return database, missing

@@ -15,12 +15,11 @@ from kafka_lake.catalog.positions import TableState, head_of
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
 from kafka_lake.common.text import seconds_of
 from kafka_lake.engine.interop import from_arrow_schema
-from kafka_lake.errors import FreshReadError
 from kafka_lake.formats.rows import CHANGE, DELETED, EVENT, change_columns
 from kafka_lake.fresh.conditions import in_duckdb
 from kafka_lake.fresh.decode import CHANGE_EVENT, OPERATION
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, name, text
+from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, literal, quoted
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.upsert.change_events import may_be_unchanged
 from kafka_lake.writers.upsert.cutoff import remembered_cutoff
@@ -88,30 +87,20 @@ class Changes:
         return " AND ".join(f"{in_duckdb(part)} = __key_{n}" for n, part in enumerate(self.keys.key(alias)))
 
     def load_events(self) -> None:
-        """Create the tables ``__events``, without deletes that the settings ignore, and ``__touched``: their keys.
-
-        Raises:
-            FreshReadError: If the order has a text.
-        """
+        """Create the tables ``__events``, without deletes that the settings ignore, and ``__touched``: their keys."""
         spec, event, keys = self.spec, f"e.{CHANGE_EVENT}", self.keys
-        if keys.texts:
-            raise FreshReadError(
-                f"Table {'.'.join(spec.identifier)}: order_by names text ({', '.join(sorted(keys.texts))}), and Spark "
-                "and DuckDB read some texts as different times.",
-                "Declare the column as a timestamp or number, or query the table without its unread records.",
-            )
         names = list(self.database.sql(f"SELECT {CHANGE_EVENT}.* FROM __tail LIMIT 0").columns)
         own, unchanged = self._own_columns(OPERATION), self._unchanged(names)
-        columns = ", ".join(f"{own.get(c, f'e.{name(c)}')} AS {name(c)}" for c in self.columns.names)
+        columns = ", ".join(f"{own.get(c, f'e.{quoted(c)}')} AS {quoted(c)}" for c in self.columns.names)
         queries = [f"SELECT {columns}, {OPERATION}, {unchanged} AS {UNCHANGED} FROM __tail AS e"]
         if "old_key" in names:
             # An update of the key also deletes the row of the old key, with the same offset and order.
-            delete = {name(key): f"{event}.old_key.{name(key)}" for key in keys.columns}
-            delete |= {name(c): f"e.{name(c)}" for c in (*keys.order_by, keys.metadata) if c not in keys.columns}
-            delete |= {name(c): sql for c, sql in self._own_columns(f"'{DELETE}'").items()}
+            delete = {quoted(key): f"{event}.old_key.{quoted(key)}" for key in keys.columns}
+            delete |= {quoted(c): f"e.{quoted(c)}" for c in (*keys.order_by, keys.metadata) if c not in keys.columns}
+            delete |= {quoted(c): sql for c, sql in self._own_columns(f"'{DELETE}'").items()}
             delete |= {OPERATION: f"'{DELETE}'", UNCHANGED: self._all_values if spec.deletes == "soft" else _NO_NAMES}
             listed = ", ".join(f"{sql} AS {column}" for column, sql in delete.items())
-            differs = " OR ".join(f"{event}.old_key.{name(k)} IS DISTINCT FROM e.{name(k)}" for k in keys.columns)
+            differs = " OR ".join(f"{event}.old_key.{quoted(k)} IS DISTINCT FROM e.{quoted(k)}" for k in keys.columns)
             queries.append(f"SELECT {listed} FROM __tail AS e WHERE {event}.old_key IS NOT NULL AND ({differs})")
         ignored = f" WHERE {OPERATION} <> '{DELETE}'" if spec.deletes == "ignore" else ""
         self.database.execute(
@@ -134,11 +123,11 @@ class Changes:
     @property
     def _all_values(self) -> str:
         """All columns but the key's: a soft delete leaves them unchanged. The metadata column marks partial rows."""
-        return f"[{', '.join(map(text, [*self.values, str(self.spec.metadata_column)]))}]"
+        return f"[{', '.join(map(literal, [*self.values, str(self.spec.metadata_column)]))}]"
 
     def type_of(self, column: str) -> str:
         """Return the type of a column in DuckDB's SQL."""
-        return str(self.database.sql(f"SELECT {name(column)} FROM __tail LIMIT 0").types[0])
+        return str(self.database.sql(f"SELECT {quoted(column)} FROM __tail LIMIT 0").types[0])
 
     def _unchanged(self, names: Sequence[str]) -> str:
         """Return the columns that an event leaves unchanged."""
@@ -146,7 +135,7 @@ class Changes:
         sql = _NO_NAMES
         if spec.is_partial:
             nulls = [c for c in self.values if spec.null_leaves(c) and c not in (*spec.key, *spec.order_by)]
-            listed = ", ".join(f"CASE WHEN e.{name(c)} IS NULL THEN {text(c)} END" for c in nulls)
+            listed = ", ".join(f"CASE WHEN e.{quoted(c)} IS NULL THEN {literal(c)} END" for c in nulls)
             operation = decoded if spec.deletes == "soft" else OPERATION
             sql = (
                 f"CASE WHEN {operation} IN ('{UPSERT}', '{READ}') "
@@ -170,7 +159,7 @@ def merge(changes: Changes, connections: Connections) -> tuple[str, int]:
     _place(changes, has_deletes)
     _check_order(changes)
     missing = _drop_lacking(changes)
-    database, columns = changes.database, ", ".join(map(name, changes.columns.names))
+    database, columns = changes.database, ", ".join(map(quoted, changes.columns.names))
     database.execute(f"CREATE TEMP TABLE __changed AS {_newest(changes)}")
     unchanged = f"SELECT {columns} FROM __base AS b ANTI JOIN __touched ON {changes.same_key('b')}"
     return f"{unchanged} UNION ALL SELECT {columns} FROM __changed", missing
@@ -219,8 +208,8 @@ def _place(changes: Changes, has_deletes: bool) -> None:
         f"SEMI JOIN __touched ON {changes.same_key('b')}"
     )
     if has_deletes:
-        place = f"d.{name(keys.metadata)}"
-        listed = ", ".join([*(f"d.{name(c)}" for c in names), place])
+        place = f"d.{quoted(keys.metadata)}"
+        listed = ", ".join([*(f"d.{quoted(c)}" for c in names), place])
         every.append(
             f"SELECT {listed}, '{DELETE}' AS {OPERATION}, {_NO_NAMES} AS {UNCHANGED}, {_REMEMBERED} AS __kind "
             f"FROM __deletes AS d SEMI JOIN __touched ON {changes.same_key('d')}"
@@ -248,7 +237,7 @@ def _place(changes: Changes, has_deletes: bool) -> None:
         CREATE TEMP TABLE __placed AS
         WITH every AS ({" UNION ALL BY NAME ".join(every)}),
         ordered AS (
-            SELECT e.*, {changes.key_of("e")}, {todays} AS __todays, e.{name(keys.metadata)}.topic_id AS __topic,
+            SELECT e.*, {changes.key_of("e")}, {todays} AS __todays, e.{quoted(keys.metadata)}.topic_id AS __topic,
                 {partition} AS __part, {offset} AS __off, {has_no_order} AS __no_order, {own} AS __own
             FROM every AS e WHERE {within}
         ),
@@ -303,7 +292,7 @@ def _drop_lacking(changes: Changes) -> int:
     for column in changes.nullable:
         has_at = f"max(CASE WHEN {_has(column)} THEN __o END) {until}"
         has_none = f"coalesce({deleted_at} > {has_at}, {has_at} IS NULL)"
-        lacks.append(f"(list_contains({UNCHANGED}, {text(column)}) AND {has_none})")
+        lacks.append(f"(list_contains({UNCHANGED}, {literal(column)}) AND {has_none})")
     found = (
         f"SELECT __part, __off, {OPERATION} <> '{DELETE}' AND ({' OR '.join(lacks)}) AS __lacks FROM __placed "
         "WHERE __place IS NOT NULL"
@@ -320,7 +309,7 @@ def _drop_lacking(changes: Changes) -> int:
 
 
 def _has(column: str) -> str:
-    return f"NOT list_contains({UNCHANGED}, {text(column)}) AND {OPERATION} <> '{DELETE}'"
+    return f"NOT list_contains({UNCHANGED}, {literal(column)}) AND {OPERATION} <> '{DELETE}'"
 
 
 def _newest(changes: Changes) -> str:
@@ -332,17 +321,17 @@ def _newest(changes: Changes) -> str:
     spec, keys, key = changes.spec, changes.keys, ", ".join(changes.key_names)
     is_soft, nullable = spec.deletes == "soft", changes.nullable
     ordered = dict.fromkeys(keys.order_by)
-    columns = {column: name(column) for column in changes.columns.names}
+    columns = {column: quoted(column) for column in changes.columns.names}
     for number, column in enumerate([*ordered, *([CHANGE] if keys.has_envelope else [])]):
         value = f"__place.vals.o{number}"
-        columns[column] = f'{{op: {name(CHANGE)}.op, "order": {value}}}' if column == CHANGE else value
+        columns[column] = f'{{op: {quoted(CHANGE)}.op, "order": {value}}}' if column == CHANGE else value
     for column in nullable:
-        has = f"NOT list_contains({UNCHANGED}, {text(column)})" if is_soft else _has(column)
-        columns[column] = f"(arg_max({{v: {name(column)}}}, __o) FILTER (WHERE {has}) OVER (PARTITION BY {key})).v"
+        has = f"NOT list_contains({UNCHANGED}, {literal(column)})" if is_soft else _has(column)
+        columns[column] = f"(arg_max({{v: {quoted(column)}}}, __o) FILTER (WHERE {has}) OVER (PARTITION BY {key})).v"
     deleted_at = f"max(CASE WHEN {OPERATION} = '{DELETE}' THEN __o END) OVER (PARTITION BY {key})"
     since = f" QUALIFY coalesce(__o >= {deleted_at}, true)" if nullable and not is_soft else ""
-    has_row = f"bool_or(NOT list_contains({UNCHANGED}, {text(keys.metadata)})) OVER (PARTITION BY {key})"
-    listed = ", ".join(f"{sql} AS {name(column)}" for column, sql in columns.items())
+    has_row = f"bool_or(NOT list_contains({UNCHANGED}, {literal(keys.metadata)})) OVER (PARTITION BY {key})"
+    listed = ", ".join(f"{sql} AS {quoted(column)}" for column, sql in columns.items())
     is_row = f"__operation IN ('{UPSERT}', '{READ}')"
     if is_soft:
         is_row += f" OR (__has_row AND __kind <> {_REMEMBERED})"

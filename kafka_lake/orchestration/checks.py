@@ -31,7 +31,7 @@ from kafka_lake.orchestration.steps import as_failures
 from kafka_lake.runtime.commit import Finding
 from kafka_lake.spec.rule import Rule
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.verify.run import Extent, verify
+from kafka_lake.verify.run import VerifyOptions, verify
 
 
 def rule_check_spec(rule: Rule, table: dg.AssetKey) -> dg.AssetCheckSpec:
@@ -244,10 +244,10 @@ def build_verification(spec: TopicTable, topic: TopicTable) -> list[dg.AssetChec
     )
     def table_is_verified(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         begin = None if settings.since is None else datetime.now(UTC) - timedelta(seconds=seconds_of(settings.since))
-        extent = Extent("earliest" if begin is None else begin.isoformat(), settings.share)
+        options = VerifyOptions("earliest" if begin is None else begin.isoformat(), settings.share)
         with as_failures():
             report = verify(
-                topic, spec, connections_of(context.resources, spec.cluster), extent, progress=context.log.info
+                topic, spec, connections_of(context.resources, spec.cluster), options, progress=context.log.info
             )
         return dg.AssetCheckResult(
             asset_key=table_key(spec),

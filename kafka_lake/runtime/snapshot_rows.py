@@ -35,12 +35,12 @@ def open_database() -> Database:
     return duckdb.connect(":memory:", config=settings)
 
 
-def name(column: str) -> str:
+def quoted(column: str) -> str:
     """Return a quoted name in DuckDB's SQL."""
     return '"' + column.replace('"', '""') + '"'
 
 
-def text(value: str) -> str:
+def literal(value: str) -> str:
     """Return a text as a literal of DuckDB's SQL."""
     return "'" + value.replace("'", "''") + "'"
 
@@ -94,18 +94,18 @@ class SnapshotRows:
         """Return a query for the rows; ``view`` names a view of the deleted ones, which is created if there are any."""
         types = types_of(database, self.columns)
         if not self._paths:
-            nothing = ", ".join(f"NULL::{kind} AS {name(column)}" for column, kind in types.items())
+            nothing = ", ".join(f"NULL::{kind} AS {quoted(column)}" for column, kind in types.items())
             return f"SELECT {nothing} LIMIT 0"
         by_id = ", ".join(
-            f"{self._ids[column]}: {{name: {text(column)}, type: {text(kind)}, default_value: NULL}}"
+            f"{self._ids[column]}: {{name: {literal(column)}, type: {literal(kind)}, default_value: NULL}}"
             for column, kind in types.items()
         )
         # DuckDB 2.0 fails to read one field of a struct that a file has without that field.
-        whole = {column: f"CASE WHEN file_row_number >= 0 THEN {name(column)} END" for column in self._evolved}
-        columns = ", ".join(f"{whole.get(column, name(column))} AS {name(column)}" for column in types)
+        whole = {column: f"CASE WHEN file_row_number >= 0 THEN {quoted(column)} END" for column in self._evolved}
+        columns = ", ".join(f"{whole.get(column, quoted(column))} AS {quoted(column)}" for column in types)
         query = (
-            f"SELECT {columns} FROM read_parquet([{', '.join(map(text, self._paths))}], hive_partitioning = false, "
-            f"schema = MAP {{{by_id}}}, filename = {text(_FILE)}, file_row_number = true) AS f"
+            f"SELECT {columns} FROM read_parquet([{', '.join(map(literal, self._paths))}], hive_partitioning = false, "
+            f"schema = MAP {{{by_id}}}, filename = {literal(_FILE)}, file_row_number = true) AS f"
         )
         if not len(self._deleted):
             return query
@@ -155,7 +155,7 @@ def _deleted_rows(database: Database, table: Table, files: Iterable[DataFile]) -
         else:
             paths.append(_path(file.file_path))
     if paths:
-        listed = ", ".join(map(text, paths))
+        listed = ", ".join(map(literal, paths))
         query = f"SELECT file_path AS path, pos FROM read_parquet([{listed}], hive_partitioning = false)"
         found = database.sql(query).to_arrow_table().cast(_NO_DELETES)
         distinct = found.column("path").combine_chunks().dictionary_encode()

@@ -52,7 +52,7 @@ class Verification(Settings):
         except ConfigurationError:
             limit = None
         if not isinstance(limit, float):
-            yield ("sample",), f"{self.sample!r} is no share. Write for example 1%"
+            yield ("sample",), f"{self.sample!r} is not a share. Write for example 1%"
 
     @property
     def share(self) -> float:

@@ -9,7 +9,7 @@ from kafka_lake.cdc.task.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.formats.rows import DELETED, VALID_FROM, VALID_TO
 from kafka_lake.formats.table_compatibility import key_columns
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.snapshot_rows import Database, name, text
+from kafka_lake.runtime.snapshot_rows import Database, literal, quoted
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.verify.report import Report
 from kafka_lake.verify.window import Window
@@ -26,8 +26,8 @@ class NewestChanges:
     @property
     def key(self) -> str:
         """Return the key of the table's rows in DuckDB's SQL."""
-        columns = [name(each) for each in key_columns(self._spec, self._state.table)]
-        columns = columns or [f"{name(self._spec.metadata_column or '')}.key"]
+        columns = [quoted(each) for each in key_columns(self._spec, self._state.table)]
+        columns = columns or [f"{quoted(self._spec.metadata_column or '')}.key"]
         return f"struct_pack({', '.join(f'k{number} := {column}' for number, column in enumerate(columns))})"
 
     def add(self, records: DataFrame, window: Window) -> np.ndarray:
@@ -56,7 +56,7 @@ class NewestChanges:
         before = "max(CASE WHEN NOT bare THEN place END) OVER (PARTITION BY k, p ORDER BY o)"
         database.execute(
             f"CREATE TEMP VIEW placed AS SELECT p, o, op, k, CASE WHEN bare THEN {before} ELSE place END AS place "
-            f"FROM events WHERE op NOT IN ({', '.join(map(text, ignored))})"
+            f"FROM events WHERE op NOT IN ({', '.join(map(literal, ignored))})"
         )
         database.execute(
             "CREATE TEMP TABLE newest AS SELECT * FROM placed "
@@ -68,7 +68,7 @@ class NewestChanges:
         is_known = "l.code = 0 AND EXISTS (SELECT 1 FROM events AS e WHERE e.p = l.p AND e.o = l.o)"
         if not (self._spec.has_source_order or self._spec.order_by):
             is_known = f"(({is_known}) OR (l.code = 0 AND l.p = n.p AND l.o < n.o))"
-        is_delete, is_row = f"n.op = {text(DELETE)}", "(l.k IS NOT NULL AND NOT l.mark)"
+        is_delete, is_row = f"n.op = {literal(DELETE)}", "(l.k IS NOT NULL AND NOT l.mark)"
         queries = {
             "doubled": "SELECT p, o FROM live WHERE code = 0 "
             "QUALIFY row_number() OVER (PARTITION BY k ORDER BY p, o) > 1",
@@ -84,7 +84,7 @@ class NewestChanges:
     def _unsupported_reason(self) -> str:
         if len(self._spec.each_topic) > 1:
             return "several topics fill the table"
-        truncates = self._database.execute(f"SELECT count(*) FROM events WHERE op = {text(TRUNCATE)}").fetchone()
+        truncates = self._database.execute(f"SELECT count(*) FROM events WHERE op = {literal(TRUNCATE)}").fetchone()
         if self._spec.replaces_by_snapshot or (truncates and truncates[0] and self._spec.applies_truncates):
             return "a truncate or a source's snapshot has removed rows"
         return ""
@@ -100,11 +100,11 @@ def add_places(database: Database, report: Report, kind: str, topic: str, *, que
 def overlapping_versions(database: Database, rows: str, spec: TopicTable, state: TableState, *, report: Report) -> None:
     """Report versions of a history that end after the next version of their key begins."""
     columns = key_columns(spec, state.table)
-    kafka, start, end = name(spec.metadata_column or ""), name(VALID_FROM), name(VALID_TO)
-    key = ", ".join(map(name, columns)) or f"{kafka}.key"
-    versions = f"SELECT * FROM ({rows}) WHERE NOT {name(DELETED)} AND ({end} IS NULL OR {start} < {end})"
+    kafka, start, end = quoted(spec.metadata_column or ""), quoted(VALID_FROM), quoted(VALID_TO)
+    key = ", ".join(map(quoted, columns)) or f"{kafka}.key"
+    versions = f"SELECT * FROM ({rows}) WHERE NOT {quoted(DELETED)} AND ({end} IS NULL OR {start} < {end})"
     following = f"lead({start}) OVER (PARTITION BY {key} ORDER BY {start}, {end} NULLS LAST)"
     overlaps = f"following IS NOT NULL AND ({end} IS NULL OR following < {end})"
     rows = f"SELECT *, {following} AS following FROM ({versions})"
-    query = f"SELECT {kafka}.partition, {kafka}.{name('offset')} FROM ({rows}) WHERE {overlaps}"
+    query = f"SELECT {kafka}.partition, {kafka}.{quoted('offset')} FROM ({rows}) WHERE {overlaps}"
     add_places(database, report, "versions", spec.topic, query=query)

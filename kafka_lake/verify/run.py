@@ -34,7 +34,7 @@ from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections, ignore
 from kafka_lake.runtime.plan import Plan, chunk
 from kafka_lake.runtime.record_keys import metadata_column_of, state_of
-from kafka_lake.runtime.snapshot_rows import SnapshotRows, name, open_database, text
+from kafka_lake.runtime.snapshot_rows import SnapshotRows, literal, open_database, quoted
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.verify.newest import NewestChanges, overlapping_versions
 from kafka_lake.verify.report import Report
@@ -49,7 +49,7 @@ _APART = 10_000
 
 
 @dataclass(frozen=True)
-class Extent:
+class VerifyOptions:
     """What is verified.
 
     Args:
@@ -67,7 +67,7 @@ def verify(
     topic: TopicTable,
     table: TopicTable,
     connections: Connections,
-    extent: Extent = Extent(),
+    options: VerifyOptions = VerifyOptions(),
     progress: Callable[[str], None] = ignore,
 ) -> Report:
     """Compare a table with its topics; the report has the problems.
@@ -85,7 +85,7 @@ def verify(
     topic = knowing(topic, state.table.properties)
     state_file = ensure_home() / "verify" / f"{'.'.join(table.identifier)}.json"
     report, done = Report(".".join(table.identifier), state.head), dict[str, dict[int, int]]()
-    if extent.resume and state_file.exists() and (table.has_versions or not table.is_keyed):
+    if options.resume and state_file.exists() and (table.has_versions or not table.is_keyed):
         saved = json.loads(state_file.read_text())
         # Another project, or an earlier table, may have had the name.
         if saved["table"] == str(state.table.metadata.table_uuid):
@@ -98,7 +98,7 @@ def verify(
             each,
             connections,
             report,
-            extent=extent,
+            options=options,
             progress=progress,
             state=state_of(each, state.table),
             dead_letters=dead_letters,
@@ -144,13 +144,13 @@ class _OfTopic:
         connections: Connections,
         report: Report,
         *,
-        extent: Extent,
+        options: VerifyOptions,
         progress: Callable[[str], None],
         state: TableState,
         dead_letters: TableState | None,
         is_first: bool,
     ) -> None:
-        self._topic, self._spec, self._connections, self._extent = topic, spec, connections, extent
+        self._topic, self._spec, self._connections, self._options = topic, spec, connections, options
         self._report, self._progress, self._state, self._column = report, progress, state, metadata_column_of(spec)
         if state.position is None:
             raise TableError(f"Table {report.table} has no position in topic {spec.topic}.", "Run the topic once.")
@@ -158,23 +158,23 @@ class _OfTopic:
         self._identity: TopicIdentity = state.position.identity
         self._is_pending = dead_letters is not None and pending_reconciliation(state, dead_letters) is not None
         self._adopted = adopted_position(state.table)
-        self._covers_all = is_first and extent.since == "earliest"
+        self._covers_all = is_first and options.since == "earliest"
         self._database = open_database()
         self._database.execute("SET memory_limit = '1GB'")
-        self._database.execute(f"SET temp_directory = {text(str(ensure_home() / 'verify'))}")
+        self._database.execute(f"SET temp_directory = {literal(str(ensure_home() / 'verify'))}")
         self._rows = SnapshotRows(self._database, state.table, state.head).sql(self._database, "deleted_rows")
         self._dead_letter_table = dead_letters.table if dead_letters else None
         self._dead_letters: str | None = None
         if dead_letters is not None:
             rows = SnapshotRows(self._database, dead_letters.table, dead_letters.head)
-            here = f"topic = {text(self._identity.topic)} AND {self._is_same_id('topic_id')}"
+            here = f"topic = {literal(self._identity.topic)} AND {self._is_same_id('topic_id')}"
             self._dead_letters = f"SELECT * FROM ({rows.sql(self._database, 'removed_letters')}) WHERE {here}"
         policies = connections.cluster.cleanup_policies([spec.topic])
         self._is_compacted = "compact" in policies.get(spec.topic, "compact")
         if spec.topic not in policies:
             report.note("whether rows without a record were compacted away: the topic's settings can't be read")
         has_marks = DELETED in {field.name for field in change_columns(spec)}
-        self._mark = f"coalesce({name(DELETED)}, false)" if has_marks else "false"
+        self._mark = f"coalesce({quoted(DELETED)}, false)" if has_marks else "false"
 
     def verify(self, done: Mapping[int, int], save: Callable[[Mapping[int, int]], None]) -> dict[int, int]:
         """Compare range after range, and return the offsets up to which that is done."""
@@ -183,7 +183,11 @@ class _OfTopic:
         for r in ranges:
             known = self._report.ranges.setdefault(self._spec.topic, {})
             known[r.partition] = (known.get(r.partition, (r.start, 0))[0], r.end)
-        comparison = Comparison(self._spec, self._state, self._connections, self._extent.sample, report=self._report)
+        for part in self._given_up:
+            if any(r.partition == part.partition and r.start < part.end and part.start < r.end for r in ranges):
+                where = f"{place(self._spec.topic, part.partition)} offsets {part.start} to {part.end - 1}"
+                self._report.note(f"{where}: a commit has recorded them as lost or skipped")
+        comparison = Comparison(self._spec, self._state, self._connections, self._options.sample, report=self._report)
         newest = None
         if self._spec.is_keyed and not self._spec.has_versions:
             newest = NewestChanges(self._spec, self._state, self._connections, self._database)
@@ -212,8 +216,8 @@ class _OfTopic:
 
     def _ranges(self, now: Watermarks, done: Mapping[int, int]) -> Iterator[OffsetRange]:
         """Yield what Kafka still has below the position."""
-        extent, spec = self._extent, self._spec
-        since = offsets_of(extent.since, spec.topic, self._connections.cluster, now)
+        options, spec = self._options, self._spec
+        since = offsets_of(options.since, spec.topic, self._connections.cluster, now)
         begins = dict(self._adopted.offsets) if self._adopted else {}
         if spec.start != "earliest" and not begins:
             begins = self._first_offsets()
@@ -223,15 +227,24 @@ class _OfTopic:
                 start = max(now.low[p], since.get(p, 0), begins.get(p, 0), done.get(p, 0))
                 yield OffsetRange(p, min(start, end), end)
 
+    @cached_property
+    def _given_up(self) -> list[OffsetRange]:
+        """The offsets that commits have recorded as lost or skipped."""
+        return [
+            OffsetRange(x.partition, 0 if x.reason == "replaced" else x.start, x.start if x.end is None else x.end)
+            for x in recorded_losses(self._state.table)
+            if x.topic in ("", self._spec.topic) and x.reason != "topic recreated"
+        ]
+
     def _first_offsets(self) -> dict[int, int]:
         parts = [f"SELECT p, min(o) AS o FROM ({self._live()}) WHERE code = 0 GROUP BY p"]
         if self._dead_letters is not None:
-            parts.append(f"SELECT partition, min({name('offset')}) FROM ({self._dead_letters}) GROUP BY partition")
+            parts.append(f"SELECT partition, min({quoted('offset')}) FROM ({self._dead_letters}) GROUP BY partition")
         found = self._database.execute(f"SELECT p, min(o) FROM ({' UNION ALL '.join(parts)}) GROUP BY p").fetchall()
         return {**self._position.offsets, **dict(found)}
 
     def _is_same_id(self, column: str) -> str:
-        return f"({column} IS NULL OR {column} = {text(self._identity.topic_id)})"
+        return f"({column} IS NULL OR {column} = {literal(self._identity.topic_id)})"
 
     def _live(self, content: str = "", rows: str = "") -> str:
         """Return the query for partitions ``p`` and offsets ``o`` of rows.
@@ -239,15 +252,15 @@ class _OfTopic:
         ``code`` is 0 for rows of this topic, 1 for other topics of the table, 2 for other rows; ``mark`` says whether
         the row only marks a deleted key.
         """
-        kafka, identity, row = name(self._column), self._identity, "kafka_lake_row"
-        topics = ", ".join(text(each.topic) for each in self._spec.each_topic)
+        kafka, identity, row = quoted(self._column), self._identity, "kafka_lake_row"
+        topics = ", ".join(literal(each.topic) for each in self._spec.each_topic)
         # Earlier topics of the same name, and the table's other topics, have rows of their own.
         code = (
-            f"CASE WHEN {kafka}.topic = {text(identity.topic)} AND {self._is_same_id(f'{kafka}.topic_id')} THEN 0 "
+            f"CASE WHEN {kafka}.topic = {literal(identity.topic)} AND {self._is_same_id(f'{kafka}.topic_id')} THEN 0 "
             f"WHEN {kafka}.topic IN ({topics}) THEN 1 ELSE 2 END"
         )
         return (
-            f"SELECT {kafka}.partition AS p, {kafka}.{name('offset')} AS o, {code} AS code, {self._mark} AS mark, "
+            f"SELECT {kafka}.partition AS p, {kafka}.{quoted('offset')} AS o, {code} AS code, {self._mark} AS mark, "
             f"{content or row} AS content FROM ({rows or self._rows}) AS {row}"
         )
 
@@ -257,16 +270,7 @@ class _OfTopic:
         comparison.choose(window)
         self._read_kafka(window, comparison)
         window.fill(window.known, [OffsetRange(p, 0, low) for p, low in self._watermarks().low.items()], False)
-        lost = [
-            OffsetRange(x.partition, 0 if x.reason == "replaced" else x.start, x.start if x.end is None else x.end)
-            for x in recorded_losses(self._state.table)
-            if x.topic in ("", self._spec.topic) and x.reason != "topic recreated"
-        ]
-        window.fill(window.known, lost, False)
-        for part in lost:
-            if any(r.partition == part.partition and r.start < part.end and part.start < r.end for r in window.ranges):
-                where = f"{place(self._spec.topic, part.partition)} offsets {part.start} to {part.end - 1}"
-                self._report.note(f"{where}: a commit has recorded them as lost or skipped")
+        window.fill(window.known, self._given_up, False)
         self._count_rows(window, counts_foreign=counts_foreign)
         self._count_dead_letters(window)
         self._route(window)
@@ -336,7 +340,7 @@ class _OfTopic:
         if self._dead_letters is None:
             return
         least, most = _span(window)
-        places = f"SELECT partition AS p, {name('offset')} AS o FROM ({self._dead_letters})"
+        places = f"SELECT partition AS p, {quoted('offset')} AS o FROM ({self._dead_letters})"
         query = f"SELECT * FROM ({places}) WHERE o >= {least} AND o < {most}"
         for batch in self._database.sql(query).to_arrow_reader(_ROWS_AT_ONCE):
             cells = window.cells(batch.column("p").to_numpy(), batch.column("o").to_numpy())

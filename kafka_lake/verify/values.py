@@ -25,7 +25,7 @@ from kafka_lake.formats.registered import FromFile, Registered
 from kafka_lake.formats.rows import change_columns
 from kafka_lake.formats.task.registered import HEADER
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.snapshot_rows import Database, name
+from kafka_lake.runtime.snapshot_rows import Database, quoted
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.verify.report import Report
 from kafka_lake.verify.window import Window
@@ -84,7 +84,7 @@ class Comparison:
             return
         chosen = np.zeros(len(window), dtype=bool)
         chosen[list(self._records)] = True
-        kafka, offset = name(self._spec.metadata_column or ""), name("offset")
+        kafka, offset = quoted(self._spec.metadata_column or ""), quoted("offset")
         same = f"r.{kafka}.partition = s.p AND r.{kafka}.{offset} = s.o"
         near = f"SELECT r.* FROM ({rows}) AS r SEMI JOIN sampled AS s ON {same}"
         row = f"SELECT p, o, content FROM ({live(near)}) WHERE code = 0 AND NOT mark"

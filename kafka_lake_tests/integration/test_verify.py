@@ -23,7 +23,7 @@ from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake.verify.report import Report
-from kafka_lake.verify.run import Extent, verify
+from kafka_lake.verify.run import VerifyOptions, verify
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_row_expiry import days_ago, keeping
@@ -34,11 +34,11 @@ pytestmark = pytest.mark.integration
 NewTopic = Callable[..., Topic]
 NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
-EVERYTHING = Extent(sample=1.0)
+EVERYTHING = VerifyOptions(sample=1.0)
 
 
-def verified(spec: TopicTable, connections: Connections, extent: Extent = EVERYTHING) -> Report:
-    return verify(spec, spec, connections, extent)
+def verified(spec: TopicTable, connections: Connections, options: VerifyOptions = EVERYTHING) -> Report:
+    return verify(spec, spec, connections, options)
 
 
 def problems(report: Report) -> list[tuple[str, int | None, list[int]]]:

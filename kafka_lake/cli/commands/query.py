@@ -92,6 +92,7 @@ def _run_fresh_query(
     import duckdb
 
     from kafka_lake.fresh import table_of
+    from kafka_lake.runtime.snapshot_rows import quoted as quoted_in_duckdb
 
     with table_of(topic, name, connections) as table:
         fresh = table.read()
@@ -102,17 +103,15 @@ def _run_fresh_query(
             raise duckdb.ParserException("it has several statements")
         relation = database.sql(text)
         columns = unique_names(relation.columns)
-        named = relation.project(", ".join(f"#{n} AS {_quoted(column)}" for n, column in enumerate(columns, 1)))
+        named = relation.project(
+            ", ".join(f"#{n} AS {quoted_in_duckdb(column)}" for n, column in enumerate(columns, 1))
+        )
         texts = "to_json(r)::VARCHAR" if as_json else "COLUMNS(*)::VARCHAR"
         shown = named.query("r", f"SELECT {texts} FROM r LIMIT {limit + 1}")
         rows = shown.fetchall() if shown is not None else []
     except duckdb.Error as error:
         raise fresh.error(error) from error
     return fresh, QueryResult(columns, tuple(rows[:limit]), len(rows) > limit)
-
-
-def _quoted(column: str) -> str:
-    return '"' + column.replace('"', '""') + '"'
 
 
 def _explained(fresh: Fresh) -> list[str]:

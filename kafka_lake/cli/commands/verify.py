@@ -29,19 +29,21 @@ def verify(
 
     Exit code 0: proven. 1: there are problems. 2: the table couldn't be verified.
     """
-    from kafka_lake.verify.run import Extent
+    from kafka_lake.verify.run import VerifyOptions
     from kafka_lake.verify.run import verify as compare
 
     share = limit_of(sample, "--sample")
     if not isinstance(share, float):
-        raise ConfigurationError(f"--sample: {sample!r} is no share.", "Write for example 1%; 0% compares no values.")
+        raise ConfigurationError(
+            f"--sample: {sample!r} is not a share.", "Write for example 1%; 0% compares no values."
+        )
     topic, spec = _table(table)
     output = Output(as_json)
     with (
         project.open_connections(cluster=spec.cluster, starts_broker=True) as connections,
         working(f"Verifying {table}") as status,
     ):
-        report = compare(topic, spec, connections, Extent(since, share, resume), progress=status.update)
+        report = compare(topic, spec, connections, VerifyOptions(since, share, resume), progress=status.update)
     output.json(report.document())
     output.lines(*report.lines())
     if report.problems:
