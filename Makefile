@@ -114,19 +114,17 @@ mutants: $(STAMP) ## Small changes to the code that decides, one at a time: do t
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m kafka_lake_tests.mutants
 
 .PHONY: nightly
-nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wheel, scale, newest versions, chaos, races, fuzz, mutants
+nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wheel, scale, newest versions, verification
 	@$(MAKE) exhaustive
-	@MODEL_EXAMPLES=3000 $(BIN)/pytest -n 2 kafka_lake_tests/unit/ingest/test_protocol_model.py -k every_history
 	@$(BIN)/pytest -n 2 --hypothesis-profile random kafka_lake_tests/unit
 	@$(MAKE) contract
 	@$(BIN)/pytest -n 2 --dist loadfile kafka_lake_tests/nightly
 	@$(MAKE) newest
-	@$(MAKE) chaos MINUTES=60
-	@$(MAKE) chaos MINUTES=30 BROKERS=3
-	@$(MAKE) chaos MINUTES=30 CDC=1
-	@$(MAKE) races RACES=1000
-	@$(MAKE) fuzz N=1000000
-	@$(MAKE) mutants
+	@$(MAKE) verification
+
+.PHONY: verification
+verification: $(STAMP) ## The long tests, each result into docs/verification.md (LANES="chaos soak")
+	@$(BIN)/python -m kafka_lake_tests.report $(LANES)
 
 .PHONY: races
 races: RACES ?= 1000

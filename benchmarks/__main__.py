@@ -197,10 +197,10 @@ def soak(
     _out.print(results.on_terminal(f"{result['records']:,} records", everything.HEADER, everything.rows(result)))
     for problem in result["problems"]:
         _out.print(problem, markup=False)
-    _out.print(f"{len(result['kills'])} kills. " + ("Each record is there once." if not result["problems"] else ""))
     _save(result, keep)
     if result["problems"]:
         raise typer.Exit(1)
+    print(f"seed {seed}: {len(result['kills'])} kills, {result['records']:,} records, each is there once")
 
 
 @app.command()

@@ -72,6 +72,7 @@ def main() -> None:
     for function, count in survivors.most_common():
         name = function.removeprefix("kafka_lake.")
         console.print(f"{count:4} {name}: {_REASONS.get(name, 'to be looked at')}", highlight=False, soft_wrap=True)
+    print(f"{whole.total():,} mutants, {whole['survived']:,} survived, {_score(whole):.0%} noticed")
     if _score(whole) < _LEAST:
         sys.exit(1)
 

@@ -156,8 +156,10 @@ def main() -> None:
         sys.exit(1)
     if not options.work_dir:
         shutil.rmtree(folder)
-    what = "every row is as it is in the database" if options.cdc else "every committed record is there exactly once"
-    console.print(f"All is well: {what}.")
+    what = "each row is as it is in the database" if options.cdc else "each committed record is there exactly once"
+    faults, kinds = sum(tally.injected.values()), len(tally.injected)
+    figures = ", ".join(f"{verdict.figures[name]:,} {name}" for name in ("rows", "dead letters", "runs", "commits"))
+    print(f"seed {options.seed}: {faults} faults of {kinds} kinds, {figures}; {what}")
 
 
 @contextmanager

@@ -329,17 +329,18 @@ def main() -> None:
     logging.getLogger("kafka_lake").setLevel(logging.ERROR)
     with interruptible():
         score = run_races(folder, options.races, options.ingests, options.contenders, _tell_user, options.pair)
-    _tell_user(
+    summary = (
         f"{score.races} races of {options.contenders} in {score.seconds:.0f} s, wins {dict(score.wins)}, "
         f"{score.rollbacks} won by a rollback, {score.refusals} refused; {score.ingests} races of whole runs"
     )
+    _tell_user(summary)
     for problem in score.problems:
         _tell_user(f"WRONG: {problem}")
     if score.problems:
         _tell_user(f"Everything is kept in {folder}.")
         sys.exit(1)
     shutil.rmtree(folder)
-    _tell_user("All is well: every race had exactly one winner, and the tables hold the winners' rows.")
+    _tell_user(f"{summary}; each race had one winner, and the tables hold the winners' rows")
 
 
 def _tell_user(line: str) -> None:

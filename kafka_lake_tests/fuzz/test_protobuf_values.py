@@ -3,6 +3,7 @@
 The second opinion is Google's own parser, asked field by field.
 """
 
+import os
 import random
 from collections import Counter
 from decimal import Decimal
@@ -21,7 +22,7 @@ from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.fuzz.adapter import instants
 from kafka_lake_tests.fuzz.protobuf_oracle import comparable
 
-INPUTS, BATCH, SEED = 3000, 200, 20261122
+INPUTS, BATCH, SEED = int(os.environ.get("FUZZ_INPUTS", "3000")), 200, 20261122
 SCHEMA = """
 syntax = "proto3";
 package shop;

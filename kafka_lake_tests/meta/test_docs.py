@@ -17,6 +17,7 @@ from kafka_lake_tests.meta.generated_pages import commands, error_classes, error
 from kafka_lake_tests.meta.generated_tables import of_a_topic, of_others
 from kafka_lake_tests.meta.packages import packages
 from kafka_lake_tests.meta.type_tables import tables
+from kafka_lake_tests.report import table as lanes
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -28,6 +29,7 @@ GENERATED = {
     "commands": commands(),
     "metrics": reference(),
     "packages": packages(),
+    "lanes": lanes(),
     "wrong-settings": wrong_settings(),
 }
 
