@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.catalog.positions import LOSSES, POSITION, RESET, TableState, ancestors, summary_of
-from kafka_lake.common.offsets import Position
+from kafka_lake.common.offsets import Position, positions_from_json
 from kafka_lake.common.text import is_over, limit_of
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.formats.rows import CHANGE
@@ -176,7 +176,7 @@ def due_snapshot(
 def find_cutoff(batch: ChangeBatch, events: DataFrame, statistics: EventStatistics) -> BatchCutoff:
     """Return the cutoff of a batch, from its events and the table's snapshots."""
     spec, state, keys = batch.context.spec, batch.state, batch.keys
-    position = Position.from_json(batch.summary[POSITION])
+    position = positions_from_json(batch.summary[POSITION])[spec.topic]
     snapshot, properties = None, dict[str, str]()
     if spec.replaces_by_snapshot:
         snapshot, snapshots = _snapshots(batch, events, statistics, position)
