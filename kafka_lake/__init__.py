@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _COMPONENTS = ["DerivedTable", "KafkaCluster", "KafkaTopic", "KafkaTopics"]
-__all__ = ["CheckResult", *_COMPONENTS]
+__all__ = ["CheckResult", "load_from_defs_folder", *_COMPONENTS]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,6 +16,8 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module("kafka_lake.orchestration"), name)
     if name == "CheckResult":
         return import_module("kafka_lake.quality.custom_check").CheckResult
+    if name == "load_from_defs_folder":
+        return import_module("kafka_lake.cli.load_definitions").load_from_defs_folder
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

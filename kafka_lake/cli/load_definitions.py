@@ -6,7 +6,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -21,7 +21,9 @@ from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
 from kafka_lake.cli.find_project import Target, defs_folder
+from kafka_lake.cli.output import note
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.orchestration import DerivedTable, KafkaTopic, KafkaTopics
 from kafka_lake.spec.settings import located, message
 
 _AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
@@ -131,14 +133,89 @@ def _empty_document(chain: list[BaseException], folder: Path) -> ConfigurationEr
 
 def _located(file: Path, line: int, problem: str) -> ConfigurationError:
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return ConfigurationError(f"{shown}, line {line}: {problem.rstrip('.')}.")
+    end = "" if problem.endswith("?") else "."
+    return ConfigurationError(f"{shown}, line {line}: {problem.rstrip('.')}{end}")
+
+
+_left_out: list[str] | None = None
+"""The errors of documents that commands do without. None in Dagster, where they are errors of the code location."""
+
+
+class _NoDefinitions(dg.Component):
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        return dg.Definitions()
+
+
+class _ValidDocuments(dg.ComponentTree):
+    """The documents without topics and derived tables that don't load; each is reported once.
+
+    Patterns are left out with the first topic: it would get the pattern's table.
+    """
+
+    @cached_property
+    def invalid(self) -> set[Any]:
+        return set()
+
+    def get_all_components(self, of_type: type[Any]) -> list[Any]:
+        pairs = self.find_root_decl().iterate_loc_component_decl_pairs()
+        loaded = [self.load_component(loc) for loc, decl in pairs if issubclass(decl.component_type, of_type)]
+        return [item for item in loaded if isinstance(item, of_type) and not (self.invalid and _has_pattern(item))]
+
+    def load_structural_component_at_loc(self, loc: Any) -> dg.Component:
+        try:
+            return super().load_structural_component_at_loc(loc)
+        except Exception as error:
+            if not self._leaves_out(loc, error):
+                raise
+            self.invalid.add(loc)
+            return _NoDefinitions()
+
+    def build_defs_at_path(self, loc: Any) -> dg.Definitions:
+        if loc in self.invalid or (self.invalid and _has_pattern(self.load_component(loc))):
+            return dg.Definitions()
+        try:
+            return super().build_defs_at_path(loc)
+        except Exception as error:
+            if not self._leaves_out(loc, error):
+                raise
+            return dg.Definitions()
+
+    def _leaves_out(self, loc: Any, error: Exception) -> bool:
+        # Documents have keys within their file.
+        if _left_out is None or getattr(loc, "instance_key", None) is None:
+            return False
+        explained = explanation(error, self.defs_module_path)
+        kind = self.find_decl_at_path(loc).component_type
+        if explained is None or not issubclass(kind, KafkaTopic | KafkaTopics | DerivedTable):
+            return False
+        if str(explained) not in _left_out:
+            _left_out.append(str(explained))
+            note(f"Left out: {explained}")
+        return True
+
+
+def _has_pattern(component: dg.Component) -> bool:
+    return isinstance(component, KafkaTopics) or (isinstance(component, KafkaTopic) and component.pattern is not None)
+
+
+def load_from_defs_folder(*, path_within_project: Path) -> dg.Definitions:
+    """Load definitions as `dagster.load_from_defs_folder` does; the error of a document names file and line first.
+
+    Raises:
+        ConfigurationError: If a document is invalid. Commands leave it out instead where they can.
+    """
+    tree = _ValidDocuments.for_project(path_within_project)
+    with _explained(tree.defs_module_path):
+        return tree.build_defs()
 
 
 def definitions(at: Target) -> dg.Definitions:
-    """Return the definitions of a code location."""
+    """Return the definitions of a code location, without documents that commands can do without."""
+    global _left_out
+    _left_out = _left_out or []
     _make_importable(at)
     if at.is_defs_folder:
-        return dg.load_from_defs_folder(path_within_project=at.folder)
+        return load_from_defs_folder(path_within_project=at.folder)
     module = _module(at)
     names = [at.attribute] if at.attribute else sorted(vars(module))
     candidates = [
@@ -203,12 +280,19 @@ def file_of(at: Target) -> Path:
 @contextmanager
 def explained_errors(at: Target) -> Iterator[None]:
     """Run a block that loads definitions: hide Dagster's beta warnings, and raise its errors with file and line."""
+    with _explained(defs_folder(file_of(at))):
+        yield
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", dg.BetaWarning)
+            for kind in (dg.BetaWarning, dg.PreviewWarning):
+                warnings.simplefilter("ignore", kind)
             yield
     except Exception as error:
-        explained = explanation(error, defs_folder(file_of(at)))
-        if explained is None:
+        explained = explanation(error, folder)
+        if explained is None or explained is error:
             raise
         raise explained from error

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import dagster as dg
 
+import kafka_lake
+
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """Return everything that this deployment runs."""
-    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+    loaded: dg.Definitions = kafka_lake.load_from_defs_folder(path_within_project=Path(__file__).parent)
+    return loaded

@@ -210,11 +210,12 @@ _DEFINITIONS = '''\
 from pathlib import Path
 
 import dagster as dg
+import kafka_lake
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+    return kafka_lake.load_from_defs_folder(path_within_project=Path(__file__).parent)
 '''
 
 _CLUSTER = """\

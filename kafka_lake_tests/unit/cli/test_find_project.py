@@ -289,6 +289,34 @@ def test_init_makes_a_project_that_loads(tmp_path: Path, monkeypatch: pytest.Mon
     assert [spec.identifier for spec in project.topic_tables()] == [("lake", "orders")]
 
 
+def test_commands_leave_out_an_invalid_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern is left out with it: the pattern's table isn't the one of the invalid document."""
+    monkeypatch.setattr(load_definitions, "_left_out", None)
+    project_files = {Path("pyproject.toml"), Path("shop_of_errors/definitions.py"), Path("shop_of_errors/__init__.py")}
+    texts = {str(path): text for path, text in init.project_files("shop_of_errors").items() if path in project_files}
+    documents = {
+        "cluster": CLUSTER,
+        "clicks": TOPIC.format(topic="clicks"),
+        "orders": TOPIC.format(topic="orders") + "  tabel: x\n",
+        "others": "type: kafka_lake.KafkaTopics\nattributes:\n  topics: .*\n",
+    }
+    defs = {f"shop_of_errors/defs/{name}/defs.yaml": text for name, text in documents.items()}
+    write(tmp_path, {**texts, **defs, "shop_of_errors/defs/__init__.py": ""})
+    done = CliRunner().invoke(app, ["topics", "list"])
+    assert "Left out: shop_of_errors/defs/orders/defs.yaml, line 4: tabel: there is no such setting." in done.output
+    assert "No document here has a pattern" in done.output
+    assert [spec.topic for spec in project.topic_tables()] == ["clicks"]
+    monkeypatch.setattr(load_definitions, "_left_out", None)
+    module = sys.modules["shop_of_errors.definitions"]
+    with pytest.raises(ConfigurationError, match=r"^shop_of_errors/defs/orders/defs.yaml, line 4: tabel: "):
+        module.defs()
+    write(tmp_path, {"shop_of_errors/defs/cluster/defs.yaml": CLUSTER.replace("{}", "{nam: eu}")})
+    load_definitions.evaluated.cache_clear()
+    done = CliRunner().invoke(app, ["topics", "list"])
+    assert done.exit_code == 1
+    assert "Error: shop_of_errors/defs/cluster/defs.yaml, line 2: nam: there is no such setting." in done.output
+
+
 def test_init_overwrites_nothing(tmp_path: Path) -> None:
     write(tmp_path, {"shop_of_old/pyproject.toml": "mine"})
     done = CliRunner().invoke(app, ["init", "shop_of_old"])
