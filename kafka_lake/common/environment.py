@@ -34,81 +34,74 @@ class Variable:
 
 BOOTSTRAP_SERVERS = Variable(
     "KAFKA_LAKE_BOOTSTRAP_SERVERS",
-    "Kafka's brokers. Without it the embedded broker of the local stack.",
+    "Brokers. Without it, the embedded broker of the local stack.",
     example="broker-1:9092,broker-2:9092",
 )
 KAFKA = Variable(
     "KAFKA_LAKE_KAFKA_",
-    "Any property of librdkafka's clients, in upper case, with _ for each dot. "
-    "`KAFKA_LAKE_KAFKA_JAVA_…` is for Spark's Java client alone, `KAFKA_LAKE_KAFKA_LIBRDKAFKA_…` for Python's. A "
-    "cluster with a name has its own, `KAFKA_LAKE_KAFKA__<NAME>__…`, and for its brokers "
-    "`KAFKA_LAKE_KAFKA__<NAME>__BOOTSTRAP_SERVERS`.",
+    "Any librdkafka property, in upper case with `_` for each dot. `KAFKA_LAKE_KAFKA_JAVA_…` is only for Spark's "
+    "Java client, `KAFKA_LAKE_KAFKA_LIBRDKAFKA_…` only for Python's. A named cluster uses "
+    "`KAFKA_LAKE_KAFKA__<NAME>__…`.",
     example="KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL=SASL_SSL",
 )
 SCHEMA_REGISTRY_URL = Variable(
-    "KAFKA_LAKE_SCHEMA_REGISTRY_URL", "The schema registry, if there is one.", example="https://registry.example.com"
+    "KAFKA_LAKE_SCHEMA_REGISTRY_URL", "Schema registry.", example="https://registry.example.com"
 )
 REGISTRY = Variable(
     "KAFKA_LAKE_REGISTRY_",
-    "Any property of confluent-kafka's SchemaRegistryClient, in upper case, with _ for each dot. A cluster with a name "
-    "may have its own, `KAFKA_LAKE_REGISTRY__<NAME>__URL` among them.",
+    "Any property of confluent-kafka's `SchemaRegistryClient`, likewise. A named cluster uses "
+    "`KAFKA_LAKE_REGISTRY__<NAME>__…`.",
     example="KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO=user:password",
 )
-CATALOG = Variable("KAFKA_LAKE_CATALOG", "Name of the Iceberg catalog, in Spark and PyIceberg.", "lake")
+CATALOG = Variable("KAFKA_LAKE_CATALOG", "Name of the Iceberg catalog in Spark and PyIceberg.", "lake")
 PYICEBERG_CATALOG = Variable(
     "PYICEBERG_CATALOG__",
-    "Properties of the catalog by PyIceberg's own convention, `PYICEBERG_CATALOG__<NAME>__<PROPERTY>`. Spark's "
-    "settings derive from them. Without any: SQLite and files in KAFKA_LAKE_HOME.",
+    "Catalog properties, by PyIceberg's convention `PYICEBERG_CATALOG__<NAME>__<PROPERTY>`. Spark gets the same "
+    "ones. Without any, the catalog is SQLite with files in `KAFKA_LAKE_HOME`.",
     example="PYICEBERG_CATALOG__LAKE__URI=http://127.0.0.1:8181",
 )
 SPARK_REMOTE = Variable(
     "SPARK_REMOTE",
-    "A Spark Connect server that knows the catalog. Without it Spark runs in the run's own process.",
+    "Spark Connect server with the catalog. Without it, Spark runs in the run's process.",
     example="sc://host:15002",
 )
-SPARK_MASTER = Variable("KAFKA_LAKE_SPARK_MASTER", "The master of Spark in the run's own process.", "local[*]")
+SPARK_MASTER = Variable("KAFKA_LAKE_SPARK_MASTER", "Spark master, without `SPARK_REMOTE`.", "local[*]")
 SPARK_JARS = Variable(
     "KAFKA_LAKE_SPARK_JARS",
-    "More jars for Spark: paths, separated by commas. Jars that catalog and storage need are fetched unless they are "
-    "among them.",
+    "Additional jars for Spark: paths, separated by commas. Other jars that catalog and storage need are fetched.",
     example="/opt/jars/iceberg-aws-bundle-1.12.0.jar",
 )
 SAMPLES = Variable(
     "KAFKA_LAKE_SAMPLES",
-    "Whether Dagster's log quotes a dead letter of each class, for tables without `redact:`.",
+    "Whether Dagster's log quotes dead letters of tables without `redact:`.",
     "true",
 )
-HOME = Variable("KAFKA_LAKE_HOME", "Folder of a deployment's local state.", ".kafka_lake")
+HOME = Variable("KAFKA_LAKE_HOME", "Folder for local state.", ".kafka_lake")
 CACHE = Variable(
     "KAFKA_LAKE_CACHE",
-    "Folder of downloads; by default kafka_lake in the XDG cache folder.",
+    "Folder for downloads. Default: `kafka_lake` in the XDG cache folder.",
     example="~/.cache/kafka_lake",
 )
 IVY_SETTINGS = Variable(
     "KAFKA_LAKE_IVY_SETTINGS",
-    "An Ivy settings file that names the mirror or the offline folder to retrieve jars from.",
+    "Ivy settings file with a mirror or an offline folder for jars.",
     example="/etc/ivysettings.xml",
 )
 WORKSPACE = Variable(
-    "KAFKA_LAKE_WORKSPACE", "A workspace.yaml of Dagster, for kafka-lake; like its option -w.", example="workspace.yaml"
+    "KAFKA_LAKE_WORKSPACE", "Dagster's `workspace.yaml`, like the option `-w`.", example="workspace.yaml"
 )
 LOG = Variable(
     "KAFKA_LAKE_LOG",
-    "`text` or `json`: runs write a line for each step to standard error, with its topic, table, run and snapshot. "
-    "Without it, Dagster's pages and a command's progress bar show them.",
+    "`text` or `json`: runs log each step to standard error.",
 )
-VERBOSE = Variable("KAFKA_LAKE_VERBOSE", "Set to 1, commands show what libraries and servers log.")
-METADATA_CACHE = Variable(
-    "KAFKA_LAKE_METADATA_CACHE", "If off, each table's metadata file is parsed each time it is read.", "on"
-)
-CONNECT_HEAP = Variable(
-    "KAFKA_LAKE_CONNECT_HEAP", "Heap of the Spark Connect server that `kafka-lake up` starts.", "1g"
-)
+VERBOSE = Variable("KAFKA_LAKE_VERBOSE", "`1`: commands show the logs of libraries and servers.")
+METADATA_CACHE = Variable("KAFKA_LAKE_METADATA_CACHE", "`off`: parse a table's metadata file at each access.", "on")
+CONNECT_HEAP = Variable("KAFKA_LAKE_CONNECT_HEAP", "Heap of the Spark Connect server of `kafka-lake up`.", "1g")
 CONNECT_DIRECT = Variable(
-    "KAFKA_LAKE_CONNECT_DIRECT", "Its memory outside the heap for buffers: network, Arrow, files.", "512m"
+    "KAFKA_LAKE_CONNECT_DIRECT", "Its memory outside the heap for network, Arrow and file buffers.", "512m"
 )
 CONNECT_METASPACE = Variable("KAFKA_LAKE_CONNECT_METASPACE", "Its memory for classes.", "512m")
-BROKER_PORT = Variable("KAFKA_LAKE_BROKER_PORT", "Port of the embedded broker, on 127.0.0.1.", "19092")
+BROKER_PORT = Variable("KAFKA_LAKE_BROKER_PORT", "Port of the embedded broker.", "19092")
 REGISTRY_PORT = Variable("KAFKA_LAKE_REGISTRY_PORT", "Port of the embedded schema registry.", "19095")
 CONNECT_PORT = Variable("KAFKA_LAKE_CONNECT_PORT", "Port of the Spark Connect server of `kafka-lake up`.", "15002")
 UI_PORT = Variable("KAFKA_LAKE_UI_PORT", "Port of Dagster's UI under `kafka-lake up`.", "3000")

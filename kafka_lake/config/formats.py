@@ -15,7 +15,7 @@ REGISTRY = "registry"
 """As ``schema``: that of the registry, by the id in each record."""
 
 
-_ENVELOPE = "What values are wrapped in, when they are changes of a database's rows."
+_ENVELOPE = "Format of change events from a database. See [change data capture](cdc.md)."
 
 
 class OfDebezium(Settings):
@@ -23,8 +23,8 @@ class OfDebezium(Settings):
 
     unavailable_value_placeholder: OptionalText = Field(
         default=None,
-        description="With envelope debezium: the connector's property of this name, if it was changed. It stands for a "
-        "value that PostgreSQL didn't send (TOAST).",
+        description="Debezium: the connector's property of the same name, if you changed it. It marks values that "
+        "PostgreSQL didn't send (TOAST).",
         examples=["__missing", "hex:5f5f6d697373696e67"],
     )
 
@@ -48,13 +48,13 @@ class Json(OfDebezium):
     type: Literal["json"]
     infer_timestamps: bool = Field(
         default=False,
-        description="Format json: text that is an ISO 8601 date or time in all records that show a field first becomes "
-        "a column of that type, where a table doesn't declare its columns.",
+        description="JSON without `columns`: infer date and timestamp columns from ISO 8601 text, if all records of "
+        "the first commit with the field agree.",
     )
     timestamp_unit: TimestampUnit | None = Field(
         default=None,
-        description="Format json: what numbers in columns of times count since 1970 (s, ms, us, ns). Without it such "
-        "numbers don't fit.",
+        description="JSON: unit of numbers in date and timestamp columns, counted from 1970. Without it, numbers "
+        "don't fit such columns.",
     )
     envelope: Literal["debezium", "maxwell", "canal"] | None = Field(
         default=None, description=_ENVELOPE, examples=["debezium"]
@@ -67,13 +67,11 @@ class BySchema(Settings):
     schema_: Text = Field(
         default=REGISTRY,
         alias="schema",
-        description="Formats with a schema: `registry`, by the id in each record; or a file beside the YAML document. "
-        "Of a .proto file, the first message, or the one that stands behind a #.",
+        description="`registry`: the schema with the id in each record. Otherwise a schema file beside the YAML "
+        "document. `#Message` selects a Protobuf message; the default is the first.",
         examples=["order.avsc", "shop.proto#shop.Order"],
     )
-    subject: OptionalText = Field(
-        default=None, description="The registry's subject of the values; `<topic>-value` by default."
-    )
+    subject: OptionalText = Field(default=None, description="Registry subject of the values. Default: `<topic>-value`.")
 
     def problems(self) -> Iterator[Problem]:
         """Give what asks for a registry, though a file has the schema."""
@@ -125,9 +123,7 @@ class Confluent(Settings):
     """Avro, Protobuf or JSON Schema, by the schema id of each record."""
 
     type: Literal["confluent"]
-    subject: OptionalText = Field(
-        default=None, description="The registry's subject of the values; `<topic>-value` by default."
-    )
+    subject: OptionalText = Field(default=None, description="Registry subject of the values. Default: `<topic>-value`.")
 
 
 class Whole(Settings):
@@ -152,7 +148,7 @@ ValueFormat = Annotated[_FORMAT, one_of("type", FORMATS)]
 _COLUMN: Any = Field(
     default="_key",
     pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-    description="The column of decoded keys.",
+    description="Column for decoded keys.",
     examples=["order_id"],
 )
 
@@ -163,7 +159,10 @@ class KeyOfJson(Settings):
     format: Literal["json"]
     column: Text = _COLUMN
     schema_: Text = Field(
-        alias="schema", description="Of keys in JSON: Spark DDL of the key's fields.", examples=["id bigint"]
+        alias="schema",
+        description="JSON keys: Spark DDL of the key's fields. Other keys: a schema file; by "
+        "default, the registry's schema.",
+        examples=["id bigint"],
     )
 
     def problems(self) -> Iterator[Problem]:
@@ -180,7 +179,7 @@ class KeyBySchema(Settings):
     format: Literal["avro", "protobuf", "json_schema"]
     column: Text = _COLUMN
     schema_: Text = Field(
-        default=REGISTRY, alias="schema", description="`registry`, or a file beside the YAML document."
+        default=REGISTRY, alias="schema", description="`registry`, or a schema file beside the YAML document."
     )
 
 

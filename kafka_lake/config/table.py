@@ -37,26 +37,24 @@ class Where(Settings):
 
     field: Annotated[Text, Field(min_length=1)] | None = Field(
         default=None,
-        description="A field of a JSON value; a dot leads into an object. Its text is compared, as JSON has it.",
+        description="Field of the JSON value, compared as text. Dots lead to nested fields.",
         examples=["type"],
     )
-    header: Annotated[Text, Field(min_length=1)] | None = Field(
-        default=None, description="Name of a header; its bytes are compared as text."
-    )
+    header: Annotated[Text, Field(min_length=1)] | None = Field(default=None, description="Header, compared as text.")
     schema_: Annotated[TextOrList, Field(min_length=1)] | None = Field(
         default=None,
         alias="schema",
-        description="Names of the value's schema in the registry, one or a list; `*` stands for any text.",
+        description="Names of the value's registry schema, one or a list. `*` matches any text.",
         examples=["shop.Order"],
     )
     sql: Annotated[Text, Field(min_length=1)] | None = Field(
         default=None,
-        description="SQL condition on the record's columns: key, value, headers, partition, offset, timestamp.",
+        description="Spark SQL condition on `key`, `value`, `headers`, `partition`, `offset` and `timestamp`.",
         examples=["key IS NOT NULL"],
     )
     equals: Annotated[TextOrList, Field(min_length=1)] | None = Field(
         default=None,
-        description="Needed with `field` or `header`: the value, or a list of values.",
+        description="Required with `field` or `header`: one value, or a list.",
         examples=["order", ["click", "view"]],
     )
 
@@ -118,20 +116,20 @@ class Evolution(Settings):
 
     mode: EvolutionMode = Field(
         default="evolve",
-        description="What new fields and wider types do: evolve the table, freeze it (such a run fails before it "
-        "publishes), or ignore_new (fields without a column are left out, and reported).",
+        description="New fields and wider types: `evolve` changes the table, `freeze` fails the run before it "
+        "publishes, `ignore_new` leaves new fields out and reports them.",
     )
     on_incompatible: OnIncompatible = Field(
         default="dead_letter",
-        description="What to do with values that their column can't take: dead letters, fail the run, or a new_column "
-        "`name__v2` beside it, where the columns are inferred.",
+        description="Values that don't fit their column: `dead_letter`, `fail` the run, or `new_column` (stores them "
+        "in `name__v2`; only for inferred columns).",
     )
 
 
 class _Limited(Settings):
     limit: Limit = Field(
         default=None,
-        description="How many of them a run may have before it fails: a count or a share. Without it any number.",
+        description="Maximum number or share of dead letters. A run with more fails before it publishes.",
         examples=["5%"],
     )
 
@@ -184,28 +182,28 @@ class TableSettings(Settings):
 
     columns: OptionalText = Field(
         default=None,
-        description="Format json: Spark DDL of the columns. Without it the columns are inferred from the records and "
-        "evolve.",
+        description="JSON: Spark DDL of the columns. Without it, columns are inferred from the records and evolve.",
         examples=["order_id bigint not null, items array<string>, ordered_at timestamp"],
     )
     renames: TextMap = Field(
         default_factory=dict,
-        description="Columns that get a new name, as `old: new`. The field id stays.",
+        description="Renames columns, as `old: new`. Field ids stay.",
         examples=[{"store": "store_id"}],
     )
     exclude_fields: TextOrList = Field(
         default=(),
-        description="Fields of records that the table has no column for. With declared columns, those that only "
-        "delete_when needs.",
+        description="Fields that get no column. With `columns`, list here the declared columns that only "
+        "`delete_when` needs.",
         examples=[["search_vector"]],
     )
     metadata_column: Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
         default="_kafka",
-        description="Struct that says where a row came from; null for none.",
+        description="Struct column that identifies each row's record: topic, partition, offset, timestamp, key, "
+        "headers. `null` omits it.",
     )
     transform: OptionalText = Field(
         default=None,
-        description="`module:function`, from DataFrame to DataFrame, one row for one row.",
+        description="`module:function` that takes and returns a DataFrame, with one output row per input row.",
         examples=["my_project.transforms:clean"],
     )
     partition_by: TextOrList = Field(
@@ -213,66 +211,66 @@ class TableSettings(Settings):
         description="Iceberg partition transforms.",
         examples=[["day(ordered_at)", "bucket(16, store_id)"]],
     )
-    sort_by: TextOrList = Field(default=(), description="Columns within each file.", examples=[["ordered_at desc"]])
+    sort_by: TextOrList = Field(
+        default=(), description="Columns that rows are sorted by within each file.", examples=[["ordered_at desc"]]
+    )
     properties: Properties = Field(
         default_factory=dict,
-        description="Iceberg table properties of a new table. `location` is where its files shall be; by default a "
-        "folder of its own, named after the table.",
+        description="Iceberg table properties of a new table. `location` sets the folder of its files.",
         examples=[{"write.parquet.compression-codec": "zstd"}],
     )
     write: Write = Field(
         default_factory=lambda: Append(mode="append"),
-        description="append: a row for each record. upsert: a row for each key, as its newest change left it. history: "
-        "each version of each key's row.",
+        description="`append`: one row per record. `upsert`: the current row of each key. `history`: all versions of "
+        "each key's row.",
         examples=["append", {"mode": "upsert", "key": ["order_id"]}],
     )
     evolution: Annotated[Evolution, ShortFor("mode")] = Field(
         default_factory=Evolution,
-        description="How the columns may change.",
+        description="How columns may change.",
         examples=["freeze", {"mode": "evolve", "on_incompatible": "new_column"}],
     )
     dead_letters: DeadLetters = Field(
         default_factory=KeepDeadLetters,
-        description="What to do with records that fit no row: kept in a table, fail the run, or skipped (and counted).",
+        description="Records that don't fit: stored in a dead-letter table (`table`), only counted (`skip`), or a "
+        "reason to fail the run (`fail`).",
         examples=["fail", {"mode": "table", "limit": "5%"}],
     )
     rules: tuple[RuleEntry, ...] = Field(
         default=(),
-        description="What rows must keep, asked of each commit before anyone can read it. See [rules](rules.md).",
+        description="Conditions that each commit must meet before it is published. See [rules](rules.md).",
         examples=[[{"not_null": ["order_id"]}]],
     )
     on_data_loss: Literal["fail", "continue"] = Field(
         default="fail",
-        description="If Kafka no longer has what the table lacks: fail, or continue with what is left; the loss is "
-        "recorded.",
+        description="If Kafka no longer has unread records: fail the run, or continue and record the loss.",
     )
     freshness_limit: Duration | None = Field(
         default=None,
-        description="How long a record may wait for its row, by its Kafka timestamp: the table's check `freshness` "
-        "warns while one waits longer. A topic without new records is fresh.",
+        description="The check `freshness` warns if a record waits longer than this for its row, by its Kafka "
+        "timestamp. A topic without new records is fresh.",
         examples=["5m"],
     )
     redact: Redact | None = Field(
         default=None,
-        description="What Dagster's log and pages leave out of the values that they quote: what regular expressions "
-        "(Python's) find, `all` values, or `none`. Class and offset of a dead letter are always shown. By default "
-        "`all` if KAFKA_LAKE_SAMPLES is false, else `none`.",
+        description="What to hide when Dagster quotes values: matches of Python regular expressions, `all`, or "
+        "`none`. Default: `all` if `KAFKA_LAKE_SAMPLES` is false, otherwise `none`.",
         examples=[[r"\d{4}-\d{4}"], "all"],
     )
     maintenance: Maintenance | None = Field(
         default=None,
-        description="How the table is kept fast: small files are compacted, and old snapshots expire. See "
+        description="Compaction of small files, and expiry of snapshots and rows. See "
         "[maintenance](maintenance.md#settings).",
         examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
-    owners: TextOrList = Field(default=(), description="Owners, as Dagster shows them.")
-    group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
+    owners: TextOrList = Field(default=(), description="Owners in Dagster.")
+    group: OptionalText = Field(default=None, description="Asset group in Dagster. Default: the namespace.")
     tags: TextMap = Field(
         default_factory=dict,
-        description="Tags of the table's asset in Dagster, which selects by them, as in `tag:domain=sales`.",
+        description="Tags in Dagster, for selections such as `tag:domain=sales`.",
         examples=[{"domain": "sales", "pii": "true"}],
     )
-    description: OptionalText = Field(default=None, description="What the rows are.")
+    description: OptionalText = Field(default=None, description="Description of the table.")
 
     def problems(self) -> Iterator[Problem]:
         """Give the columns that several would become, of which a new table would keep one alone."""
@@ -312,12 +310,13 @@ class Table(TableSettings):
     """A table of a topic."""
 
     name: Text = Field(
-        description="Name of the table, as `namespace.table`; the namespace is `lake` by default.",
+        description="Table name, as `namespace.table`. The default namespace is `lake`.",
         examples=["shop.orders"],
     )
     where: Where | None = Field(
         default=None,
-        description="Which records the table takes. Without it: the records that no table with a condition takes.",
+        description="Condition for the records that the table takes. A table without `where` takes the records that "
+        "no other table takes. See [conditions](many-tables.md#conditions).",
         examples=[{"field": "type", "equals": "order"}],
     )
 
@@ -334,8 +333,8 @@ class OneTable(TableSettings):
 
     name: OptionalText = Field(
         default=None,
-        description="Name of the table, as `namespace.table`; the namespace is `lake` by default, and the table is "
-        "called after the topic.",
+        description="Table name, as `namespace.table`. The default namespace is `lake`; by default, the table is "
+        "named after the topic.",
         examples=["shop.orders"],
     )
 
@@ -353,21 +352,21 @@ class TablesBy(TableSettings):
     """Tables that are made as values appear in records: of a field, a header, a schema or a source's table."""
 
     field: Annotated[Text, Field(min_length=1)] | None = Field(
-        default=None, description="The field of a JSON value that has the value."
+        default=None, description="Field of the JSON value that determines the table."
     )
     schema_name: bool = Field(
-        default=False, description="Write true: the value is the name of the record's schema in the registry."
+        default=False, description="`true`: the name of the value's registry schema determines the table."
     )
     source_table: bool = Field(
-        default=False, description="Write true: the value is the source's table by the envelope."
+        default=False, description="`true`: the source table of the change event determines the table."
     )
     name: Text = Field(
         default="{value}",
-        description="Template of the tables' names, as `namespace.table`: `{value}`, or its parts before and after "
-        "the last dot, `{parent}` and `{name}`.",
+        description="Template for table names, as `namespace.table`. `{parent}` and `{name}` are the value's parts "
+        "before and after its last dot.",
         examples=["shop.raw_{value}"],
     )
-    max_tables: int = Field(default=100, ge=1, le=500, description="How many values may have a table.")
+    max_tables: int = Field(default=100, ge=1, le=500, description="Maximum number of values that get a table.")
 
     def problems(self) -> Iterator[Problem]:
         """Give what can't be."""

@@ -38,11 +38,11 @@ class ContinuousRuns(Settings):
     Durations are a number and ms, s, m or h.
     """
 
-    trigger: Duration = Field(default="1s", description="At most one commit starts in this time.")
+    trigger: Duration = Field(default="1s", description="Minimum time between the starts of two commits.")
     time_limit: Duration = Field(
-        default="1h", alias="for", description="The run ends after this time; the sensor starts another."
+        default="1h", alias="for", description="Time after which the run ends. The sensor starts the next one."
     )
-    idle: Duration = Field(default="5m", description="The run ends when no record has arrived for this time.")
+    idle: Duration = Field(default="5m", description="The run ends if no record arrives for this time.")
 
     def problems(self) -> Iterator[Problem]:
         """Give the durations that are too short."""
@@ -66,17 +66,19 @@ class Read(Settings):
     """How much a commit reads, and how long a run goes on."""
 
     max_records_per_commit: int = Field(
-        default=5_000_000, ge=1, description="A longer backlog becomes several commits of at most so many offsets each."
+        default=5_000_000,
+        ge=1,
+        description="Maximum number of offsets in a commit. A longer backlog becomes several commits.",
     )
     max_bytes_per_commit: Annotated[int, Field(ge=1)] | None = Field(
         default=2_000_000_000,
-        description="A longer backlog becomes several commits that read about so many bytes each: keys, values and "
-        "headers, uncompressed, by an estimate. null for no such limit.",
+        description="Approximate maximum of uncompressed bytes (keys, values and headers) in a commit. `null` "
+        "removes the limit.",
     )
     continuous: ContinuousRuns | None = Field(
         default=None,
-        description="Continuous runs, with a commit every few seconds; each of its settings is optional. See "
-        "[continuous runs](continuous.md).",
+        description="Runs that commit every few seconds. `{}` takes all defaults. See [continuous "
+        "runs](continuous.md).",
         examples=[{"trigger": "1s", "for": "1h", "idle": "5m"}],
     )
 
@@ -86,12 +88,12 @@ class MatchingTopics(Settings):
 
     pattern: TextOrList = Field(
         min_length=1,
-        description="Regular expressions (Python's), one or a list. A topic is meant if one matches its whole name.",
+        description="Python regular expressions, one or a list, that match whole topic names.",
         examples=[r"shop\..*"],
     )
     exclude: TextOrList = Field(
         default=(),
-        description="Likewise: topics that aren't meant. Kafka's own, with two underscores, never are.",
+        description="Regular expressions for topics to leave out. Topics that begin with two underscores never match.",
         examples=[r".*\.internal"],
     )
 
@@ -142,60 +144,61 @@ class Topic(Settings):
 
     topic: Annotated[Text, Field(pattern=_TOPIC_NAME)] | None = Field(
         default=None,
-        description="Name of the Kafka topic. **Needed**, unless `topics` names several.",
+        description="Name of the Kafka topic. Required unless `topics` is set.",
     )
     topics: SeveralTopics | None = Field(
         default=None,
-        description="Instead of topic: several topics of one cluster that fill the same table, which `table` names. A "
-        "list of names, or `{pattern, exclude}` with regular expressions. `_kafka.topic` names the topic of each row. "
-        "See [many topics](many-topics.md#several-topics-in-one-table).",
+        description="Several topics of one cluster that fill the same table, instead of `topic`: a list of names, or "
+        "`{pattern, exclude}`. Requires `table`. See [several topics in one "
+        "table](many-topics.md#several-topics-in-one-table).",
         examples=[["shop.eu.orders", "shop.us.orders"], {"pattern": r"shop\..*\.orders"}],
     )
     cluster: Annotated[Text, Field(pattern=CLUSTER_NAME)] | None = Field(
         default=None,
-        description="Name of the KafkaCluster document whose topic it is; needed where that has a name.",
+        description="Name of the `KafkaCluster` document, if it has one.",
         examples=["eu"],
     )
     format: ValueFormat = Field(
         default_factory=lambda: Json(type="json"),
-        description="What values are. json, or `{type: json, …}` with settings of the format. avro, protobuf, "
-        "json_schema: by the registry's schema ids, or a file. confluent: the record's id decides. string, bytes: the "
-        "whole value as one column.",
+        description="How values are encoded: the name of a format, or `{type: …}` with its settings. `confluent` "
+        "determines the format from each record's schema id. `string` and `bytes` store the whole value in one "
+        "column.",
         examples=["avro", {"type": "json", "envelope": "debezium"}],
     )
     key: KeyFormat | None = Field(
         default=None,
-        description="What keys are; they get a column of their own. Without it they are bytes in the metadata column.",
+        description="How keys are encoded. Decoded keys get their own column. Without this setting, keys are bytes "
+        "in the metadata column.",
         examples=["string", {"format": "json", "column": "id", "schema": "id bigint"}],
     )
     table: Annotated[OneTable, ShortFor("name")] | None = Field(
         default=None,
-        description="The table: its name, or its settings. Without it a table that is called after the topic.",
+        description="The table's name, or its settings. By default, the table is named after the topic.",
         examples=["shop.orders", {"name": "shop.orders", "partition_by": ["day(ordered_at)"]}],
     )
     tables: Annotated[list[Table], Field(min_length=1)] | None = Field(
         default=None,
-        description="Instead of table: several tables, each with a `name`, a condition `where`, and settings of its "
-        "own. See [routing](many-tables.md).",
+        description="Several tables, instead of `table`. Each has a `name`, a condition `where`, and its own "
+        "settings. See [many tables](many-tables.md).",
         examples=[[{"name": "shop.orders", "where": {"field": "type", "equals": "order"}}]],
     )
     tables_by: TablesBy | None = Field(
         default=None,
-        description="Tables that are made as values appear in the records that no other table takes by its condition. "
-        "See [routing](many-tables.md#a-table-for-each-value).",
+        description="One table for each value of a field. See [a table for each "
+        "value](many-tables.md#a-table-for-each-value).",
         examples=[{"field": "type", "name": "shop.raw_{value}"}],
     )
     unmatched: Unmatched = Field(
         default="dead_letter",
-        description="What to do with records that no table takes, where each has a condition: dead letters of the "
-        "first table, nothing but a count (ignore), or the run fails (fail).",
+        description="Records that no table takes, if every table has a condition: dead letters of the first table, "
+        "only counted (`ignore`), or a reason to fail the run (`fail`).",
     )
     starting_offsets: Text = Field(
         default="earliest",
-        description="Where a new table begins: earliest, latest, or an ISO 8601 time.",
+        description="Where a new table starts: `earliest`, `latest`, or an ISO 8601 time.",
         examples=["2026-01-31T00:00:00Z"],
     )
-    read: Read = Field(default_factory=Read, description="How much a commit reads, and how long a run goes on.")
+    read: Read = Field(default_factory=Read, description="Size of commits, and continuous runs.")
 
     @field_validator("starting_offsets")
     @classmethod

@@ -37,24 +37,24 @@ class _OfKeys(Settings):
 
     key: TextOrList = Field(
         default=(),
-        description="Columns that identify a row; the record's key by default.",
+        description="Columns that identify a row. Default: the record's key.",
         examples=[["order_id"]],
     )
     order_by: TextOrList = Field(
         default=(),
         description="Columns that decide which of two changes of a key is newer; then Kafka partition and offset. "
-        "Without them, and without an envelope, Kafka's offset alone counts.",
+        "Without it, and without an envelope, only the offset decides.",
         examples=[["updated_at"]],
     )
     delete_when: OptionalText = Field(
         default=None,
-        description="SQL condition on a row's columns that makes a delete of it.",
+        description="SQL condition on the row's columns. A change that meets it is a delete.",
         examples=["status = 'removed'"],
     )
     ignore_null_updates: ColumnsOrAll = Field(
         default=False,
-        description="Without an envelope: columns that a change leaves as they are by a null; true for all but those "
-        "of key and order. A row that isn't there yet gets the null.",
+        description="Without an envelope: columns that a null leaves unchanged. `true` means all columns except key "
+        "and order.",
         examples=[["email", "phone"]],
     )
 
@@ -78,8 +78,8 @@ class ReplaceBySnapshot(Settings):
     mode: Literal["replace"]
     max_deletes: Limit = Field(
         default="10%",
-        description="How many rows may be deleted at the end of a snapshot: a count, or a share of the table's rows; "
-        "null for any number. Beyond that the run fails before it publishes.",
+        description="Maximum number or share of rows to delete at the end of a snapshot. Beyond it, the run fails "
+        "before it publishes. `null` removes the limit.",
         examples=["1%"],
     )
 
@@ -95,24 +95,23 @@ class Upsert(_OfKeys):
     mode: Literal["upsert"]
     deletes: DeleteMode = Field(
         default="apply",
-        description="What to do with a deleted row: it goes (apply), it stays and `_is_deleted` is true (soft), it "
-        "stays as it is (ignore), or the run fails before it publishes (fail).",
+        description="What a delete does: removes the row (`apply`), keeps it with `_is_deleted = true` (`soft`), "
+        "leaves it unchanged (`ignore`), or fails the run before it publishes (`fail`).",
     )
     delete_retention: Duration = Field(
         default="7d",
-        description="How long a deleted key is remembered, so that a late change doesn't bring its row back: as 90m, "
-        "36h or 7d.",
+        description="How long a deleted key is remembered. During this time, a late change doesn't restore the row.",
     )
     on_truncate: TruncateMode = Field(
         default="fail",
-        description="When the source's table was truncated: the older rows go (apply), the run "
-        "fails before it publishes (fail), or the rows stay (ignore).",
+        description="What a truncate of the source table does: removes older rows (`apply`), keeps them (`ignore`), "
+        "or fails the run before it publishes (`fail`).",
     )
     on_snapshot: OnSnapshot = Field(
         default_factory=lambda: MergeSnapshot(mode="merge"),
-        description="What a new snapshot of the source does, with envelope debezium: its rows are changes like others "
-        "(merge), or rows whose keys it lacks are deleted at its end (replace; one partition only). A run fails if "
-        "more than 10% of the rows would be deleted; `{mode: replace, max_deletes: 1%}` sets another limit.",
+        description="Debezium: what a new snapshot of the source does. `merge` applies its rows as changes. "
+        "`replace` also deletes rows that the snapshot lacks, but fails if that is more than `max_deletes` (10%). "
+        "See [new snapshots](upsert-tables.md#truncates-and-new-snapshots).",
         examples=["replace", {"mode": "replace", "max_deletes": "1%"}],
     )
 
@@ -123,18 +122,18 @@ class History(_OfKeys):
     mode: Literal["history"]
     deletes: Literal["apply", "ignore", "fail"] = Field(
         default="apply",
-        description="What a delete does: it ends the key's version (apply), nothing (ignore), or the run fails before "
-        "it publishes (fail).",
+        description="What a delete does: ends the key's version (`apply`), nothing (`ignore`), or fails the run "
+        "before it publishes (`fail`).",
     )
     on_truncate: Literal["fail", "ignore"] = Field(
         default="fail",
-        description="When the source's table was truncated: the run fails before it publishes "
-        "(fail), or the versions stay (ignore).",
+        description="What a truncate of the source table does: fails the run before it publishes (`fail`), or "
+        "nothing (`ignore`).",
     )
     track: TextOrList = Field(
         default=(),
-        description="The columns whose changes make a version. A change of other columns updates "
-        "the version that is there. By default all columns.",
+        description="History: columns whose changes start a new version. Other changes update the current version. "
+        "Default: all columns.",
         examples=[["status", "address"]],
     )
 

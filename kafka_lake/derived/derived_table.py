@@ -122,23 +122,23 @@ Name = Annotated[Text, StringConstraints(pattern=TABLE_NAME)]
 class DerivedTable(Settings):
     """A table that a query computes from other tables. Definitions with invalid combinations don't load."""
 
-    table: Name = Field(description="Name of the table.")
+    table: Name = Field(description="Table name.")
     sources: TextOrList = Field(
         alias="from",
         min_length=1,
-        description="The table that new rows come from, as `table` or `namespace.table`; several with "
-        "`write: replace`. The query knows it by the last part.",
+        description="Upstream table, as `table` or `namespace.table`; several with `write: replace`. The query uses "
+        "the last part of the name.",
         examples=[["orders"]],
     )
     write: Write = Field(
-        description="`append`: a row for each new row. `upsert`: the newest row of each key. `aggregate`: keys of new "
-        "rows are computed again. `replace`: everything is computed again.",
+        description="`append`: one row per new upstream row. `upsert`: the newest row of each key. `aggregate`: "
+        "recomputes the keys of new rows. `replace`: recomputes everything.",
     )
-    namespace: Name = Field(default="lake", description="Iceberg namespace of the table.")
+    namespace: Name = Field(default="lake", description="Iceberg namespace.")
     join: TextOrList = Field(
         default=(),
-        description="Tables that the query reads as they are now. If they change, old rows stay, except with "
-        "`write: replace`.",
+        description="Tables that the query reads in their current state. Their changes don't update existing rows, "
+        "except with `write: replace`.",
         examples=[["stores"]],
     )
     sql: OptionalText = Field(
@@ -146,65 +146,65 @@ class DerivedTable(Settings):
     )
     transform: OptionalText = Field(
         default=None,
-        description="Instead of `sql`: `module:function`, from a dict of DataFrames by table name to one DataFrame.",
+        description="Instead of `sql`: `module:function` from a dict of DataFrames by table name to one DataFrame.",
         examples=["my_project.tables:revenue"],
     )
     key: Key = Field(
         default_factory=dict,
         description="Columns of the result that identify a row (`upsert`) or a group of rows (`aggregate`). For "
-        "`aggregate`, a mapping gives for each the expression over the columns of `from`.",
+        "`aggregate`, a mapping gives each column's expression over `from`.",
         examples=[{"hour": "date_trunc('hour', ordered_at)", "store_id": "store_id"}],
     )
     order_by: TextOrList = Field(
         default=(),
-        description="For `upsert`: columns of the result that decide which row of a key is the newest; then Kafka's "
-        "offset.",
+        description="For `upsert`: columns that decide which row of a key is the newest; then the Kafka offset.",
         examples=[["updated_at"]],
     )
     on_change: OnChange = Field(
         default="fail",
-        description="If the query has changed, or upstream rows in a way that snapshots don't show: `fail`; "
-        "`rebuild`, to compute everything again in one commit; or, for a changed query, `forward`, to keep old rows.",
+        description="If the query changed, or upstream rows were changed by other programs: `fail`, or `rebuild` "
+        "everything in one commit. `forward` accepts a changed query and keeps old rows.",
     )
     every: Text = Field(
         default=NEWS,
-        description="When the table is brought up to date: `news`, when an upstream table has changed; a duration, the "
-        "same but at most once in that time; or a cron expression.",
+        description="When the table is updated: `news` after each upstream change, a duration for at most once in "
+        "that time, or a cron expression.",
         examples=["5m", "0 * * * *"],
     )
     verify: int = Field(
         default=100,
         ge=0,
-        description="How many keys (`aggregate`) or records (`append`, `upsert`) of each commit are also computed from "
-        "all upstream rows. If a row differs, nothing is published. `0` switches this off.",
+        description="Number of keys or records per commit that are also computed from all upstream rows. If one "
+        "differs, nothing is published. `0` switches this off.",
         examples=[1000, 0],
     )
     partitions: OptionalText = Field(
         default=None,
-        description="The asset's partitions in Dagster, by a column of the result, and when the first one begins: "
-        "`hourly`, `daily` or `monthly`. One, or a range of them, can be computed again by itself. Times are UTC.",
+        description="Time partitions in Dagster, in UTC: `hourly`, `daily` or `monthly`, with a column of the result "
+        "and the first date. Each can be recomputed.",
         examples=["daily(ordered_at, 2026-01-01)"],
     )
     partition_by: TextOrList = Field(default=(), description="Iceberg partition transforms.", examples=[["day(hour)"]])
-    sort_by: TextOrList = Field(default=(), description="Columns within each file.", examples=[["store_id"]])
+    sort_by: TextOrList = Field(
+        default=(), description="Columns that rows are sorted by within each file.", examples=[["store_id"]]
+    )
     table_properties: Properties = Field(default_factory=dict, description="Iceberg table properties of a new table.")
 
     rules: tuple[RuleEntry, ...] = Field(
         default=(),
-        description="[Rules](rules.md) that each commit is checked by before anyone can read it; `on_failure: fail` is "
-        "the default here, and `warn` the other choice.",
+        description="[Rules](rules.md) for each commit, with `on_failure: fail` (default) or `warn`.",
         examples=[[{"not_null": ["store_id"]}, {"range": {"column": "revenue", "min": 0}, "on_failure": "warn"}]],
     )
     maintenance: Maintenance = Field(
         default=Maintenance(),
-        description="How the table is kept fast: after a commit, the run itself compacts small files and expires old "
-        "snapshots where that is due.",
+        description="Compaction and expiry, which the run does itself after a commit. See "
+        "[maintenance](maintenance.md#settings).",
         examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
-    owners: TextList = Field(default=(), description="Owners, as Dagster shows them.")
-    group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
-    description: OptionalText = Field(default=None, description="What the rows are.")
-    tags: TextMap = Field(default_factory=dict, description="Tags of the table's asset in Dagster.")
+    owners: TextList = Field(default=(), description="Owners in Dagster.")
+    group: OptionalText = Field(default=None, description="Asset group in Dagster. Default: the namespace.")
+    description: OptionalText = Field(default=None, description="Description of the table.")
+    tags: TextMap = Field(default_factory=dict, description="Tags in Dagster.")
 
     @property
     def identifier(self) -> Identifier:

@@ -36,31 +36,29 @@ RULE = f"{RULE_CLASS}<name>"
 
 ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
     {
-        NOT_JSON: "The value is not one JSON object in UTF-8.",
-        NOT_TEXT: "The value is not UTF-8.",
-        NO_SCHEMA_ID: "The value doesn't begin with a zero byte and a schema id, as a registry's serializers write.",
-        UNKNOWN_SCHEMA: "The registry has no schema of the value's id, or one that the topic's format can't use.",
-        MALFORMED: "The bytes don't decode by the schema that they were written with.",
-        WRONG_TYPE: "The value of a field doesn't fit the type of its column; on_incompatible: new_column keeps it in "
-        "another one.",
-        NULL_IN_REQUIRED_COLUMN: "A column that must not be null is null in the value, or missing from it.",
-        TOO_LARGE: "The value has more bytes than the topic's limit; it was not parsed.",
-        TOO_DEEP: "The value has more than 64 levels of objects and arrays.",
-        BAD_KEY: "The value is well, but the key doesn't decode; the message says why.",
-        TRANSFORM_FAILED: "The record was decoded, and the topic's transform refused it.",
-        UNDECODABLE: "The record alone makes its batch fail; the message says how.",
+        NOT_JSON: "The value isn't one JSON object in UTF-8.",
+        NOT_TEXT: "The value isn't UTF-8.",
+        NO_SCHEMA_ID: "The value doesn't begin with a zero byte and a schema id.",
+        UNKNOWN_SCHEMA: "The registry doesn't have the schema id, or its schema isn't of the topic's format.",
+        MALFORMED: "The bytes don't decode with their schema.",
+        WRONG_TYPE: "A field's value doesn't fit its column's type. `on_incompatible: new_column` stores it in "
+        "another column.",
+        NULL_IN_REQUIRED_COLUMN: "A required column is null or missing.",
+        TOO_LARGE: "The value exceeds the topic's size limit and wasn't parsed.",
+        TOO_DEEP: "The value has more than 64 nested levels.",
+        BAD_KEY: "The key doesn't decode.",
+        TRANSFORM_FAILED: "The transform failed on the record.",
+        UNDECODABLE: "The record alone makes its batch fail.",
         UNMATCHED: "No table of the topic takes the record.",
-        NOT_A_CHANGE: "With an envelope: the value isn't a change of a row.",
-        NO_KEY: "With write upsert: a column of the row's key is null or missing.",
-        NO_ORDER: "With write upsert: the value that orders changes is null or unknown.",
-        OTHER_KEY: "With an envelope: the record's key has other columns than the table's key; the message names both.",
-        KEY_CHANGED: "With envelope maxwell or canal, several partitions and no order_by: an update changes the row's "
-        "key, and offsets of two partitions don't order the changes.",
-        NO_OLD_KEY: "With an envelope: an update may have changed the row's key, and lacks the key before it.",
-        SEVERAL_ROWS: "With envelope canal: the record has several rows.",
-        VALUE_NOT_SENT: "With an envelope: the source didn't send a value since it hasn't changed, and there is no row "
-        "that has it.",
-        RULE: "The row breaks the topic's rule of this name; the message names all rules that it breaks.",
+        NOT_A_CHANGE: "Envelopes: the value isn't a change of a row, but for example a heartbeat.",
+        NO_KEY: "Upserts: a key column is null or missing.",
+        NO_ORDER: "Upserts: an `order_by` column is null, or the source position is unknown.",
+        OTHER_KEY: "Envelopes: the record's key has other columns than the table's key.",
+        KEY_CHANGED: "Maxwell or Canal with several partitions and without `order_by`: an update changes the key.",
+        NO_OLD_KEY: "Envelopes: an update may have changed the key, and lacks the key before it.",
+        SEVERAL_ROWS: "Canal: the record has several rows.",
+        VALUE_NOT_SENT: "Envelopes: the source didn't send an unchanged value, and no row has it.",
+        RULE: "The row breaks this rule of the table.",
     }
 )
 """Every class that a dead letter may have, and what it means, in one line each."""

@@ -45,8 +45,7 @@ class DeriveConfig(dg.Config):
 
     rebuild: bool = Field(
         default=False,
-        description="Compute all rows again from the upstream tables as they are, and replace them in one commit. The "
-        "position and the query that the table was made by don't matter then.",
+        description="Compute all rows again and replace them in one commit, also after a change of the query.",
     )
 
 

@@ -45,34 +45,33 @@ class IngestConfig(dg.Config):
 
     mode: Mode = Field(
         default=Mode.incremental,
-        description="incremental: continue where the table ends. replace: read records again that the table has, and "
-        "replace their rows by what today's schema and transform give.",
+        description="`incremental` continues at the table's position. `replace` reads records again and replaces "
+        "their rows, with the current schema and transform.",
     )
     start: str = Field(
         default="earliest",
-        description="For replace: from here on. earliest, an offset, an ISO 8601 time, or by partition as 0:17,1:4.",
+        description="Start of `replace`: `earliest`, an offset, an ISO 8601 time, or offsets by partition "
+        "(`0:17,1:4`).",
     )
-    end: str = Field(
-        default="latest", description="For replace: up to here, exclusive, and never beyond the table's position."
-    )
+    end: str = Field(default="latest", description="End of `replace`, exclusive; at most the table's position.")
     keep_missing: bool = Field(
-        default=False, description="For replace: keep rows whose records Kafka no longer has, instead of failing."
+        default=False, description="With `replace`: keep rows whose records expired from Kafka, instead of failing."
     )
     catch_up_for: float = Field(
         default=0.0,
         ge=0,
-        description="For incremental: continue for at most this many seconds, while records come and no other run "
-        "waits in Dagster's queue. With 0 the run ends where the topic ended when it began.",
+        description="With `incremental`: maximum number of seconds to go on while records arrive and no other run is "
+        "queued. 0: the run ends at the offsets where the topic ended when it started.",
     )
     poll_every: float = Field(
         default=10.0,
         gt=0,
-        description="For catch_up_for: the shortest time between the beginnings of two commits, in seconds.",
+        description="With `catch_up_for`: minimum seconds between the starts of two commits.",
     )
     topics: int = Field(
         default=1,
         ge=1,
-        description="For catch_up_for: how many topics the run has. They go on together once each has had its turn.",
+        description="With `catch_up_for`: number of topics in the run.",
     )
 
     def catch_up(self, run_id: str) -> Continuous | None:

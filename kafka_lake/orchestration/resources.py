@@ -182,8 +182,7 @@ class RegistryResource(FixedResource):
 
     properties: dict[str, str] = Field(
         default_factory=dict,
-        description="Properties of confluent-kafka's SchemaRegistryClient, such as url; no secrets, those belong in "
-        "KAFKA_LAKE_REGISTRY_* variables.",
+        description="Properties of confluent-kafka's `SchemaRegistryClient`, without secrets.",
     )
     cluster_name: str | None = Field(
         default=None, description="Name of the Kafka cluster whose registry it is; null for the only one."

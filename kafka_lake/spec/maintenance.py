@@ -17,15 +17,15 @@ class RowRetention(Settings):
     """How long rows stay: text alone is `older_than`."""
 
     older_than: Duration = Field(
-        description="Rows and dead letters older than this are deleted: as 90d or 36h. A row may stay for a tenth of "
-        "this longer, at most for a day.",
+        description="Age at which rows and dead letters are deleted. A row may stay up to a tenth longer, at most a "
+        "day.",
         examples=["90d"],
     )
     by: OptionalText = Field(
         default=None,
-        description="The column that tells how old a row is, of type timestamp or date, a field of a struct as "
-        "`struct.field`. By default Kafka's timestamp, `_kafka.timestamp`. Without a time zone it is UTC. A row "
-        "without a time stays. Dead letters count by Kafka's timestamp.",
+        description="Column with the row's time, of type timestamp or date; `struct.field` for a nested one. "
+        "Default: `_kafka.timestamp`. Without a time zone it is UTC. Rows without a time stay. Dead letters always "
+        "use the Kafka timestamp.",
         examples=["created_at"],
     )
 
@@ -33,13 +33,12 @@ class RowRetention(Settings):
 class Verification(Settings):
     """When a table is verified: text alone is `schedule`."""
 
-    schedule: Text = Field(
-        description="When Dagster verifies the table, as cron writes it, in UTC.", examples=["0 3 * * *", "@daily"]
-    )
-    sample: Text = Field(default="1%", description="Share of the records whose values are compared.", examples=["5%"])
+    schedule: Text = Field(description="Cron schedule, in UTC.", examples=["0 3 * * *", "@daily"])
+    sample: Text = Field(default="1%", description="Share of records whose values are compared.", examples=["5%"])
     since: Duration | None = Field(
         default=None,
-        description="Verify only records of this last time, by Kafka's timestamp; by default all that Kafka still has.",
+        description="Verify only records of this period, by Kafka timestamp. Default: all records that Kafka still "
+        "has.",
         examples=["7d"],
     )
 
@@ -65,33 +64,30 @@ class Maintenance(Settings):
 
     row_retention: Annotated[RowRetention | None, ShortFor("older_than")] = Field(
         default=None,
-        description="Rows and dead letters older than this are deleted: as 90d or 36h, by Kafka's timestamp; or "
-        "`{older_than: 90d, by: created_at}`. null for never. For tables with write: append.",
+        description="Delete rows and dead letters older than this, by Kafka timestamp or, with `by`, by a column. "
+        "`null` keeps them. Only for `write: append`.",
         examples=["90d", {"older_than": "90d", "by": "created_at"}],
     )
     enabled: bool | None = Field(
         default=None,
-        description="Whether the sensor asks for it. By default for tables that kafka_lake has created, and not for "
-        "tables that were taken over.",
+        description="Whether maintenance runs automatically. Default: only for tables that kafka_lake created.",
     )
     compact_every: Annotated[int, Field(ge=2)] | None = Field(
         default=100,
-        description="Small files, and files with many deleted rows, are rewritten after this many commits, or when a "
-        "fifth of the rows are deleted ones; null for never.",
+        description="Compact after this many commits, or earlier if a fifth of the rows are deleted. `null` never "
+        "compacts.",
     )
     expire_after: Duration | None = Field(
         default="5d",
-        description="Snapshots older than this expire: as 36h or 5d; null for never. The newest one with a position "
-        "never expires.",
+        description="Expire snapshots older than this. The newest snapshot with a position always stays. `null` "
+        "expires none.",
     )
-    keep_snapshots: int = Field(
-        default=100, ge=1, description="So many of the newest snapshots stay, however old they are."
-    )
+    keep_snapshots: int = Field(default=100, ge=1, description="Number of newest snapshots that never expire.")
 
     verify: Annotated[Verification | None, ShortFor("schedule")] = Field(
         default=None,
-        description="When the check `verified` compares a topic's table with its topic, as cron writes it; or "
-        "`{schedule: 0 3 * * *, since: 7d}`. See [verify](verify.md). null for never.",
+        description="Schedule of the check `verified`, as cron, or with more settings. See [verify](verify.md). "
+        "`null`: no check.",
         examples=["0 3 * * *", {"schedule": "@daily", "since": "7d"}],
     )
 

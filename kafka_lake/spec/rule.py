@@ -173,80 +173,78 @@ class RuleEntry(Settings):
     """An entry of ``rules``: exactly one kind of rule, and what a failure does."""
 
     not_null: TextList = Field(
-        default=(), description="Columns that are never null; a rule for each.", examples=[["order_id", "store"]]
+        default=(), description="Columns that are never null. Each column is a rule.", examples=[["order_id", "store"]]
     )
     accepted_values: AcceptedValues | None = Field(
         default=None,
-        description="A column has one of some values.",
+        description="The column has one of the values.",
         examples=[{"column": "status", "values": ["new", "paid"]}],
     )
     range: Range | None = Field(
         default=None,
-        description="A column is from `min` to `max`, both allowed, one may be left out: numbers, or dates and times "
-        "as text.",
+        description="The column is from `min` to `max`, inclusive: numbers, or ISO 8601 text for dates and times. "
+        "One bound may be omitted.",
         examples=[{"column": "amount", "min": 0, "max": 10000}],
     )
     pattern: Pattern | None = Field(
         default=None,
-        description="In the text of a column, a regular expression of RE2 finds something. `^` and `$` bind it to the "
-        "ends.",
+        description="The RE2 regular expression matches somewhere in the column's text. `^` and `$` match its start "
+        "and end.",
         examples=[{"column": "email", "regex": "^[^@]+@[^@]+$"}],
     )
     expression: OptionalText = Field(
         default=None,
-        description="A condition of Spark SQL over the row's columns, `_kafka` among them.",
+        description="Spark SQL condition on the row's columns, including `_kafka`.",
         examples=["total >= tax"],
     )
     unique: TextList = Field(
         default=(),
-        description="Columns that together are different in all rows of a commit. The first row by Kafka's partition "
+        description="Columns that are unique together within a commit. Of equal rows, the first by Kafka partition "
         "and offset stays.",
         examples=[["order_id"]],
     )
     within: OptionalText = Field(
         default=None,
-        description="With unique: the rows of earlier commits that count too. A duration: those that are at most so "
-        "much older, by Kafka's timestamp, than the oldest row of the commit. `table`: all of them.",
+        description="With `unique`: also compare with earlier rows, of this period before the commit's oldest row, "
+        "or of the whole `table`.",
         examples=["7d", "table"],
     )
     foreign_key: ForeignKey | None = Field(
         default=None,
-        description="What `columns` have is in the columns `to` of a row of another `table` of the catalog; `to` is "
-        "`columns` by default. A row with a null among them passes.",
+        description="`columns` match the columns `to` of a row of another `table`. `to` defaults to `columns`. Rows "
+        "with a null in them pass.",
         examples=[{"columns": ["store"], "table": "lake.stores", "to": ["id"]}],
     )
     row_count: RowCount | None = Field(
         default=None,
-        description="A commit has from `min` to `max` rows, both allowed, one may be left out.",
+        description="The commit has `min` to `max` rows, inclusive. One bound may be omitted.",
         examples=[{"min": 1}],
     )
     null_share: NullShare | None = Field(
         default=None,
-        description="A column is null in at most this share of a commit's rows.",
+        description="The column is null in at most this share of the commit's rows.",
         examples=[{"column": "coupon", "max": "5%"}],
     )
     check: OptionalText = Field(
         default=None,
-        description="A function of your own, as module:function. It gets the rows of a commit as a Spark DataFrame and "
-        "returns `kafka_lake.CheckResult`s.",
+        description="Your own function, as `module:function`. See [your own checks](#your-own-checks).",
         examples=["my_checks:orders"],
     )
     name: OptionalText = Field(
         default=None,
-        description="Name of the rule in its check, in dead letters and in errors. By default its kind and what it is "
-        "about, as `range_amount`.",
+        description="Name of the rule in checks, dead letters and errors. Default: kind and column, such as "
+        "`range_amount`.",
         examples=["total_covers_tax"],
     )
     on_failure: OnFailure | None = Field(
         default=None,
-        description="What a broken rule does. dead_letter: the row goes to the dead-letter table. fail: nothing is "
-        "published, and the run fails. warn: all is published, and the check warns. By default dead_letter for rules "
-        "of rows; those of a whole commit, which no single row breaks, have fail.",
+        description="`dead_letter` moves the row to the dead-letter table. `fail` publishes nothing and fails the "
+        "run. `warn` publishes all rows. Default: `dead_letter` for rules of rows, `fail` for rules of commits.",
     )
     fail_above: Limit = Field(
         default=None,
-        description="How many rows of a commit may break the rule before nothing is published and the run fails: a "
-        "count or a share; up to 10 rows are never too large a share. By default 5%, with on_failure dead_letter.",
+        description="With `dead_letter`: number or share of a commit's rows that may break the rule before the run "
+        "fails. Ten rows are always accepted. Default: 5%.",
         examples=["20%"],
     )
 

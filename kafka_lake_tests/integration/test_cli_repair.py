@@ -68,7 +68,7 @@ def test_dead_letters_are_listed_by_class(
     shown = cli(spec, "dead-letters")
     assert shown.exit_code == 0
     assert "\x1b[2J" not in shown.output
-    assert "The value is not one JSON object in UTF-8." in " ".join(shown.output.split())
+    assert "The value isn't one JSON object in UTF-8." in " ".join(shown.output.split())
     assert max(map(len, shown.output.splitlines())) <= 100
     parsed = json.loads(cli(spec, "dead-letters", "--json", "--samples", "0").stdout)
     assert [(c["name"], c["count"], c["samples"]) for c in parsed[0]["classes"]] == [

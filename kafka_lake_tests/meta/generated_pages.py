@@ -5,11 +5,12 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer.main
 
 import kafka_lake
+from kafka_lake.cli.arguments import AsJson, Topic, Yes
 from kafka_lake.cli.main import app
 from kafka_lake.errors import KafkaLakeError
 
@@ -58,12 +59,24 @@ def commands() -> str:
 
 
 def _command(name: str, command: Any) -> str:
-    shown = [each for each in command.params if not each.hidden and each.name != "help"]
-    usage = " ".join([name, *(_argument(each) for each in shown if each.param_type_name == "argument")])
+    shown = [parameter for parameter in command.params if not parameter.hidden and parameter.name != "help"]
+    usage = " ".join([name, *filter(None, map(_usage, shown))])
+    items = [_item(parameter) for parameter in shown if parameter.help not in _EXPLAINED_ONCE]
     lines = [f"## {name}", "", f"`kafka-lake {usage}`", "", inspect.cleandoc(command.help or ""), ""]
-    if shown:
-        lines += ["| | what it is |", "| --- | --- |", *(_row(each) for each in shown), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *items, *([""] if items else [])])
+
+
+_EXPLAINED_ONCE = tuple(get_args(kind)[1].help for kind in (Topic, AsJson, Yes))
+"""Help texts that the beginning of the page has, for all commands."""
+
+
+def _usage(parameter: Any) -> str:
+    """Return an argument, or an option that the command needs or that has no item of its own."""
+    if parameter.param_type_name == "argument":
+        return _argument(parameter)
+    if parameter.required:
+        return _option(parameter)
+    return f"[{_option(parameter)}]" if parameter.help in _EXPLAINED_ONCE else ""
 
 
 def _argument(parameter: Any) -> str:
@@ -71,15 +84,14 @@ def _argument(parameter: Any) -> str:
     return name if parameter.required else f"[{name}]"
 
 
-def _row(parameter: Any) -> str:
-    flag = getattr(parameter, "is_flag", False)
-    what = _argument(parameter) if parameter.param_type_name == "argument" else ", ".join(parameter.opts)
-    if parameter.param_type_name == "option" and not flag:
-        what += " …"
-    told = parameter.help or ""
-    if parameter.required and parameter.param_type_name == "option":
-        told += " Required."
-    elif not flag and parameter.default not in (None, ""):
-        told += f" Default: `{parameter.default}`."
-    told = told.strip().replace("|", r"\|")
-    return f"| `{what}` | {told} |"
+def _option(parameter: Any) -> str:
+    value = "" if getattr(parameter, "is_flag", False) else f" {(parameter.metavar or parameter.name).upper()}"
+    return ", ".join(parameter.opts) + value
+
+
+def _item(parameter: Any) -> str:
+    is_argument = parameter.param_type_name == "argument"
+    text = parameter.help or ""
+    if not getattr(parameter, "is_flag", False) and parameter.default not in (None, "") and not parameter.required:
+        text += f" Default: `{parameter.default}`."
+    return f"- `{_argument(parameter) if is_argument else _option(parameter)}`: {text.strip()}"

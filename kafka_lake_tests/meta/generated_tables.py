@@ -1,6 +1,6 @@
-"""The tables of docs/settings.md and docs/reference.md, as the code declares the settings."""
+"""The lists of settings in docs/, as the code declares the settings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -9,7 +9,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from kafka_lake.common.environment import VARIABLES, Variable
-from kafka_lake.common.text import table
 from kafka_lake.config.formats import FORMATS, KEYS
 from kafka_lake.config.table import (
     Evolution,
@@ -42,7 +41,7 @@ _QUOTED = set(",:{}[]#")
 
 
 def of_a_topic() -> Mapping[str, str]:
-    """Return the tables of docs/settings.md as Markdown, by the name that their place in the page has."""
+    """Return the lists of docs/settings.md as Markdown, by the names of their places in the page."""
     return {
         "topic": _settings(Topic),
         "several-topics": _settings(MatchingTopics),
@@ -59,7 +58,7 @@ def of_a_topic() -> Mapping[str, str]:
 
 
 def of_others() -> Mapping[str, str]:
-    """Return the tables of docs/configuration.md as Markdown, by the name that their place in the page has."""
+    """Return the lists of other pages as Markdown, by the names of their places."""
     return {
         "continuous": _settings(ContinuousRuns),
         "maintenance": _settings(Maintenance),
@@ -69,9 +68,9 @@ def of_others() -> Mapping[str, str]:
         "rule": _settings(RuleEntry),
         "cluster": _settings(KafkaCluster),
         "run": _settings(IngestConfig),
-        "environment": table(
-            ("variable", "default", "meaning", "example"),
-            ((_code(_name(each)), _code(each.default), each.description, _code(each.example)) for each in VARIABLES),
+        "environment": "\n".join(
+            _item(_name(variable), [_default_text(variable.default)], variable.description, [variable.example])
+            for variable in VARIABLES
         ),
     }
 
@@ -81,24 +80,35 @@ def _name(variable: Variable) -> str:
 
 
 def _settings(*models: type[BaseModel], leave_out: type[BaseModel] = Settings) -> str:
-    """Return the settings of groups as a table; of those that several groups have, the first one tells."""
+    """Return the settings of groups as a list; the first group describes a setting that several groups have."""
     fields = {name: field for model in reversed(models) for name, field in model.model_fields.items()}
-    # Those of a group itself come first, those that it has in common with others behind them.
+    # Settings of a group itself come first, inherited ones behind them.
     own = [name for model in models for name in model.model_fields if name in vars(model).get("__annotations__", {})]
     ordered = dict.fromkeys([*own, *(name for model in models for name in model.model_fields)])
-    rows: list[tuple[str, ...]] = []
+    items: list[str] = []
     for name in ordered:
         field = fields[name]
         if name in leave_out.model_fields:
             continue
         if _chooses(field):
             kinds = dict.fromkeys(kind for model in models for kind in get_args(model.model_fields[name].annotation))
-            rows.insert(0, (_code(name), ", ".join(map(_code, kinds)), "", "It alone may stand for the group.", ""))
+            items.insert(0, _item(name, [", ".join(map(_code, kinds))], "", []))
             continue
-        examples = ", ".join(_code(_yaml(each)) for each in field.examples or ())
-        kind = _kind(field.rebuild_annotation())
-        rows.append((_code(field.alias or name), kind, _default(field), field.description or "", examples))
-    return table(("setting", "type", "default", "meaning", "example"), rows)
+        facts = [_kind(field.rebuild_annotation()), _default(field)]
+        items.append(_item(field.alias or name, facts, field.description or "", map(_yaml, field.examples or ())))
+    return "\n".join(items)
+
+
+def _item(name: str, facts: Iterable[str], description: str, examples: Iterable[str]) -> str:
+    """Return a setting as an item of a list."""
+    in_brackets = ", ".join(filter(None, facts))
+    head = f"- **`{name}`**" + (f" ({in_brackets})" if in_brackets else "")
+    example = ", ".join(filter(None, map(_code, examples)))
+    return head + (f": {description}" if description else "") + (f" Example: {example}." if example else "")
+
+
+def _default_text(default: str) -> str:
+    return f"default {_code(default)}" if default else ""
 
 
 def _chooses(field: FieldInfo) -> bool:
@@ -120,7 +130,7 @@ def _kind(annotation: Any) -> str:
     if origin in (list, tuple):
         return f"list of {_kind(inner[0])}"
     if origin in (dict, Mapping):
-        return f"mapping of {_kind(inner[0])} to {_kind(inner[1])}"
+        return "mapping"
     if annotation in _WORDS:
         return _WORDS[annotation]
     if isinstance(annotation, type) and issubclass(annotation, RuleKind):
@@ -132,13 +142,13 @@ def _kind(annotation: Any) -> str:
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "**needed**"
+        return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", exclude_none=True)
         chosen = next((name for name in ("type", "mode") if name in value), None)
         value = value[chosen] if chosen else ""
-    return "" if value in (None, (), [], {}, "") or value is PydanticUndefined else _code(_yaml(value))
+    return "" if value in (None, (), [], {}, "") or value is PydanticUndefined else _default_text(_yaml(value))
 
 
 def _yaml(value: Any) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kafka_lake.common.text import table
-
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "kafka_lake"
 
@@ -43,12 +41,8 @@ def _relative(listed: list[str] | None, package: Path) -> Iterator[str]:
 
 
 def packages() -> str:
-    """Return the table of packages for docs/architecture.md."""
-    public = public_modules()
-    rows = [
-        (f"`{name}`", _first_line(name), ", ".join(f"`{each}`" for each in public.get(name, ()))) for name in layers()
-    ]
-    return table(["package", "what it does", "public modules"], rows)
+    """Return the list of packages for docs/architecture.md."""
+    return "\n".join(f"- `{name}`: {_first_line(name)}" for name in layers())
 
 
 def _first_line(name: str) -> str:

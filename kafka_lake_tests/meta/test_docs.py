@@ -1,4 +1,4 @@
-"""The pages' tables and code are the code's: `UPDATE_DOCS=1 pytest` on this file writes the generated parts again."""
+"""Generated parts of pages are up to date: `UPDATE_DOCS=1 pytest` on this file writes them again."""
 
 import os
 import re
@@ -12,7 +12,6 @@ from kafka_lake.error_classification import is_transient
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.observability.metrics import reference
 from kafka_lake.orchestration.how_to_read import how_to_read
-from kafka_lake_tests.contract.kafka_security.page import wrong_settings
 from kafka_lake_tests.meta.generated_pages import commands, error_classes, errors
 from kafka_lake_tests.meta.generated_tables import of_a_topic, of_others
 from kafka_lake_tests.meta.packages import packages
@@ -30,7 +29,6 @@ GENERATED = {
     "metrics": reference(),
     "packages": packages(),
     "lanes": lanes(),
-    "wrong-settings": wrong_settings(),
 }
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/settings.md and docs/configuration.md have every setting; `test_docs` holds the pages to them."""
+"""The lists of docs/settings.md and docs/configuration.md have every setting; `test_docs` holds the pages to them."""
 
 import ast
 from pathlib import Path
@@ -19,19 +19,20 @@ def test_each_setting_of_a_topic_is_documented() -> None:
     groups = of_a_topic()
     for model, group in ((Topic, "topic"), (Table, "table"), (Upsert, "write"), (History, "write"), (Avro, "format")):
         for name in model.names():
-            assert f"| `{name}` |" in groups[group], name
+            assert f"- **`{name}`** (" in groups[group], name
 
 
 def test_default_of_optional_setting_is_documented() -> None:
-    assert "| `mode` | `evolve`, `freeze`, `ignore_new` | `evolve` |" in of_a_topic()["evolution"]
-    assert "| `sort_by` | list of text |  | Columns within each file. | `[ordered_at desc]` |" in of_a_topic()["table"]
-    assert "| `topic` | text |  | Name of the Kafka topic. **Needed**, unless `topics`" in of_a_topic()["topic"]
-    assert "| `write` | group | `append` |" in of_a_topic()["table"]
+    assert "- **`mode`** (`evolve`, `freeze`, `ignore_new`, default `evolve`): " in of_a_topic()["evolution"]
+    assert "- **`sort_by`** (list of text): Columns that rows are sorted by" in of_a_topic()["table"]
+    assert "Example: `[ordered_at desc]`." in of_a_topic()["table"]
+    assert "- **`topic`** (text): Name of the Kafka topic. Required unless `topics` is set." in of_a_topic()["topic"]
+    assert "- **`write`** (group, default `append`): " in of_a_topic()["table"]
 
 
 def test_setting_groups_list_all_their_kinds() -> None:
-    assert "| `mode` | `append`, `upsert`, `history` |" in of_a_topic()["write"]
-    assert "| `mode` | `table`, `skip` |" in of_a_topic()["dead-letters"]
+    assert "- **`mode`** (`append`, `upsert`, `history`)\n" in of_a_topic()["write"]
+    assert "- **`mode`** (`table`, `skip`)\n" in of_a_topic()["dead-letters"]
 
 
 def test_the_example_file_has_every_variable() -> None:

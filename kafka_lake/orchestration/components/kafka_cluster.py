@@ -30,46 +30,44 @@ class KafkaCluster(ClusterDocument):
 
     name: OptionalText = Field(
         default=None,
-        description="Name of the cluster, if a project has several; its topics say it as `cluster:`. Then its "
-        "brokers and secrets are in variables of its own: `KAFKA_LAKE_KAFKA__<NAME>__…`, "
-        "`KAFKA_LAKE_REGISTRY__<NAME>__…`.",
+        description="Name of the cluster, if a project has several. Its topics refer to it as `cluster:`, and it has "
+        "its own variables: `KAFKA_LAKE_KAFKA__<NAME>__…`, `KAFKA_LAKE_REGISTRY__<NAME>__…`.",
         examples=["eu"],
     )
-    kafka_properties: Properties = Field(default_factory=dict, description="librdkafka client properties; no secrets.")
+    kafka_properties: Properties = Field(
+        default_factory=dict, description="librdkafka client properties, without secrets."
+    )
     registry_properties: Properties = Field(
         default_factory=dict,
-        description="Properties of confluent-kafka's SchemaRegistryClient, such as url; no secrets.",
+        description="Properties of confluent-kafka's `SchemaRegistryClient`, without secrets.",
     )
     catalog_properties: Properties = Field(
-        default_factory=dict, description="Iceberg's standard catalog properties; no secrets."
+        default_factory=dict, description="Iceberg catalog properties, without secrets."
     )
     spark_config: Properties = Field(default_factory=dict, description="Spark settings.")
-    read_committed: bool = Field(default=True, description="Leave out the records of aborted and open transactions.")
-    retry_attempts: int = Field(default=6, ge=1, description="Attempts at what fails for a temporary reason.")
-    retry_max_seconds: float = Field(default=30.0, gt=0, description="Longest wait between two attempts.")
+    read_committed: bool = Field(default=True, description="Leave out records of aborted and open transactions.")
+    retry_attempts: int = Field(default=6, ge=1, description="Maximum number of attempts after temporary errors.")
+    retry_max_seconds: float = Field(default=30.0, gt=0, description="Longest pause between two attempts.")
     sensor_interval_seconds: int = Field(
         default=10,
         ge=1,
-        description="Seconds between two polls of the offsets. Under 5, which is the daemon's own interval, the sensor "
-        "polls several times in a tick.",
+        description="Seconds between two polls of the offsets. Below 5, the sensor polls several times per tick.",
     )
     catch_up_for: Duration = Field(
         default="1h",
-        description="A run that the sensor requested continues for at most this long, while records come, no other run "
-        "waits in Dagster's queue and settings stay. 0s: it ends where the topic ended when the run began.",
+        description="How long a run that the sensor requested goes on while records arrive. `0s`: it ends at the "
+        "offsets where the topic ended when the run started.",
     )
     shared_runs: int | None = Field(
         default=None,
         ge=1,
-        description="Topics that are due together share runs: so many of these runs at once. By default twice as many "
-        "as the machine of the code location has cores.",
+        description="Maximum number of shared runs at a time. Default: twice the cores of the code location's machine.",
     )
-    sensor_running: bool = Field(default=True, description="Whether the sensor is on from the start.")
+    sensor_running: bool = Field(default=True, description="Whether the sensors are on after the first start.")
     maintenance_interval_seconds: int = Field(
         default=300,
         ge=1,
-        description="Seconds between two looks of the sensor that asks for the maintenance of tables. `sensor_running` "
-        "is for both sensors.",
+        description="Seconds between two ticks of the maintenance sensor.",
     )
 
     @field_validator("name")

@@ -49,35 +49,34 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
     """
 
     topics: Annotated[MatchingTopics, ShortFor("pattern")] = Field(
-        description="Which topics: regular expressions (Python's), one or a list; or `{pattern, exclude}`. A topic is "
-        "meant if one matches its whole name. Kafka's own, with two underscores, never are.",
+        description="Python regular expressions, one or a list, that match whole topic names; or `{pattern, "
+        "exclude}`. Topics that begin with two underscores never match.",
         examples=[r"shop\..*", {"pattern": r"shop\..*", "exclude": r".*\.internal"}],
     )
     cluster: Annotated[Text, Field(pattern=CLUSTER_NAME)] | None = Field(
         default=None,
-        description="Name of the KafkaCluster document whose topics they are; needed where that has a name.",
+        description="Name of the `KafkaCluster` document, if it has one.",
         examples=["eu"],
     )
     table: Text = Field(
         default="{topic}",
-        description="Template of the tables' names, as `namespace.table`; the namespace is `lake` by default. "
-        "`{topic}`, and what groups of `topics` match, by number or name. What can't be in a name becomes `_`.",
+        description="Template for table names, as `namespace.table`: `{topic}`, and groups of the pattern by number "
+        "or name. Characters that a name can't have become `_`. The default namespace is `lake`.",
         examples=["shop.raw_{1}"],
     )
     defaults: dict[str, Any] = Field(
         default_factory=dict,
-        description="Settings of all the topics, as in a topic's document.",
+        description="Settings for all topics, as in a topic's document.",
         examples=[{"format": "avro", "table": {"owners": ["team:shop"]}}],
     )
     overrides: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="Settings of some of them, by the topic's name or a regular expression. All that match count, the "
-        "last one most.",
+        description="Settings for some topics, by name or regular expression. If several match, the last one wins.",
         examples=[{r"shop\.orders": {"table": {"write": {"mode": "upsert", "key": ["id"]}}}}],
     )
     defs_state: DefsStateConfigArgs = Field(
         default_factory=_kept_by_hand,
-        description="Where Dagster keeps the names of the cluster's topics; a file in the project by default.",
+        description="Where Dagster stores the topic names. Default: a file in the project.",
     )
 
     _names: tuple[str, ...] | None = PrivateAttr(default=None)

@@ -184,7 +184,7 @@ def test_editors_are_told_what_may_be_written(text: str, is_valid: bool) -> None
 
 def test_editors_are_told_what_settings_mean() -> None:
     assert "SCD 2" in json.dumps(SCHEMA)
-    assert "from DataFrame to DataFrame" in json.dumps(SCHEMA)
+    assert "takes and returns a DataFrame" in json.dumps(SCHEMA)
 
 
 def test_one_table_has_all_but_a_condition() -> None:

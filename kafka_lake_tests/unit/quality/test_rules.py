@@ -301,7 +301,7 @@ def test_a_dead_letter_names_all_rules_and_nothing_of_the_row() -> None:
         "there_id (id is not null); there_at (at is not null).",
     )
     assert reason_of(rules[3:]) == ("rule:there_at", "Breaks a rule: there_at (at is not null).")
-    assert meaning_of("rule:there_at").startswith("The row breaks the topic's rule")
+    assert meaning_of("rule:there_at").startswith("The row breaks this rule")
 
 
 PLACES = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 30)))

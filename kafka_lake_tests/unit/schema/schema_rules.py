@@ -21,7 +21,7 @@ from pyiceberg.types import (
     UnknownType,
 )
 
-from kafka_lake.schema.rules import SAFE, Kind, type_name
+from kafka_lake.schema.rules import SAFE, Kind
 
 
 @dataclass(frozen=True)
@@ -80,80 +80,107 @@ def _map(value: IcebergType, key: IcebergType | None = None) -> MapType:
 
 _INT, _LONG, _FLOAT, _DOUBLE, _TEXT = IntegerType(), LongType(), FloatType(), DoubleType(), StringType()
 _A, _AB, _S = _struct(a=_INT), _struct(a=_INT, b=_TEXT), _struct(a=_struct(b=_INT))
-_ADDED = "added; null in the rows that are there"
-_WIDER = "the column is widened; no file is written anew"
+_ADDED = "the column is added, and null in existing rows"
+_WIDER = "the column's type is widened; no file is rewritten"
 
 RULES = (
     Rule("new field", _A, _AB, "added", outcome=_ADDED),
-    Rule("… in a struct", _struct(s=_A), _struct(s=_AB), "added", outcome=_ADDED),
-    Rule("… in the structs of a list", _struct(s=_list(_A)), _struct(s=_list(_AB)), "added", outcome=_ADDED),
-    Rule("… in the structs of a map", _struct(s=_map(_A)), _struct(s=_map(_AB)), "added", outcome=_ADDED),
+    Rule("new field in a struct", _struct(s=_A), _struct(s=_AB), "added", outcome=_ADDED),
+    Rule("in the structs of a list", _struct(s=_list(_A)), _struct(s=_list(_AB)), "added", outcome=_ADDED),
+    Rule("in the structs of a map", _struct(s=_map(_A)), _struct(s=_map(_AB)), "added", outcome=_ADDED),
     Rule(
-        "new field that is required",
+        "new required field",
         _required(a=_INT),
         _required(a=_INT, b=_TEXT),
         "added",
-        outcome="added as optional",
+        outcome="added as an optional column",
     ),
     Rule(
-        "new field that was always null",
+        "new field that is always null",
         _A,
         _struct(a=_INT, b=UnknownType()),
         None,
-        outcome="it waits until it has a type",
+        outcome="no column until a value shows the type",
     ),
     Rule("`int` becomes `long`", _A, _struct(a=_LONG), "widened", outcome=_WIDER),
     Rule("`float` becomes `double`", _struct(a=_FLOAT), _struct(a=_DOUBLE), "widened", outcome=_WIDER),
-    Rule("more digits", _struct(a=DecimalType(9, 2)), _struct(a=DecimalType(12, 2)), "widened", outcome=_WIDER),
-    Rule("wider elements", _struct(a=_list(_INT)), _struct(a=_list(_LONG)), "widened", outcome=_WIDER),
-    Rule("narrower than the column", _struct(a=_LONG), _A, None, outcome="the column holds it as it is"),
-    Rule("required becomes optional", _required(a=_INT), _A, "made optional", outcome="the column is made optional"),
-    Rule("no longer there", _AB, _A, None, outcome="the column stays, and is null; none is ever dropped"),
     Rule(
-        "… though required",
+        "a decimal gets more digits",
+        _struct(a=DecimalType(9, 2)),
+        _struct(a=DecimalType(12, 2)),
+        "widened",
+        outcome=_WIDER,
+    ),
+    Rule("the same in list elements", _struct(a=_list(_INT)), _struct(a=_list(_LONG)), "widened", outcome=_WIDER),
+    Rule("narrower type than the column", _struct(a=_LONG), _A, None, outcome="the column stores the values"),
+    Rule("required becomes optional", _required(a=_INT), _A, "made optional", outcome="the column becomes optional"),
+    Rule("missing field", _AB, _A, None, outcome="the column stays and is null; columns are never dropped"),
+    Rule(
+        "missing field that was required",
         _required(a=_INT, b=_TEXT),
         _required(a=_INT),
         "made optional",
-        outcome="… and made optional",
+        outcome="the column becomes optional",
     ),
     Rule("optional becomes required", _A, _required(a=_INT), None, outcome="the column stays optional"),
-    Rule("another order, another doc", _AB, _struct(b=_TEXT, a=_INT), None, outcome="the columns stay where they are"),
+    Rule("other order of fields, other doc", _AB, _struct(b=_TEXT, a=_INT), None, outcome="columns keep their place"),
     Rule(
-        "another name, in `renames:`",
+        "new name, listed in `renames`",
         _A,
         _struct(b=_INT),
         "renamed",
-        outcome="renamed; id and values stay",
+        outcome="the column is renamed and keeps its id and values",
         renames={"a": "b"},
     ),
-    Rule("another name, not in `renames:`", _A, _struct(b=_INT), "added", outcome="one field is gone, another is new"),
-    Rule("another name, in case only", _A, _struct(A=_INT), "added", outcome="added as `A__2`"),
-    Rule("names that differ in case only", _A, _struct(a=_INT, A=_TEXT), "added", outcome="added as `A__2`"),
+    Rule("new name, not listed in `renames`", _A, _struct(b=_INT), "added", outcome="a missing field and a new field"),
+    Rule("new name that differs only in case", _A, _struct(A=_INT), "added", outcome="a second column `A__2` is added"),
+    Rule(
+        "two names that differ only in case",
+        _A,
+        _struct(a=_INT, A=_TEXT),
+        "added",
+        outcome="a second column `A__2` is added",
+    ),
     Rule("number becomes text", _A, _struct(a=_TEXT), "type changed"),
     Rule("text becomes number", _struct(a=_TEXT), _struct(a=_LONG), "type changed"),
-    Rule("whole number becomes fraction", _A, _struct(a=_DOUBLE), "type changed"),
-    Rule("fraction becomes whole number", _struct(a=_DOUBLE), _struct(a=_LONG), "type changed"),
-    Rule("another scale", _struct(a=DecimalType(9, 2)), _struct(a=DecimalType(9, 3)), "type changed"),
+    Rule("integer becomes fraction", _A, _struct(a=_DOUBLE), "type changed"),
+    Rule("fraction becomes integer", _struct(a=_DOUBLE), _struct(a=_LONG), "type changed"),
+    Rule("a decimal gets another scale", _struct(a=DecimalType(9, 2)), _struct(a=DecimalType(9, 3)), "type changed"),
     Rule("date becomes timestamp", _struct(a=DateType()), _struct(a=TimestampType()), "type changed"),
-    Rule("time zone or none", _struct(a=TimestampType()), _struct(a=TimestamptzType()), "type changed"),
+    Rule(
+        "timestamp gains or loses its time zone",
+        _struct(a=TimestampType()),
+        _struct(a=TimestamptzType()),
+        "type changed",
+    ),
     Rule("struct becomes scalar", _S, _struct(a=_TEXT), "type changed"),
     Rule("scalar becomes struct", _struct(a=_TEXT), _S, "type changed"),
     Rule("scalar becomes list", _A, _struct(a=_list(_INT)), "type changed"),
-    Rule("other keys", _struct(a=_map(_INT, _INT)), _struct(a=_map(_INT, _LONG)), "type changed"),
+    Rule("other key type of a map", _struct(a=_map(_INT, _INT)), _struct(a=_map(_INT, _LONG)), "type changed"),
 )
 """What happens when records differ from their table, as `kafka_lake.schema.evolution.evolve.evolve` decides it."""
 
 
-def rules_table() -> str:
-    """Return the rulebook as a table in Markdown."""
-    lines = ["| what changes | table ← records | verdict | what happens | unless |", "|---|---|---|---|---|"]
-    for rule in RULES:
-        example = f"`{_example(rule.table)}` ← `{_example(rule.records)}`"
-        lines.append(
-            f"| {rule.change} | {example} | {rule.verdict} | {rule.outcome} | {rule.otherwise} |".replace("  ", " ")
-        )
-    return "\n".join(lines) + "\n"
+_HEADS = {
+    "safe": "**Safe changes** are made. With `freeze` they fail the run; with `ignore_new`, new fields are left out:",
+    "nothing to do": "**No change** is needed:",
+    "unsafe": "**Values that don't fit** become dead letters. With `fail` they fail the run; with `new_column` they go "
+    "to a column `a__v2`:",
+}
 
 
-def _example(columns: StructType) -> str:
-    return ", ".join(f"{f.name}: {type_name(f.field_type)}{' required' if f.required else ''}" for f in columns.fields)
+def rules_list() -> str:
+    """Return the rulebook as lists in Markdown."""
+    parts = []
+    for verdict, head in _HEADS.items():
+        outcomes: dict[str, list[str]] = {}
+        for rule in RULES:
+            if rule.verdict == verdict:
+                outcomes.setdefault(rule.outcome, []).append(rule.change)
+        parts += [head, ""]
+        if verdict == "unsafe":
+            parts += [f"- {change}" for changes in outcomes.values() for change in changes]
+        else:
+            parts += [f"- {'; '.join(changes)}: {outcome}" for outcome, changes in outcomes.items()]
+        parts.append("")
+    return "\n".join(parts)

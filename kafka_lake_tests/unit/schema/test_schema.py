@@ -32,7 +32,7 @@ from pyiceberg.types import (
 from kafka_lake.schema.evolution.evolve import evolve
 from kafka_lake.schema.evolution.model import Incoming, Policy
 from kafka_lake.schema.rules import SAFE, Change, changes, needed_changes, promotes, type_name
-from kafka_lake_tests.unit.schema.schema_rules import RULES, rules_table
+from kafka_lake_tests.unit.schema.schema_rules import RULES, rules_list
 
 
 def field(number, name, kind, required=False):
@@ -267,7 +267,7 @@ class TestRulebook:
 def test_the_rulebook_in_the_docs_is_this_one():
     page = (Path(__file__).parents[3] / "docs" / "schema-evolution.md").read_text()
     shown = page.partition("<!-- rules -->\n")[2].partition("<!-- /rules -->")[0]
-    assert shown == rules_table(), "write what rules_table() returns between the marks"
+    assert shown == rules_list(), "write what rules_list() returns between the marks"
 
 
 def test_every_safe_kind_has_a_rule():
