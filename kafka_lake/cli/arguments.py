@@ -7,11 +7,11 @@ import typer
 
 from kafka_lake.errors import ConfigurationError
 
-Topic = Annotated[str, typer.Argument(help="The Kafka topic; with its cluster's name if several have it: eu/orders.")]
-AnyTopic = Annotated[str | None, typer.Argument(help="The Kafka topic; all of them by default.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+Topic = Annotated[str, typer.Argument(help="Kafka topic; eu/orders if several clusters have it.")]
+AnyTopic = Annotated[str | None, typer.Argument(help="Kafka topic. Default: all.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
-Partitions = Annotated[str | None, typer.Option(help="Only these Kafka partitions, as in 0,3.")]
+Partitions = Annotated[str | None, typer.Option(help="Only these Kafka partitions, such as 0,3.")]
 
 OFFSETS = "earliest, latest, an offset, an ISO 8601 time, or offsets by partition as in 0:17,1:4"
 """The forms of a place in a topic, for help texts."""

@@ -102,7 +102,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     # Its traces show the values of variables, passwords among them.
     pretty_exceptions_enable=False,
-    help="Kafka topics become Apache Iceberg tables, exactly once, under Dagster.",
+    help="Kafka topics become Apache Iceberg tables, exactly once, in Dagster.",
 )
 
 
@@ -129,11 +129,11 @@ def _prepare(
         str | None, typer.Option("--workspace", "-w", envvar=environment.WORKSPACE.name, help="A workspace.yaml.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", envvar=environment.VERBOSE.name, help="Show what libraries and servers log.")
+        bool, typer.Option("--verbose", envvar=environment.VERBOSE.name, help="Show the logs of libraries and servers.")
     ] = False,
     log: Annotated[
         str | None,
-        typer.Option("--log", help="Show a line for each step of a run, as `text` or as `json`, instead of a bar."),
+        typer.Option("--log", help="Log each step of a run as `text` or `json`, instead of a progress bar."),
     ] = None,
 ) -> None:
     find_project.choose(module, file, workspace)

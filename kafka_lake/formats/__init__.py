@@ -50,7 +50,7 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         TRANSFORM_FAILED: "The transform failed on the record.",
         UNDECODABLE: "The record alone makes its batch fail.",
         UNMATCHED: "No table of the topic takes the record.",
-        NOT_A_CHANGE: "Envelopes: the value isn't a change of a row, but for example a heartbeat.",
+        NOT_A_CHANGE: "Envelopes: the value isn't a change of a row; a heartbeat, for example.",
         NO_KEY: "Upserts: a key column is null or missing.",
         NO_ORDER: "Upserts: an `order_by` column is null, or the source position is unknown.",
         OTHER_KEY: "Envelopes: the record's key has other columns than the table's key.",

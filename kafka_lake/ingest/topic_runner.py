@@ -27,10 +27,10 @@ _FOR_ALL_TABLES = (ConditionError, KafkaError, RecordTooLargeError, StoppedError
 
 
 class LeftBehindError(KafkaLakeError):
-    """Some tables of a topic, or topics of a table, could not be brought up to date; the others are."""
+    """Some tables of a topic, or topics of a table, couldn't be updated; the others are up to date."""
 
     what_to_do: ClassVar[str] = (
-        "The message has the reason for each table or topic. Mend the cause and run again: it continues from there."
+        "The message has the reason for each table or topic. Fix the cause and run again: the run continues from there."
     )
 
     def __init__(self, about: str, errors: Mapping[str, Exception], report: RunReport) -> None:

@@ -183,7 +183,7 @@ class Waited:
 
 
 class GateFailedError(AuditFailedError):
-    """A check of the audit refused a commit. `main` is as it was, and the staged snapshot has been removed.
+    """A check of the audit refused a commit. `main` is unchanged, and the staged snapshot has been removed.
 
     Args:
         findings: The result of each check.
@@ -191,11 +191,10 @@ class GateFailedError(AuditFailedError):
     """
 
     what_to_do: ClassVar[str] = (
-        "The message names the check. `dead_letters`: look at them with `kafka-lake dead-letters TOPIC`, then fix "
-        "the producer or the schema, or raise `dead_letters: limit`. `schema_evolution`: see `SchemaRefusedError`. "
-        "`row_count` and `offset_continuity`: a transform must give one row for one row and leave the metadata "
-        "column alone; without a transform this is a bug, please report it. `rule_…`: rows break a rule of the "
-        "topic's, see [rules](rules.md#when-a-rule-fails-a-run)."
+        "The message names the check. `dead_letters`: run `kafka-lake dead-letters TOPIC`, then fix the producer or "
+        "schema, or raise `dead_letters: limit`. `schema_evolution`: see `SchemaRefusedError`. `rule_…`: see "
+        "[rules](rules.md#when-a-rule-fails-a-run). `row_count`, `offset_continuity`: a transform must return one "
+        "row per row and keep the metadata column; without a transform, please report it."
     )
 
     def __init__(

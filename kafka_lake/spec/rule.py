@@ -173,51 +173,54 @@ class RuleEntry(Settings):
     """An entry of ``rules``: exactly one kind of rule, and what a failure does."""
 
     not_null: TextList = Field(
-        default=(), description="Columns that are never null. Each column is a rule.", examples=[["order_id", "store"]]
+        default=(),
+        description="The columns are not null. Each column is a rule. NaN and empty text are values.",
+        examples=[["order_id", "store"]],
     )
     accepted_values: AcceptedValues | None = Field(
         default=None,
-        description="The column has one of the values.",
+        description="The column equals one of the values. NaN equals nothing.",
         examples=[{"column": "status", "values": ["new", "paid"]}],
     )
     range: Range | None = Field(
         default=None,
-        description="The column is from `min` to `max`, inclusive: numbers, or ISO 8601 text for dates and times. "
-        "One bound may be omitted.",
+        description="The column is between `min` and `max`, inclusive; one may be omitted. `float` and `double` "
+        "compare with the nearest value, and NaN is in no range. Quote dates and times; without a zone they are UTC.",
         examples=[{"column": "amount", "min": 0, "max": 10000}],
     )
     pattern: Pattern | None = Field(
         default=None,
-        description="The RE2 regular expression matches somewhere in the column's text. `^` and `$` match its start "
-        "and end.",
+        description="The regular expression matches somewhere in the column's text, in [RE2's "
+        "syntax](https://github.com/google/re2/wiki/Syntax).",
         examples=[{"column": "email", "regex": "^[^@]+@[^@]+$"}],
     )
     expression: OptionalText = Field(
         default=None,
-        description="Spark SQL condition on the row's columns, including `_kafka`.",
+        description="The Spark SQL condition is true, with [functions that work on values](security-model.md#sql).",
         examples=["total >= tax"],
     )
     unique: TextList = Field(
         default=(),
-        description="Columns that are unique together within a commit. Of equal rows, the first by Kafka partition "
-        "and offset stays.",
+        description="No other row of the commit has the same values. The first one by Kafka partition and offset "
+        "stays.",
         examples=[["order_id"]],
     )
     within: OptionalText = Field(
         default=None,
-        description="With `unique`: also compare with earlier rows, of this period before the commit's oldest row, "
-        "or of the whole `table`.",
+        description="With `unique`: also compare with earlier commits, back to this period before the commit's "
+        "oldest row, or with the whole `table`.",
         examples=["7d", "table"],
     )
     foreign_key: ForeignKey | None = Field(
         default=None,
-        description="`columns` match the columns `to` of a row of another `table`. `to` defaults to `columns`. Rows "
-        "with a null in them pass.",
+        description="A row of another table's newest snapshot has the same values in `to` (default: the same "
+        "columns). Rows with a null in them pass. A row that arrives before the one it refers to is a dead letter: "
+        "replay it later, or use `warn`.",
         examples=[{"columns": ["store"], "table": "lake.stores", "to": ["id"]}],
     )
     row_count: RowCount | None = Field(
         default=None,
-        description="The commit has `min` to `max` rows, inclusive. One bound may be omitted.",
+        description="The commit has `min` to `max` rows, inclusive; one may be omitted.",
         examples=[{"min": 1}],
     )
     null_share: NullShare | None = Field(

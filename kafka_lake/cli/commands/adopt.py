@@ -27,29 +27,27 @@ if TYPE_CHECKING:
 
 
 def adopt(
-    table: Annotated[str, typer.Argument(help="The table, as namespace.table.")],
-    topic: Annotated[str, typer.Option("--topic", help="The Kafka topic that it was filled from.")],
+    table: Annotated[str, typer.Argument(help="Table, as namespace.table.")],
+    topic: Annotated[str, typer.Option("--topic", help="Kafka topic that filled the table.")],
     from_kafka_connect: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Filled by this connector of Apache Iceberg's sink.")
+        str | None, typer.Option(metavar="NAME", help="Use the offsets of this connector of Apache Iceberg's sink.")
     ] = None,
     from_group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Resume at the offsets that this consumer group has committed.")
+        str | None, typer.Option(metavar="GROUP", help="Use the committed offsets of this consumer group.")
     ] = None,
     from_offsets: Annotated[
-        str | None, typer.Option(metavar="OFFSETS", help="Resume at these offsets by partition, as in 0:17,1:4.")
+        str | None, typer.Option(metavar="OFFSETS", help="Use these offsets by partition, such as 0:17,1:4.")
     ] = None,
-    sample: Annotated[
-        int, typer.Option(min=0, help="Newest records to read, to check that they fit the table; 0 for none.")
-    ] = 1000,
+    sample: Annotated[int, typer.Option(min=0, help="Number of newest records to check against the table.")] = 1000,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Take the table over. Without this option nothing is changed.")
+        bool, typer.Option("--yes", help="Take the table over. Without this option, nothing changes.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take over a table that another program has filled from the topic. Stop that program first.
+    """Take over a table that another program filled from the topic. Stop that program first.
 
-    Shows at which offset each partition resumes and why, what Kafka has, and what the next run would do to the columns.
-    With --yes it writes the position, in one commit without rows. The table's rows stay as they are.
+    Shows where each partition resumes and why, what Kafka has, and how the next run would change the columns. With
+    --yes, writes the position in one commit without rows. Existing rows stay as they are.
     """
     from kafka_lake.ingest import run
     from kafka_lake.ingest.adopt import plan_adoption

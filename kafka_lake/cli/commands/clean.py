@@ -21,13 +21,13 @@ _FILES = 10
 
 def clean(
     topic: AnyTopic = None,
-    older_than: Annotated[str, typer.Option(help="Keep what is younger than this: 30m, 24h, 7d.")] = "24h",
-    yes: Annotated[bool, typer.Option("--yes", help="Remove them. Without this option they are only shown.")] = False,
+    older_than: Annotated[str, typer.Option(help="Keep everything younger than this: 30m, 24h, 7d.")] = "24h",
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them. Without this option, they are only listed.")] = False,
 ) -> None:
-    """Show the branches and files that dead runs left behind, and remove them with --yes.
+    """List the branches and files that killed runs left behind; --yes removes them.
 
-    The files are in no snapshot of any table. Younger files and branches are kept, since a run or a compaction may
-    still be writing them. 0s keeps nothing, and is safe only while nothing else writes to the tables.
+    The files belong to no snapshot. Younger files and branches are kept, since a run may still be writing them. Use 0s
+    only while nothing writes to the tables.
     """
     from kafka_lake.maintenance import clean as cleaning
     from kafka_lake.spec.topic_table import once_each

@@ -37,20 +37,19 @@ _PARTITIONS = 6
 def dead_letters(
     topic: Topic,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Decode them again, and move dead letters that fit now into the table.")
+        bool, typer.Option("--replay", help="Decode them again, and move those that fit into the table.")
     ] = False,
     where: Annotated[
         str | None,
-        typer.Option(help="Only dead letters that meet this SQL condition, as in \"error_class = 'not_json'\"."),
+        typer.Option(help="Only dead letters that meet this SQL condition, such as \"error_class = 'not_json'\"."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=0, help="Records to show of each class.")] = 3,
+    samples: Annotated[int, typer.Option(min=0, help="Number of examples per class.")] = 3,
     as_json: AsJson = False,
 ) -> None:
     """List a topic's dead letters by class, or decode them again.
 
-    A condition may name the columns of the dead-letter table: error_class, error_message, partition, offset,
-    timestamp, failed_at, run_id. A list understands comparisons, in, between, is null, like 'text%', and, or, not.
-    --replay understands all of Spark SQL that is about one row.
+    A condition may use error_class, error_message, partition, offset, timestamp, failed_at and run_id. Lists support
+    comparisons, in, between, is null, like 'text%', and, or, not. --replay supports Spark SQL about one row.
     """
     from kafka_lake.ingest import run
 

@@ -33,21 +33,19 @@ _INDENT = 8
 
 def discover(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="Kafka topics, as orders or eu/orders; all by default.")
+        list[str] | None,
+        typer.Argument(metavar="TOPIC", help="Kafka topics, such as orders or eu/orders. Default: all."),
     ] = None,
-    write_documents: Annotated[bool, typer.Option("--write", help="Write a defs.yaml for each topic named.")] = False,
-    into: Annotated[Path | None, typer.Option(help="Folder to write to; the project's defs by default.")] = None,
-    sample: Annotated[int, typer.Option(min=1, max=1000, help="Newest records of each topic to read.")] = 20,
-    internal: Annotated[
-        bool, typer.Option("--all", help="Show internal topics too, whose names begin with _.")
-    ] = False,
+    write_documents: Annotated[bool, typer.Option("--write", help="Write a defs.yaml for each named topic.")] = False,
+    into: Annotated[Path | None, typer.Option(help="Folder to write to. Default: the project's defs.")] = None,
+    sample: Annotated[int, typer.Option(min=1, max=1000, help="Number of newest records to read per topic.")] = 20,
+    internal: Annotated[bool, typer.Option("--all", help="Include internal topics, whose names start with _.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the cluster's topics with a guess of their format, and write YAML documents for the named ones.
+    """List the cluster's topics with a guess of their format, and write YAML documents for named ones.
 
-    Offsets count from the start of the log to its end; compaction and transactions leave gaps between the records. The
-    size is an estimate from the sampled records: before compression, of one replica. No consumer group is involved, and
-    no file is ever overwritten.
+    Counts are offsets, which have gaps after compaction and transactions. Sizes are estimates before compression, of
+    one replica. No consumer group is used, and no file is overwritten.
     """
     from kafka_lake.discovery.discover import discover as discover_topics
     from kafka_lake.discovery.discover import documents, topics_of, write

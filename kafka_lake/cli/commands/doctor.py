@@ -41,7 +41,7 @@ Check = tuple[str, Callable[[], str], str]
 def doctor() -> None:
     """Check every system that a run needs.
 
-    Exit code 1 if anything is red.
+    Exit code 1 if a check fails.
     """
     from kafka_lake.devstack.stack import embedded_broker_if_needed
 

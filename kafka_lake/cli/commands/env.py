@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def env(
-    secrets: Annotated[bool, typer.Option("--secrets", help="Print passwords, keys and tokens too.")] = False,
+    secrets: Annotated[bool, typer.Option("--secrets", help="Include passwords, keys and tokens.")] = False,
 ) -> None:
-    """Print the variables by which other tools find brokers, catalog and Spark.
+    """Print the variables that other tools need to find brokers, catalog and Spark.
 
     In a shell: eval "$(kafka-lake env --secrets)"
     """

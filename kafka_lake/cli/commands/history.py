@@ -30,15 +30,14 @@ _RUN_ID = 8
 
 def history(
     table: Annotated[
-        str, typer.Argument(help="A topic, for its table; or a table: orders, shop.orders, shop.orders__dead_letters.")
+        str, typer.Argument(help="Topic or table, such as orders, shop.orders or shop.orders__dead_letters.")
     ],
-    limit: Annotated[int, typer.Option(min=1, help="Commits to show at most, the newest.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of commits.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show the commits of a table, newest first.
 
-    It reads the table's snapshots alone: neither Spark nor Kafka is needed. Maintenance records only its engine, and
-    expired snapshots are not shown.
+    Reads only the table's snapshots, without Spark and Kafka. Expired snapshots are missing.
     """
     identifier = identifier_of(table, project.topics_if_any())
     with project.open_connections(with_broker=False) as connections:

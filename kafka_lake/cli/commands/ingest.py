@@ -10,7 +10,7 @@ from kafka_lake.cli.progress import run_progress, run_summary
 
 
 def ingest(topic: Topic) -> None:
-    """Bring one topic's tables up to date, in this process."""
+    """Bring a topic's tables up to date, in this process."""
     from kafka_lake.ingest import run
 
     specs = project.topic_tables(topic)

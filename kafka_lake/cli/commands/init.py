@@ -33,18 +33,18 @@ _PACKAGE = re.compile("[a-z][a-z0-9_]*")
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Folder of the new project; its name is the Python package's.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the new project, and name of its Python package.")],
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="A topic to make a table of; repeatable.")
+        list[str] | None, typer.Option("--topic", "-t", help="Topic to create a table for; repeatable.")
     ] = None,
     bootstrap_servers: Annotated[
-        str, typer.Option(help="Kafka's brokers, for the project's .env; by default the environment's.")
+        str, typer.Option(help="Brokers for the project's .env. Default: the environment's.")
     ] = "",
     registry: Annotated[
-        str, typer.Option(help="The schema registry, for the project's .env; by default the environment's.")
+        str, typer.Option(help="Schema registry for the project's .env. Default: the environment's.")
     ] = "",
 ) -> None:
-    """Make a new Dagster project with the cluster, and with a table for each named topic.
+    """Create a Dagster project with the cluster and a table for each named topic.
 
     Existing files are never overwritten.
     """

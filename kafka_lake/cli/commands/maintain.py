@@ -23,32 +23,30 @@ if TYPE_CHECKING:
 
 
 def maintain(
-    topic: Annotated[
-        str | None, typer.Argument(help="The Kafka topic, or a derived table; all of them by default.")
-    ] = None,
+    topic: Annotated[str | None, typer.Argument(help="Kafka topic or derived table. Default: all.")] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do what is needed. Without this option the tables are only examined.")
+        bool, typer.Option("--yes", help="Do what is due. Without this option, tables are only examined.")
     ] = False,
     everything: Annotated[
         bool,
         typer.Option(
             "--all",
-            help="With --yes: compact and expire as much as possible, needed or not; other tables too.",
+            help="With --yes: compact and expire everything, due or not, including tables that aren't maintained "
+            "automatically.",
         ),
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Also count the rows that would expire. Reads one column of files that have both old and new rows.",
+            help="Also count the rows that would expire.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the health of the tables; with --yes, compact them and expire old rows and snapshots.
 
-    The sensor kafka_maintenance asks Dagster for the same of topics' tables; runs of derived tables do it themselves.
-    Settings: `maintenance:` in the table's YAML.
+    The sensor kafka_maintenance does the same automatically. Settings: `maintenance:` in the table's YAML.
     """
     if dry_run and yes:
         raise ConfigurationError("--dry-run does nothing, and --yes does what is needed.", "Leave one of them out.")

@@ -40,16 +40,15 @@ def _group() -> None:
 
 @app.command()
 def serve(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 9464,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port.")] = 9464,
     host: Annotated[
-        str, typer.Option(help="Address to listen at. 0.0.0.0 lets other machines ask; there is no password.")
+        str, typer.Option(help="Address. 0.0.0.0 accepts other machines; there is no password.")
     ] = "127.0.0.1",
     interval: Annotated[str, typer.Option(help="Pause between two collections: 15s, 1m.")] = "15s",
 ) -> None:
     """Serve metrics of all topics and their tables at /metrics until Ctrl-C.
 
-    They come from the brokers and the tables: neither Dagster nor a run needs to be there. Values that the brokers or
-    the catalog no longer give vanish, and kafka_lake_scrape_success is 0.
+    Reads only brokers and tables, so Dagster and runs aren't needed.
     """
     from kafka_lake.observability.collect import ClusterCollector, max_age, start_collecting
     from kafka_lake.observability.samples import Sample, key_of

@@ -36,22 +36,20 @@ _JSON_FORMATS = {
 
 def query(
     topic: Topic,
-    sql: Annotated[
-        str, typer.Argument(metavar="SQL", help='A query in Spark\'s SQL, as in "SELECT count(*) FROM this".')
-    ],
-    limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 100,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help='Spark SQL, such as "SELECT count(*) FROM this".')],
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 100,
     as_json: AsJson = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="With the records that no run has read yet. The SQL is DuckDB's then.")
+        bool, typer.Option("--fresh", help="Include unread records. The query is then DuckDB SQL.")
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="With --fresh: show the snapshot, the offsets read, and the seconds.")
     ] = False,
 ) -> None:
-    """Query a topic's table with Spark SQL; the query can only read.
+    """Query a topic's table with read-only Spark SQL.
 
-    The table has its own name, and also the name this. Other tables are namespace.table. With --fresh, the name of any
-    table of a topic may stand for TOPIC, and the query can read that table only.
+    Use the table's own name, or this; other tables are namespace.table. With --fresh, TOPIC may also be a table, and
+    the query can read only that table.
     """
     if fresh:
         read, result = _fresh_result(topic, sql, limit=limit, as_json=as_json)

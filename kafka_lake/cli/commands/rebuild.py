@@ -12,13 +12,13 @@ from kafka_lake.common.text import counted
 
 
 def rebuild(
-    table: Annotated[str, typer.Argument(help="The derived table; with its namespace if several have its name.")],
+    table: Annotated[str, typer.Argument(help="Derived table; with its namespace if the name is ambiguous.")],
     yes: Yes = False,
 ) -> None:
     """Compute all rows of a derived table again, and replace them in one commit.
 
-    Do so after a change of its query, or if a run can't determine which rows of an upstream table have changed. Readers
-    have the old rows until the commit.
+    Needed after a change of its query, or if a run can't determine which upstream rows changed. Readers see the old
+    rows until the commit.
     """
     from kafka_lake.derived.engine import Engine
     from kafka_lake.derived.run import derive

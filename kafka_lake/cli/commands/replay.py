@@ -16,7 +16,7 @@ def replay(
     start: Annotated[str | None, typer.Option("--from", help=f"Where to begin: {OFFSETS}.")] = None,
     end: Annotated[
         str | None,
-        typer.Option("--to", help="Where to end, exclusive, in the same forms. By default the table's position."),
+        typer.Option("--to", help="End, exclusive, in the same forms. Default: the table's position."),
     ] = None,
     partitions: Partitions = None,
     keep_missing: Annotated[
@@ -26,7 +26,7 @@ def replay(
 ) -> None:
     """Read a part of the topic again, and replace its rows.
 
-    The new rows are what today's schema and transform make of the records.
+    Uses the current schema and transform. Shows the effect and asks first.
     """
     from kafka_lake.ingest import run
     from kafka_lake.runtime.plan import ReplayRange

@@ -32,10 +32,10 @@ def reset(
     partitions: Partitions = None,
     yes: Yes = False,
 ) -> None:
-    """Set the offsets at which the table continues. Shows the effect and asks first.
+    """Set the offsets where the table continues. Shows the effect and asks first.
 
-    Rows at and beyond the new offsets are removed, since their records will be read again. Offsets that are jumped
-    over are recorded as skipped. For a table of several topics, only the position of the named topic is set.
+    Rows at and after the new offsets are removed, since their records will be read again. Skipped offsets are recorded.
+    For a table of several topics, sets only the named topic's position.
     """
     from kafka_lake.ingest import run
 

@@ -34,17 +34,13 @@ _PARTITIONS = 6
 
 def schema(
     topic: Topic,
-    sample: Annotated[
-        int, typer.Option(min=0, help="Newest records to read for a forecast of the next run; 0 for none.")
-    ] = 1000,
-    history: Annotated[
-        bool, typer.Option("--history", help="Show how the table's columns have changed instead.")
-    ] = False,
+    sample: Annotated[int, typer.Option(min=0, help="Number of newest records to read for the forecast.")] = 1000,
+    history: Annotated[bool, typer.Option("--history", help="Show past changes of the columns instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a table's columns, and how the next run would change them.
 
-    Nothing is changed. Exit code 1 if the next run would fail.
+    Nothing changes. Exit code 1 if the next run would fail.
     """
     specs = project.topic_tables(topic)
     output, documents, refused = Output(as_json), list[Any](), False

@@ -37,13 +37,13 @@ def status(
     topic: AnyTopic = None,
     as_json: AsJson = False,
     wait: Annotated[
-        str | None, typer.Option(help="Wait until the tables have all records, at most for this time: 90s, 5m.")
+        str | None, typer.Option(help="Wait until the tables have all records, at most this long: 90s, 5m.")
     ] = None,
 ) -> None:
     """Show how far each table is; for one topic, each Kafka partition.
 
-    If a topic lags and its last run failed, the error of that run is shown too. Exit code 1 if a topic can't be read,
-    or if --wait ended before the tables had all records.
+    If a topic lags and its last run failed, also shows that run's error. Exit code 1 if a topic can't be read, or if
+    --wait ends too early.
     """
     seconds = None if wait is None else seconds_of(wait)
     specs = project.topic_tables(topic)

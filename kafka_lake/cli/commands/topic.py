@@ -29,10 +29,8 @@ _STDIN = Path("-")
 
 
 @app.command()
-def create(
-    topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="How many Kafka partitions it gets.")] = 1
-) -> None:
-    """Create a topic. If it exists, it is left unchanged."""
+def create(topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1) -> None:
+    """Create a topic. An existing one stays unchanged."""
     from kafka_lake.kafka import topics
 
     cluster, name = project.split_topic(topic)
@@ -44,14 +42,14 @@ def create(
 @app.command()
 def produce(
     topic: Topic,
-    file: Annotated[Path, typer.Argument(help="A file with a record in each line; - for standard input.")] = _STDIN,
+    file: Annotated[Path, typer.Argument(help="File with a record per line; - for standard input.")] = _STDIN,
     key_field: Annotated[
-        str | None, typer.Option(help="The field of a line's JSON object that becomes the record's key.")
+        str | None, typer.Option(help="Field of the JSON object that becomes the record's key.")
     ] = None,
 ) -> None:
-    """Produce a record for each line of a file, unchanged. Empty lines are left out.
+    """Produce one record per line of a file, unchanged. Empty lines are skipped.
 
-    With --key-field a line that isn't a JSON object with that field becomes a record without a key.
+    With --key-field, a line that isn't a JSON object with that field becomes a record without a key.
     """
     from kafka_lake.kafka import topics
 
@@ -64,10 +62,10 @@ def produce(
 @app.command()
 def tail(
     topic: Topic,
-    number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many records.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: a JSON object in each line.")] = False,
+    number: Annotated[int, typer.Option("-n", "--number", min=1, help="Number of records.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
-    """Show the newest records of a topic, oldest first; times are in UTC. No consumer group is involved."""
+    """Show the newest records of a topic, oldest first, with times in UTC. No consumer group is used."""
     from kafka_lake.kafka.records import Sampler
 
     cluster, name = project.split_topic(topic)

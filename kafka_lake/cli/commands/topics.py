@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Show and refresh the topics that KafkaTopics match, and tables by value.",
+    help="Show and refresh the topics that `KafkaTopics` documents match.",
 )
 
 
 @app.command("list")
 def list_topics(as_json: AsJson = False) -> None:
-    """Show which topics match, which tables they have, and which ones are new or gone. Nothing is changed.
+    """Show which topics match, their tables, and which are new or deleted. Nothing changes.
 
-    Below them are the tables that values of topics with tables_by have.
+    Also shows the tables of topics with tables_by.
     """
     topics, values = matching_topics(note), tables_by_value(note)
     output = Output(as_json)
@@ -40,10 +40,9 @@ def list_topics(as_json: AsJson = False) -> None:
 
 @app.command()
 def refresh() -> None:
-    """Ask the clusters for their topics, so that new ones that match get tables when the definitions load again.
+    """Update the cached topic names. New matching topics get tables when the definitions reload.
 
-    Topics that are gone from Kafka lose their assets. Their tables stay. The tables by value of topics with tables_by
-    are read from the catalog.
+    Deleted topics lose their assets; their tables stay. Tables of tables_by are read from the catalog.
     """
     topics = [topic for topic in matching_topics(note, refresh=True) if topic.state != "known"]
     values = [value for value in tables_by_value(note, refresh=True) if value.state != "known"]

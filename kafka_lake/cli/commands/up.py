@@ -31,11 +31,11 @@ _PAUSE_SECONDS = 5.0
 
 def up(
     s3: Annotated[
-        bool, typer.Option("--s3", help="Keep the tables in an embedded S3 store with a REST catalog.")
+        bool, typer.Option("--s3", help="Store the tables in an embedded S3 store with a REST catalog.")
     ] = False,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Serve metrics for Prometheus, too.")] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Also serve metrics for Prometheus.")] = False,
 ) -> None:
-    """Run Dagster and a Spark Connect server until Ctrl-C; an embedded broker too, if nothing names brokers."""
+    """Run Dagster and a Spark Connect server until Ctrl-C; also an embedded broker, if no brokers are configured."""
     stay_up(Ports.from_env(), note, s3=s3, metrics=metrics)
 
 

@@ -17,17 +17,15 @@ if TYPE_CHECKING:
 
 
 def verify(
-    table: Annotated[str, typer.Argument(help="The table of a topic; with its namespace if several have its name.")],
+    table: Annotated[str, typer.Argument(help="Table of a topic; with its namespace if the name is ambiguous.")],
     since: Annotated[str, typer.Option(help=f"Verify only records from here on: {OFFSETS}.")] = "earliest",
-    sample: Annotated[str, typer.Option(help="Share of the records whose values are compared, as in 1%.")] = "1%",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the last verification of the table, if it didn't end.")
-    ] = False,
+    sample: Annotated[str, typer.Option(help="Share of records whose values are compared.")] = "1%",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted verification.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that a table has every record that Kafka still has, up to the table's position, exactly once.
+    """Prove that a table has every record in Kafka before the table's position exactly once.
 
-    Exit code 0: proven. 1: there are problems. 2: the table couldn't be verified.
+    Exit code 0: proven. 1: problems. 2: the table couldn't be verified.
     """
     from kafka_lake.verify.run import VerifyOptions
     from kafka_lake.verify.run import verify as compare
