@@ -95,6 +95,7 @@ class Maintained:
         compacted: None if nothing was compacted.
         expired: Number of snapshots.
         rows: How many rows expired; None if the settings keep all rows.
+        failures: What the steps that failed have raised.
     """
 
     identifier: Identifier
@@ -104,6 +105,7 @@ class Maintained:
     expired: int
     seconds: float
     rows: int | None = None
+    failures: tuple[str, ...] = ()
 
 
 def due(spec: HasTables, tables: HasEngine) -> list[Due]:
@@ -179,19 +181,17 @@ def maintain(
     run_id = run_id or f"maintenance-{uuid4().hex[:8]}"
     for table in due(spec, tables):
         if everything or (table.needs.reasons and not table.left_alone):
-            try:
-                done.append(_maintain_table(spec, tables, table, everything, run_id=run_id))
-            except Exception as error:
-                failures.append(error)
-            else:
-                notify(done[-1])
+            done.append(_maintain_table(spec, tables, table, everything, run_id=run_id, failures=failures))
+            notify(done[-1])
     if failures:
         raise failures[0]
     return done
 
 
-def _maintain_table(spec: HasTables, tables: HasEngine, table: Due, everything: bool, run_id: str) -> Maintained:
-    started, failures = time.monotonic(), list[Exception]()
+def _maintain_table(
+    spec: HasTables, tables: HasEngine, table: Due, everything: bool, *, run_id: str, failures: list[Exception]
+) -> Maintained:
+    started, earlier = time.monotonic(), len(failures)
     identifier, needs, catalog = table.identifier, table.needs, tables.catalog
 
     def rows() -> int | None:
@@ -219,9 +219,7 @@ def _maintain_table(spec: HasTables, tables: HasEngine, table: Due, everything: 
 
     # Rows first: expired rows needn't be compacted.
     results = result_of(rows, None), result_of(compacted, None), result_of(snapshots, 0)
-    if failures:
-        raise failures[0]
-    after = catalog.table(identifier)
+    after = result_of(lambda: catalog.table(identifier), None)
     return Maintained(
         identifier,
         before=needs.health,
@@ -230,6 +228,7 @@ def _maintain_table(spec: HasTables, tables: HasEngine, table: Due, everything: 
         expired=results[2],
         seconds=time.monotonic() - started,
         rows=results[0],
+        failures=tuple(map(str, failures[earlier:])),
     )
 
 
@@ -245,4 +244,6 @@ def summary_line(done: Maintained) -> str:
         )
     if done.expired:
         parts.append(f"{counted(done.expired, 'snapshot')} expired")
+    if done.failures:
+        parts.append(f"{counted(len(done.failures), 'step')} failed")
     return f"{'.'.join(done.identifier)}: {', '.join(parts) or 'nothing to do'} ({done.seconds:.0f} s)"

@@ -280,10 +280,12 @@ def test_maintenance_continues_after_a_table_fails(
             ingest(spec, connections(), f"run-{number}")
     lost = next(iter(view(broken).table.scan().plan_files())).file.file_path
     Path(lost.removeprefix("file:").replace("//", "/")).unlink()
-    told = command_line([broken, healthy], "maintain", "--yes")
+    told = command_line([broken, healthy], "maintain", "--yes", "--json")
     assert told.exit_code == 1
-    assert "could not be replaced" in told.output
-    assert f"{'.'.join(healthy.identifier)}: 4 data and 0 delete files became 1 and 0" in told.output
+    of_broken, of_healthy = json.loads(told.stdout)
+    assert (of_broken["compacted"], of_broken["expired"]) == (None, 3)
+    assert "could not be replaced" in of_broken["failures"][0]
+    assert of_healthy["compacted"]
     assert table_health(view(healthy).table).data_files == 1
     # Files that can't be read are no reason to keep snapshots.
     assert table_health(view(broken).table).snapshots == 1

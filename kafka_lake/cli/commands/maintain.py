@@ -60,7 +60,7 @@ def maintain(
             name = ".".join(spec.identifier)
             try:
                 if yes:
-                    documents += _maintain(spec, connections, everything, output)
+                    _maintain(spec, connections, everything, output, documents=documents)
                 else:
                     documents += _examine(spec, connections, dry_run, output)
             except Exception as error:
@@ -85,7 +85,9 @@ def _examine(spec: HasTables, connections: Connections, dry_run: bool, output: O
     return documents
 
 
-def _maintain(spec: HasTables, connections: Connections, everything: bool, output: Output) -> list[dict[str, Any]]:
+def _maintain(
+    spec: HasTables, connections: Connections, everything: bool, output: Output, *, documents: list[dict[str, Any]]
+) -> None:
     from kafka_lake.maintenance import maintain as maintenance
     from kafka_lake.maintenance.maintain import summary_line
 
@@ -97,10 +99,10 @@ def _maintain(spec: HasTables, connections: Connections, everything: bool, outpu
             maintenance.maintain(spec, connections, everything, done.append)
     finally:
         output.lines(*map(summary_line, done))
+        documents += map(asdict, done)
     if not done:
         foreign = any(table.left_alone and table.needs.reasons for table in due)
         output.lines(f"{name}: {'skipped, another program created it; see --all' if foreign else 'nothing is needed'}.")
-    return [asdict(step) for step in done]
 
 
 def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:

@@ -24,6 +24,7 @@ GLUE_NOT_READ = (
     "That format is not read. Have the producer write Confluent's wire format, or keep the values with format: bytes."
 )
 _MOST_UNKNOWN = 200
+_TOO_MANY = f"its batch has more than {_MOST_UNKNOWN} unknown schemas"
 _MOST_INDEXES, _INDEX_BYTES = 63, 5
 
 Key = tuple[int, bytes]
@@ -72,6 +73,7 @@ class RegisteredDecoder(ValueDecoder):
         by_decoder: dict[int, list[tuple[np.ndarray, int]]] = {}
         counts: Counter[str] = Counter()
         unknown: Counter[str] = Counter()
+        failed: list[tuple[Key, np.ndarray]] = []
         for key, group in self._groups(heads, places[framed]):
             if key in self._schemas:
                 counts[name_of(key)] += len(group)
@@ -79,9 +81,14 @@ class RegisteredDecoder(ValueDecoder):
                 continue
             if key not in self._refused:
                 unknown[name_of(key)] += len(group)
-            errors |= dict.fromkeys(group.tolist(), (UNKNOWN_SCHEMA, self._reason(key)[:MESSAGE]))
+            failed.append((key, group))
+        asked = dict(unknown.most_common(_MOST_UNKNOWN))
+        for key, group in failed:
+            was_asked = key in self._refused or name_of(key) in asked
+            reason = self._reason(key) if was_asked else f"Schema id {key[0]} wasn't looked up: {_TOO_MANY}."
+            errors |= dict.fromkeys(group.tolist(), (UNKNOWN_SCHEMA, reason[:MESSAGE]))
         parts = [self._part(heads, number, groups) for number, groups in by_decoder.items()]
-        return self._together(parts, errors, len(values), {**counts, **dict(unknown.most_common(_MOST_UNKNOWN))})
+        return self._together(parts, errors, len(values), {**counts, **asked})
 
     def _groups(self, heads: "_Heads", places: np.ndarray) -> list[tuple[Key, np.ndarray]]:
         """Return the places of the values of each schema."""
