@@ -1,15 +1,17 @@
 """What the settings of a topic's tables ask for and can't be. Each group has refused by itself what it can."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from kafka_lake.catalog.layout import parse_partition_field, parse_sort_field
 from kafka_lake.config.rules import rule_problems
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.base import format_named, formats_with_schema_ids
-from kafka_lake.spec.ddl import check_ddl
+from kafka_lake.spec.ddl import check_ddl, parsed_ddl
 from kafka_lake.spec.settings import Problem
 from kafka_lake.spec.topic_table import TopicTable
 
+_ORDERS = re.compile("byte|short|integer|long|float|double|decimal|date|timestamp")
 _OF_HISTORIES = ("valid_from", "valid_to", "_event", "_is_deleted")
 
 
@@ -152,6 +154,10 @@ def _undeclared(spec: TopicTable, declared: Sequence[str]) -> Iterator[Problem]:
         if unknown := [name for name in (() if isinstance(given, bool) else given) if name not in known]:
             there = f"isn't in columns:, which are {', '.join(known)}"
             yield ("write", setting), f"{', '.join(unknown)} {there}"
+    kinds = {field["name"]: field["type"] for field in parsed_ddl(spec.schema or "")["fields"]}
+    if wrong := [f"{n} ({kinds[n]})" for n in spec.order_by if n in kinds and not _ORDERS.match(str(kinds[n]))]:
+        why = "is neither a time nor a number. Declare it as timestamp, timestamp_ntz, date, bigint or decimal"
+        yield ("write", "order_by"), f"{', '.join(wrong)} {why}"
     own = _OF_HISTORIES if spec.has_versions else ("_is_deleted",) if spec.marks_deletes else ()
     if taken := [name for name in declared if name.lower() in own]:
         yield ("columns",), f"{', '.join(taken)} is a column that the table has by itself. Give it another name"
@@ -194,6 +200,8 @@ def _shared(spec: TopicTable) -> Iterator[Problem]:
 def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) -> Iterator[str]:
     """Give what the maintenance of a table asks for and can't be."""
     policy = spec.maintenance
+    if spec.is_keyed and policy.verify is not None and policy.verify.since is not None:
+        yield f"verify: since: can't be combined with write: {spec.write}. Leave it out"
     if policy.row_retention is None:
         return
     declared = _all_columns(spec)

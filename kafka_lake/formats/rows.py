@@ -75,12 +75,11 @@ def interval_type(spec: TopicTable, columns: T.StructType) -> T.DataType | None:
     """Return the type of a history's intervals; None if its order is by a column that isn't there yet."""
     if spec.has_source_order or len(spec.order_by) != 1:
         return T.TimestampType()
-    kind = next((field.dataType for field in columns if field.name == spec.order_by[0]), None)
-    return kind if kind is None or is_counted(kind) else T.TimestampType()
+    return next((field.dataType for field in columns if field.name == spec.order_by[0]), None)
 
 
 def is_counted(kind: T.DataType) -> bool:
-    """Return whether a version counts from a value of this type on: a number, a date or a time."""
+    """Return whether values of this type can order changes: numbers, dates and times."""
     return isinstance(kind, _COUNTED)
 
 

@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import sqlglot
+from duckdb import Error as DuckDBError
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
@@ -70,12 +71,22 @@ def condition_for(topic: TopicTable, table: TopicTable) -> str | None:
     return " AND ".join([*others, *own]) or None
 
 
-def holds(database: Database, records: pa.RecordBatch, condition: str) -> pa.RecordBatch:
-    """Return the records that a condition holds for."""
+def holds(database: Database, rows: pa.Table, condition: str, setting: str) -> pa.Array:
+    """Return for which rows a condition of `condition_of` holds.
+
+    Raises:
+        FreshReadError: If DuckDB can't evaluate it, as a number and a text that isn't one can't be compared.
+    """
     with database.cursor() as cursor:
-        cursor.register("records", pa.Table.from_batches([records]))
-        found = cursor.sql(f"SELECT {condition} AS holds FROM records").to_arrow_table().column("holds")
-    return records.filter(found.combine_chunks())
+        cursor.register("rows", rows)
+        try:
+            return (
+                cursor.sql(f"SELECT {condition} AS holds FROM rows").to_arrow_table().column("holds").combine_chunks()
+            )
+        except DuckDBError as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            remedy = "Compare columns with values of their types, or query the table without its unread records."
+            raise FreshReadError(f"{setting} can't be evaluated by DuckDB: {reason}.", remedy) from error
 
 
 def _holds(when: When, table: str) -> str:

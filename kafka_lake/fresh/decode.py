@@ -136,19 +136,15 @@ class TopicDecoder:
         if not ignored:
             new = plain(to_arrow_schema(rows))
             self.columns = pa.unify_schemas([self.columns, new], promote_options="permissive")
-        if texts := [c.name for c in self.columns if c.name in spec.order_by and pa.types.is_string(c.type)]:
-            raise FreshReadError(
-                f"Table {'.'.join(spec.identifier)}: order_by names text ({', '.join(texts)}), and Spark and DuckDB "
-                "read some texts as different times.",
-                "Declare the column as a timestamp or number, or query the table without its unread records.",
-            )
         kinds: T.StructType = from_arrow_schema(self.columns, prefer_timestamp_ntz=True)
         self._rules: RowRules = row_rules(f"Topic {spec.topic}", spec.named_rules, kinds, declared)
         return True
 
     def _decode(self, records: pa.RecordBatch, identity: TopicIdentity) -> Decoded:
         if self._condition is not None:
-            records = holds(self._database, records, self._condition)
+            where = f"where: of table {'.'.join(self.spec.identifier)}"
+            rows = pa.Table.from_batches([records])
+            records = records.filter(holds(self._database, rows, self._condition, where))
         work = Work("", {}, {}, topic=identity.topic, topic_id=identity.topic_id,
                     metadata_column=self.spec.metadata_column)  # fmt: skip
         rows, kept, failed, decoded = decode(records, work, self._task)
@@ -172,16 +168,12 @@ class TopicDecoder:
         events = change.take(pa.array(places))
         rows = rows.append_column(OPERATION, events.field("operation")).append_column(CHANGE_EVENT, events)
         if spec.delete_when is not None:
-            is_deleted = condition_of(spec.delete_when, f"delete_when: of topic {spec.topic}")
-            query = (
-                f"SELECT CASE WHEN {OPERATION} IN ('{UPSERT}', '{READ}') AND {is_deleted} THEN '{DELETE}' "
-                f"ELSE {OPERATION} END AS operation FROM rows"
-            )
-            with self._database.cursor() as cursor:
-                # Spark compares a float with a literal as doubles.
-                wide = [f.with_type(pa.float64()) if pa.types.is_float32(f.type) else f for f in rows.schema]
-                cursor.register("rows", rows.cast(pa.schema(wide)))
-                operations = cursor.sql(query).to_arrow_table().column("operation")
+            setting = f"delete_when: of topic {spec.topic}"
+            is_deleted = f"{OPERATION} IN ('{UPSERT}', '{READ}') AND {condition_of(spec.delete_when, setting)}"
+            # Spark compares a float with a literal as doubles.
+            wide = [f.with_type(pa.float64()) if pa.types.is_float32(f.type) else f for f in rows.schema]
+            deleted = holds(self._database, rows.cast(pa.schema(wide)), is_deleted, setting)
+            operations = pc.if_else(deleted, DELETE, rows.column(OPERATION))
             rows = rows.set_column(rows.column_names.index(OPERATION), OPERATION, operations)
         return rows
 

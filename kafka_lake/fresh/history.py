@@ -67,9 +67,7 @@ def _versions(changes: Changes, history: HistoryTable) -> str:
     if interval is not None:
         time = f"__place.vals.o{order_number[interval]}"
     else:
-        is_text = history.has_one_order and keys.order_by[0] in keys.texts
-        best = f"coalesce(__place.source.v0, {times})" if is_text else times
-        time = f"CASE WHEN NOT __unplaced THEN {best} END"
+        time = f"CASE WHEN NOT __unplaced THEN {times} END"
     following = f"lead(__time) OVER {window}"
     kind = changes.type_of(VALID_FROM)
     if kind.startswith(("TIMESTAMP", "DATE")):

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
-from duckdb import DuckDBPyRelation, IOException
+from duckdb import DuckDBPyRelation
 from duckdb import Error as DuckDBError
 from pyiceberg.table import Table
 
@@ -23,9 +23,19 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.by_value import begins_in, knowing
 from kafka_lake.runtime.context import Connections, Context, Timings
 from kafka_lake.runtime.record_keys import state_of
-from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, open_database, quoted, types_of
+from kafka_lake.runtime.snapshot_rows import (
+    Database,
+    SnapshotRows,
+    file_error,
+    file_errors,
+    open_database,
+    quoted,
+    types_of,
+)
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,7 @@ class Fresh:
     """The rows of a table at a snapshot, and of the records behind it.
 
     Args:
+        table: The table's name.
         snapshot: The snapshot's id; None for a table without one.
         ranges: The offsets that were read from Kafka, by topic.
         records: Number of records in them that are the table's, tombstones included.
@@ -42,6 +53,7 @@ class Fresh:
         folders: The folders of the snapshot's data files.
     """
 
+    table: str
     snapshot: int | None
     ranges: dict[str, tuple[OffsetRange, ...]]
     records: int
@@ -61,7 +73,7 @@ class Fresh:
 
         Raises:
             SnapshotExpiredError: If the snapshot's files were deleted meanwhile.
-            KafkaLakeError: If DuckDB can't run the query.
+            KafkaLakeError: If DuckDB can't read the table's files, or can't run the query.
         """
         return self._answer(lambda: self.database.sql(query).to_arrow_table())
 
@@ -92,13 +104,8 @@ class Fresh:
 
     def error(self, error: DuckDBError) -> KafkaLakeError:
         """Return the error to show for an error of DuckDB."""
-        first_line = str(error).strip().splitlines()[0].rstrip(".")
-        if isinstance(error, IOException):
-            return SnapshotExpiredError(
-                f"Files of snapshot {self.snapshot} can't be read any more: {first_line}.", "Read again."
-            )
-        return KafkaLakeError(
-            f"DuckDB can't run this query: {first_line}.",
+        return file_error(error, self.table) or KafkaLakeError(
+            f"DuckDB can't run this query: {str(error).strip().splitlines()[0].rstrip('.')}.",
             f"The table is this; its columns are {', '.join(self.columns.names)}.",
         )
 
@@ -197,15 +204,19 @@ class FreshTable:
             DataLossError: If Kafka no longer has some of them, and the settings don't say to go on.
             SchemaRefusedError: If the next commit would refuse them.
         """
-        with self._lock:
+        with self._lock, file_errors(".".join(self.spec.identifier)):
             return self._read()
 
     def query(self, sql: str) -> pa.Table:
         """Read the table and run a query as `Fresh.sql`; once more if the snapshot expires meanwhile."""
+        return self.reading(lambda fresh: fresh.sql(sql))
+
+    def reading(self, use: Callable[[Fresh], T]) -> T:
+        """Read the table and return what a function makes of it; once more if the snapshot expires meanwhile."""
         try:
-            return self.read().sql(sql)
+            return use(self.read())
         except SnapshotExpiredError:
-            return self.read().sql(sql)
+            return use(self.read())
 
     def _read(self) -> Fresh:
         clock = Timings()
@@ -229,6 +240,7 @@ class FreshTable:
         clock.finish("merge")
         dead_letters = sum(each.dead_letters for each in made)
         return Fresh(
+            ".".join(self.spec.identifier),
             snapshot.head,
             ranges,
             records=sum(each.records for each in made),

@@ -55,7 +55,7 @@ class Changes:
     @cached_property
     def keys(self) -> Keys:
         """Key and order of the events."""
-        return Keys.of(self.spec, self.key, self.topic_id, self.table)
+        return Keys.of(self.spec, self.key, self.topic_id)
 
     @cached_property
     def own(self) -> set[str]:
@@ -192,7 +192,7 @@ def _place(changes: Changes, has_deletes: bool) -> None:
     """Create the table ``__placed``: events, rows and remembered deletes of their keys, with their order ``__o``.
 
     A delete without an order gets the newest order before it in its Kafka partition, or the row's if that is newer.
-    After a delete with an order it adds nothing.
+    After a delete with the source's own order it adds nothing.
     """
     keys = changes.keys
     todays, partition, offset = map(in_duckdb, keys.kafka_order("e"))
@@ -228,9 +228,10 @@ def _place(changes: Changes, has_deletes: bool) -> None:
         row = f"max(CASE WHEN __kind = {_STORED} THEN __own END) OVER (PARTITION BY {key}, __topic, __part)"
         older = f"max(CASE WHEN __kind = {_STORED} AND NOT __todays THEN __own END) OVER (PARTITION BY {key})"
         placed = f"(SELECT *, {earlier} AS __earlier FROM ordered)"
+        after_delete = "WHEN __earlier.is_delete THEN __earlier.own " if keys.has_envelope else ""
         place = (
             f"CASE WHEN NOT __no_order OR {OPERATION} <> '{DELETE}' OR __kind <> {_EVENT} THEN __own "
-            f"WHEN __earlier.is_delete THEN __earlier.own ELSE greatest(__earlier.own, {row}, {older}) END"
+            f"{after_delete}ELSE greatest(__earlier.own, {row}, {older}) END"
         )
     changes.database.execute(
         f"""
@@ -266,7 +267,8 @@ def _check_order(changes: Changes) -> None:
     if keys.has_order:
         found = changes.database.execute(
             f"SELECT e.__part, e.__off, s.__part FROM __placed AS e JOIN __placed AS s USING ({key}) "
-            f"WHERE e.__place IS NULL AND s.__kind = {_STORED} AND s.__todays AND s.__part <> e.__part LIMIT 1"
+            f"WHERE e.__place IS NULL AND s.__kind <> {_REMEMBERED} AND NOT s.__no_order AND s.__todays "
+            "AND s.__part <> e.__part LIMIT 1"
         ).fetchone()
         if found:
             raise tombstone_error(changes.spec, *found)
@@ -276,8 +278,7 @@ def _check_order(changes: Changes) -> None:
         f"GROUP BY {key} HAVING min(__part) <> max(__part) LIMIT 1"
     ).fetchone()
     if found:
-        where = f"in partition {found[0]} at offset {found[1]}; another one came from partition {found[2]}"
-        raise partitions_error(changes.spec, where)
+        raise partitions_error(changes.spec, *found)
 
 
 def _drop_lacking(changes: Changes) -> int:

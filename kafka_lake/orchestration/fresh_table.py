@@ -5,7 +5,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from kafka_lake.fresh import Fresh, MaxTail, find_topic, table_of
+from kafka_lake.fresh import Fresh, MaxTail, table_of
 from kafka_lake.orchestration.jobs import topics_of_location
 from kafka_lake.orchestration.resources import (
     CatalogResource,
@@ -15,6 +15,7 @@ from kafka_lake.orchestration.resources import (
     SparkResource,
     build_connections,
 )
+from kafka_lake.routing.by_value import find_topic
 
 
 class FreshTable(FixedResource):

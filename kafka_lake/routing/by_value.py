@@ -1,4 +1,4 @@
-"""Tables of values (`tables_by`): which values have one, and which new values may get one. Pure.
+"""Tables of values (`tables_by`): which values have one, and which new values may get one.
 
 A property of the topic's own table records each value's table. It is set by a commit, so a concurrent run that doesn't
 know the value can't publish, and each record goes to one table.
@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.schema.names import Names
 from kafka_lake.spec.topic_table import LONGEST_VALUE, RouteBy, TopicTable, derived_table_name
 
@@ -39,6 +41,53 @@ def knowing(spec: TopicTable, properties: Mapping[str, str]) -> TopicTable:
     if spec.route_by is None:
         return spec
     return replace(spec, route_by=replace(spec.route_by, known=tuple(known_in(spec.route_by, properties))))
+
+
+def find_topic(topics: Sequence[TopicTable], name: str) -> TopicTable:
+    """Return the settings of the topic that has a table, or whose values may have it.
+
+    Args:
+        name: As `find_table` takes it.
+
+    Raises:
+        ConfigurationError: If there is none, or several.
+    """
+    namespace, _, table = name.partition(".")
+    found = [topic for topic in topics if _named(topic, name)] or [
+        topic for topic in topics if topic.route_by and table and may_name(topic.route_by, (namespace, table))
+    ]
+    if len(found) != 1 or len(_named(found[0], name)) > 1:
+        known = ", ".join(sorted({".".join(table.identifier) for topic in topics for table in topic.tables})) or "none"
+        raise ConfigurationError(
+            f"{'Several topics have' if found else 'No topic has'} a table {name} here; the tables are: {known}.",
+            "Name one of them.",
+        )
+    return found[0]
+
+
+def find_table(topic: TopicTable, name: str, catalog: LakeCatalog) -> TopicTable:
+    """Return the settings of a topic's table.
+
+    Args:
+        name: The table's name, with or without the namespace, or the topic's for its own table.
+
+    Raises:
+        ConfigurationError: If no value has the table yet.
+    """
+    if topic.route_by is not None and (own := catalog.table(topic.identifier)) is not None:
+        topic = knowing(topic, own.properties)
+    if not (found := _named(topic, name)):
+        raise ConfigurationError(
+            f"Topic {topic.full_topic}: no value has a table {name} yet.", "`kafka-lake topics` lists the tables."
+        )
+    return found[0]
+
+
+def _named(topic: TopicTable, name: str) -> list[TopicTable]:
+    """Return the tables of a topic that a name means."""
+    if name in (topic.topic, topic.full_topic):
+        return [topic]
+    return [table for table in topic.tables if name in (table.table, ".".join(table.identifier))]
 
 
 def known_in(by: RouteBy, properties: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

@@ -1,7 +1,8 @@
 """The rows of a table at a snapshot as a query of DuckDB, which reads only the columns and row groups that it needs."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
@@ -14,7 +15,7 @@ from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
 
 from kafka_lake.catalog.layout import LAYOUT
-from kafka_lake.errors import TableError
+from kafka_lake.errors import KafkaLakeError, SnapshotExpiredError, TableError
 from kafka_lake.formats.task.shapes import small_offsets
 
 Database = duckdb.DuckDBPyConnection
@@ -49,6 +50,31 @@ def types_of(database: Database, columns: pa.Schema) -> dict[str, str]:
     """Return DuckDB's types of Arrow columns by name."""
     relation = database.from_arrow(columns.empty_table())
     return dict(zip(relation.columns, map(str, relation.types), strict=True))
+
+
+def file_error(error: Exception, table: str) -> KafkaLakeError | None:
+    """Return the error for files of a table that can't be read; None if the error isn't about files."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    # DuckDB gives errors of an object store's client as tracebacks.
+    is_of_client = isinstance(error, duckdb.Error) and lines[0].startswith("Traceback")
+    reason = lines[-1 if is_of_client else 0].rstrip(".")
+    if isinstance(error, duckdb.IOException | FileNotFoundError) or (is_of_client and "FileNotFound" in reason):
+        return SnapshotExpiredError(f"Files of table {table} can't be read any more: {reason}.", "Read again.")
+    if is_of_client or isinstance(error, OSError):
+        remedy = "Check that the object store answers, and its credentials."
+        return TableError(f"Files of table {table} can't be read: {reason}.", remedy)
+    return None
+
+
+@contextmanager
+def file_errors(table: str) -> Iterator[None]:
+    """Raise errors about files of a table as `file_error` returns them."""
+    try:
+        yield
+    except (duckdb.Error, OSError) as error:
+        if known := file_error(error, table):
+            raise known from error
+        raise
 
 
 def columns_of(table: Table) -> pa.Schema:
@@ -96,13 +122,15 @@ class SnapshotRows:
         if not self._paths:
             nothing = ", ".join(f"NULL::{kind} AS {quoted(column)}" for column, kind in types.items())
             return f"SELECT {nothing} LIMIT 0"
+        # Names that no column of DuckDB's reader has, such as file_row_number.
+        names = {column: f"__column_{self._ids[column]}" for column in types}
         by_id = ", ".join(
-            f"{self._ids[column]}: {{name: {literal(column)}, type: {literal(kind)}, default_value: NULL}}"
+            f"{self._ids[column]}: {{name: {literal(names[column])}, type: {literal(kind)}, default_value: NULL}}"
             for column, kind in types.items()
         )
         # DuckDB 2.0 fails to read one field of a struct that a file has without that field.
-        whole = {column: f"CASE WHEN file_row_number >= 0 THEN {quoted(column)} END" for column in self._evolved}
-        columns = ", ".join(f"{whole.get(column, quoted(column))} AS {quoted(column)}" for column in types)
+        whole = {column: f"CASE WHEN file_row_number >= 0 THEN {names[column]} END" for column in self._evolved}
+        columns = ", ".join(f"{whole.get(column, names[column])} AS {quoted(column)}" for column in types)
         query = (
             f"SELECT {columns} FROM read_parquet([{', '.join(map(literal, self._paths))}], hive_partitioning = false, "
             f"schema = MAP {{{by_id}}}, filename = {literal(_FILE)}, file_row_number = true) AS f"

@@ -30,12 +30,17 @@ class NewestChanges:
         columns = columns or [f"{quoted(self._spec.metadata_column or '')}.key"]
         return f"struct_pack({', '.join(f'k{number} := {column}' for number, column in enumerate(columns))})"
 
-    def add(self, records: DataFrame, window: Window) -> np.ndarray:
-        """Add the changes of a window's records; return which records are changes. Dead letters aren't."""
+    def add(self, records: DataFrame, window: Window, given_up: np.ndarray) -> np.ndarray:
+        """Add the changes of a window's records; return which records are changes. Dead letters aren't.
+
+        Args:
+            given_up: Offsets that the table may lack: keys with such a change aren't compared.
+        """
         found: pa.Table = SparkDecoding().changes(self._spec, self._connections, self._state, records).toArrow()
         cells = window.cells(found["p"].to_numpy(), found["o"].to_numpy())
         is_change = np.zeros(len(window), dtype=bool)
         is_change[cells[cells >= 0]] = True
+        found = found.append_column("given_up", pa.array(given_up[cells]))
         found = found.filter(pa.array((cells >= 0) & (window.dead_letters[cells] == 0)))
         self._database.register("found", found)
         into = "CREATE TABLE events AS" if self._is_empty else "INSERT INTO events"
@@ -51,6 +56,7 @@ class NewestChanges:
             if not self._is_empty:
                 report.note(f"rows with the newest change of their key: {reason}")
             return
+        database.execute("DELETE FROM events WHERE k IN (SELECT k FROM events WHERE given_up)")
         ignored = [NOTHING, TRUNCATE, *([DELETE] if spec.ignores_deletes else [])]
         # A delete without an order is newer than the changes before it in its Kafka partition.
         before = "max(CASE WHEN NOT bare THEN place END) OVER (PARTITION BY k, p ORDER BY o)"
@@ -69,10 +75,14 @@ class NewestChanges:
         if not (self._spec.has_source_order or self._spec.order_by):
             is_known = f"(({is_known}) OR (l.code = 0 AND l.p = n.p AND l.o < n.o))"
         is_delete, is_row = f"n.op = {literal(DELETE)}", "(l.k IS NOT NULL AND NOT l.mark)"
+        # A soft delete of a row that was there keeps it.
+        earlier = f"e.k = n.k AND e.op <> {literal(DELETE)} AND e.p = n.p AND e.o < n.o"
+        had_row = f"EXISTS (SELECT 1 FROM events AS e WHERE {earlier})"
+        has_row = f"(NOT {is_delete} OR {had_row})" if self._spec.marks_deletes else f"NOT {is_delete}"
         queries = {
             "doubled": "SELECT p, o FROM live WHERE code = 0 "
             "QUALIFY row_number() OVER (PARTITION BY k ORDER BY p, o) > 1",
-            "missing": f"SELECT n.p, n.o FROM newest AS n ANTI JOIN live AS l ON l.k = n.k WHERE NOT {is_delete}",
+            "missing": f"SELECT n.p, n.o FROM newest AS n ANTI JOIN live AS l ON l.k = n.k WHERE {has_row}",
             "not_newest": f"SELECT n.p, n.o FROM newest AS n JOIN live AS l ON l.k = n.k WHERE {is_known} "
             f"AND (({is_delete} AND {is_row}) OR NOT ({same} OR {is_delete}))",
             "key_differs": "SELECT l.p, l.o FROM live AS l ANTI JOIN newest AS n ON l.k = n.k "

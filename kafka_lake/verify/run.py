@@ -18,9 +18,9 @@ from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import TableState, adopted_position, head_of, read_state
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
 from kafka_lake.common.files import ensure_home, write_atomic
-from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks, place
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.dead_letters.pending import pending_reconciliation
-from kafka_lake.errors import TableError
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.rows import DELETED, change_columns
 from kafka_lake.formats.task.decoded import Decoded
 from kafka_lake.formats.task.decoders import RecordDecoder, unpack_decoder
@@ -34,7 +34,7 @@ from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections, ignore
 from kafka_lake.runtime.plan import Plan, chunk
 from kafka_lake.runtime.record_keys import metadata_column_of, state_of
-from kafka_lake.runtime.snapshot_rows import SnapshotRows, literal, open_database, quoted
+from kafka_lake.runtime.snapshot_rows import SnapshotRows, file_errors, literal, open_database, quoted
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.verify.newest import NewestChanges, overlapping_versions
 from kafka_lake.verify.report import Report
@@ -80,6 +80,24 @@ def verify(
     Raises:
         KafkaLakeError: If the table can't be verified. A verification of append or history can be resumed.
     """
+    if table.is_keyed and options.since != "earliest":
+        raise ConfigurationError(
+            f"--since can't be combined with write: {table.write}: a delete before it may be newer than a change after "
+            "it.",
+            "Leave it out.",
+        )
+    with file_errors(".".join(table.identifier)):
+        return _verified(topic, table, connections, options, progress=progress)
+
+
+def _verified(
+    topic: TopicTable,
+    table: TopicTable,
+    connections: Connections,
+    options: VerifyOptions,
+    *,
+    progress: Callable[[str], None],
+) -> Report:
     began = time.monotonic()
     state, dead_letters = _consistent(connections.catalog, table)
     topic = knowing(topic, state.table.properties)
@@ -183,10 +201,10 @@ class _OfTopic:
         for r in ranges:
             known = self._report.ranges.setdefault(self._spec.topic, {})
             known[r.partition] = (known.get(r.partition, (r.start, 0))[0], r.end)
-        for part in self._given_up:
-            if any(r.partition == part.partition and r.start < part.end and part.start < r.end for r in ranges):
-                where = f"{place(self._spec.topic, part.partition)} offsets {part.start} to {part.end - 1}"
-                self._report.note(f"{where}: a commit has recorded them as lost or skipped")
+        for loss in self._losses:
+            end = loss.start if loss.end is None else loss.end
+            if any(r.partition == loss.partition and r.start < end and loss.start < r.end for r in ranges):
+                self._report.note(f"whether records are missing where {replace(loss, topic=self._spec.topic)}")
         comparison = Comparison(self._spec, self._state, self._connections, self._options.sample, report=self._report)
         newest = None
         if self._spec.is_keyed and not self._spec.has_versions:
@@ -228,13 +246,17 @@ class _OfTopic:
                 yield OffsetRange(p, min(start, end), end)
 
     @cached_property
-    def _given_up(self) -> list[OffsetRange]:
-        """The offsets that commits have recorded as lost or skipped."""
-        return [
-            OffsetRange(x.partition, 0 if x.reason == "replaced" else x.start, x.start if x.end is None else x.end)
-            for x in recorded_losses(self._state.table)
-            if x.topic in ("", self._spec.topic) and x.reason != "topic recreated"
-        ]
+    def _losses(self) -> list[Loss]:
+        """The losses that commits have recorded."""
+        losses = [loss for loss in recorded_losses(self._state.table) if loss.topic in ("", self._spec.topic)]
+        return [replace(x, start=0) if x.reason == "replaced" else x for x in losses if x.reason != "topic recreated"]
+
+    def _fill_losses(self, window: Window, mask: np.ndarray, skipped: bool, value: bool) -> None:
+        """Set a mask for the offsets that a reset skipped, or for those with rows of a log that is gone."""
+        found = [x for x in self._losses if (x.reason == "skipped") is skipped]
+        window.fill(
+            mask, [OffsetRange(x.partition, x.start, x.start if x.end is None else x.end) for x in found], value
+        )
 
     def _first_offsets(self) -> dict[int, int]:
         parts = [f"SELECT p, min(o) AS o FROM ({self._live()}) WHERE code = 0 GROUP BY p"]
@@ -270,7 +292,7 @@ class _OfTopic:
         comparison.choose(window)
         self._read_kafka(window, comparison)
         window.fill(window.known, [OffsetRange(p, 0, low) for p, low in self._watermarks().low.items()], False)
-        window.fill(window.known, self._given_up, False)
+        self._fill_losses(window, window.known, skipped=False, value=False)
         self._count_rows(window, counts_foreign=counts_foreign)
         self._count_dead_letters(window)
         self._route(window)
@@ -282,7 +304,6 @@ class _OfTopic:
         counts["dead_letters"] += int(letters.sum())
         counts["records_of_other_tables"] += int((window.visible & ~window.taken).sum())
         counts["invisible_offsets"] += int((~window.visible & window.known).sum())
-        counts["offsets_lost_or_expired"] += int((~window.known).sum())
         twice = (rows > 1) | (deletes > 1) | (letters > 1)
         if not self._is_pending:
             twice |= have_row & (letters > 0)
@@ -294,9 +315,13 @@ class _OfTopic:
             needed &= ~window.tombstone
         is_gone = ~window.visible & self._is_compacted
         self._add("foreign_row", window, held & window.known & ~needed & ~is_gone)
+        # Rows of skipped offsets are compared like others, since a later run may have read them.
+        given_up = ~window.known
+        self._fill_losses(window, given_up, skipped=True, value=True)
+        counts["offsets_lost_or_expired"] += int((given_up & ~held).sum())
         if newest is not None and len(window):
-            held = newest.add(self._records_of_table(window), window) | (letters > 0)
-        self._explain(window, needed & ~held)
+            held = newest.add(self._records_of_table(window), window, given_up) | (letters > 0)
+        self._explain(window, needed & ~held & ~given_up)
         live = partial(self._live, "")
         comparison.compare(window, self._database, self._rows, live, dead_letters=self._dead_letters)
 

@@ -104,9 +104,10 @@ class Comparison:
 
     def _row(self, record: Message, row: Mapping[str, Any]) -> None:
         origin = row[self._spec.metadata_column or ""]
-        self._check_key(record, origin)
+        different = self._compare_origin(record, origin)
         stamp = origin["timestamp"]
-        different = {"timestamp"} if stamp is not None and _micros(stamp) != record.timestamp()[1] * 1000 else set()
+        if stamp is not None and _micros(stamp) != record.timestamp()[1] * 1000:
+            different.add("timestamp")
         value = record.value()
         if self._read is not None and value is not None:
             try:
@@ -117,22 +118,25 @@ class Comparison:
             else:
                 different |= set(differences(decoded, row, self._fields, self._spec))
             self._report.counts["compared_rows"] += 1
-        if different:
-            self._report.add(
-                "value_differs", self._spec.topic, record.partition(), [record.offset()], columns=different
-            )
+        self._add_different(record, different)
 
     def _dead_letter(self, record: Message, row: Mapping[str, Any]) -> None:
-        self._check_key(record, row)
+        different = self._compare_origin(record, row)
         self._report.counts["compared_dead_letters"] += 1
         if row["value"] != record.value():
-            self._report.add(
-                "value_differs", self._spec.topic, record.partition(), [record.offset()], columns=["value"]
-            )
+            different.add("value")
+        self._add_different(record, different)
 
-    def _check_key(self, record: Message, origin: Mapping[str, Any]) -> None:
+    def _compare_origin(self, record: Message, origin: Mapping[str, Any]) -> set[str]:
+        """Report another key, and return whether the headers differ."""
         if origin["key"] != record.key():
             self._report.add("key_differs", self._spec.topic, record.partition(), [record.offset()])
+        headers = [(header["key"], header["value"]) for header in origin["headers"] or ()]
+        return {"headers"} if headers != (record.headers() or []) else set()
+
+    def _add_different(self, record: Message, columns: set[str]) -> None:
+        if columns:
+            self._report.add("value_differs", self._spec.topic, record.partition(), [record.offset()], columns=columns)
 
 
 Fields = Mapping[str, tuple[Any, tuple[str, ...], Any]]

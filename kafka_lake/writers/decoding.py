@@ -126,7 +126,7 @@ class SparkDecoding:
         target = plan_schema(spec, decoder, state).target
         topic_id = state.position.identity.topic_id if state.position else ""
         columns = spark_columns(state.table.schema().as_struct())
-        keys = Keys.of(spec, decoder.key_in(target), topic_id, columns)
+        keys = Keys.of(spec, decoder.key_in(target), topic_id)
         events = change_events(decoded(records, decoder, target, spec.max_record_bytes), spec, topic_id)
         events = shaped(events, T.StructType([*columns, *INTERNAL_COLUMNS])).alias("e")
         metadata = F.col(f"e.{quoted(keys.metadata)}")

@@ -18,7 +18,7 @@ from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.formats.columns import Target, documented, iceberg_columns, nullable_all, spark_columns
 from kafka_lake.formats.decoder import Decoder, decoded
-from kafka_lake.formats.rows import change_columns, row_type, rows_of
+from kafka_lake.formats.rows import change_columns, is_counted, row_type, rows_of
 from kafka_lake.formats.table_compatibility import (
     KEY_SETTINGS,
     key_property,
@@ -38,7 +38,26 @@ _REASONS, _NAMED = 50, 3
 
 
 def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) -> SchemaPlan:
-    """Return the columns to decode a topic's records into."""
+    """Return the columns to decode a topic's records into.
+
+    Raises:
+        TableError: If a column of `order_by` is neither a number nor a time.
+    """
+    plan = _plan(spec, decoder, state)
+    orders = [field for field in plan.target.columns if field.name in spec.order_by]
+    if wrong := [
+        f"{field.name} ({field.dataType.simpleString()})" for field in orders if not is_counted(field.dataType)
+    ]:
+        raise TableError(
+            f"Topic {spec.topic}: order_by: {', '.join(wrong)} of table {'.'.join(spec.identifier)} is neither a time "
+            "nor a number.",
+            "Declare the column as timestamp, timestamp_ntz, date, bigint or decimal, in columns: or in the topic's "
+            "schema, and fill a new table; or order by another column.",
+        )
+    return plan
+
+
+def _plan(spec: TopicTable, decoder: Decoder, state: TableState | None) -> SchemaPlan:
     rows = decoder.of_rows
     # With a transform, the table has the transform's columns; those of the records evolve from nothing.
     table = state.table if state is not None and spec.transform is None else None

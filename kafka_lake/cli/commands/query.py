@@ -15,7 +15,7 @@ from kafka_lake.cli.arguments import AsJson, Topic
 from kafka_lake.cli.output import Output, note, working
 from kafka_lake.common.offsets import place
 from kafka_lake.common.text import counted, printable
-from kafka_lake.errors import KafkaLakeError, SnapshotExpiredError
+from kafka_lake.errors import KafkaLakeError
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -73,27 +73,24 @@ def _show(result: QueryResult, as_json: bool) -> None:
 
 
 def _fresh_result(name: str, sql: str, *, limit: int, as_json: bool) -> tuple[Fresh, QueryResult]:
-    from kafka_lake.fresh import find_topic
+    from kafka_lake.fresh import table_of
+    from kafka_lake.routing.by_value import find_topic
 
     topic = find_topic(project.topic_tables(), name)
-    with project.open_connections(cluster=topic.cluster) as connections, working("Running the query"):
-        try:
-            return _run_fresh_query(topic, name, connections, sql=sql, limit=limit, as_json=as_json)
-        except SnapshotExpiredError:
-            return _run_fresh_query(topic, name, connections, sql=sql, limit=limit, as_json=as_json)
+    with (
+        project.open_connections(cluster=topic.cluster) as connections,
+        working("Running the query"),
+        table_of(topic, name, connections) as table,
+    ):
+        return table.reading(lambda fresh: (fresh, _run_fresh_query(fresh, sql=sql, limit=limit, as_json=as_json)))
 
 
-def _run_fresh_query(
-    topic: TopicTable, name: str, connections: Connections, *, sql: str, limit: int, as_json: bool = False
-) -> tuple[Fresh, QueryResult]:
+def _run_fresh_query(fresh: Fresh, sql: str, limit: int, as_json: bool) -> QueryResult:
     """Run a query on a table with its unread records; the query can read nothing else."""
     import duckdb
 
-    from kafka_lake.fresh import table_of
     from kafka_lake.runtime.snapshot_rows import quoted as quoted_in_duckdb
 
-    with table_of(topic, name, connections) as table:
-        fresh = table.read()
     try:
         database, text = fresh.restricted(), f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)"
         if len(database.extract_statements(text)) > 1:
@@ -109,7 +106,7 @@ def _run_fresh_query(
         rows = shown.fetchall() if shown is not None else []
     except duckdb.Error as error:
         raise fresh.error(error) from error
-    return fresh, QueryResult(columns, tuple(rows[:limit]), len(rows) > limit)
+    return QueryResult(columns, tuple(rows[:limit]), len(rows) > limit)
 
 
 def _explained(fresh: Fresh) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from kafka_lake.cli.arguments import OFFSETS, AsJson
 from kafka_lake.cli.output import Output, working
 from kafka_lake.common.text import limit_of
 from kafka_lake.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from kafka_lake.spec.topic_table import TopicTable
 
 
 def verify(
@@ -27,6 +24,7 @@ def verify(
 
     Exit code 0: proven. 1: problems. 2: the table couldn't be verified.
     """
+    from kafka_lake.routing.by_value import find_table, find_topic
     from kafka_lake.verify.run import VerifyOptions
     from kafka_lake.verify.run import verify as compare
 
@@ -35,26 +33,21 @@ def verify(
         raise ConfigurationError(
             f"--sample: {sample!r} is not a share.", "Write for example 1%; 0% compares no values."
         )
-    topic, spec = _table(table)
+    topic = find_topic(project.topic_tables(), table)
     output = Output(as_json)
     with (
-        project.open_connections(cluster=spec.cluster, starts_broker=True) as connections,
+        project.open_connections(cluster=topic.cluster, starts_broker=True) as connections,
         working(f"Verifying {table}") as status,
     ):
+        spec = find_table(topic, table, connections.catalog)
         report = compare(topic, spec, connections, VerifyOptions(since, share, resume), progress=status.update)
+    if since != "earliest" and not any(
+        end > start for parts in report.ranges.values() for start, end in parts.values()
+    ):
+        raise ConfigurationError(
+            f"--since: table {report.table} has read no record from {since} on.", "Name an earlier time or offset."
+        )
     output.json(report.document())
     output.lines(*report.lines())
     if report.problems:
         raise typer.Exit(1)
-
-
-def _table(named: str) -> tuple[TopicTable, TopicTable]:
-    """Return the settings of a table's topic, and of the table."""
-    known = {spec.identifier: (topic, spec) for topic in project.topic_tables() for spec in topic.tables}
-    chosen = [found for (namespace, table), found in known.items() if named in (table, f"{namespace}.{table}")]
-    if len(chosen) != 1:
-        raise ConfigurationError(
-            f"{'Several tables of topics have' if chosen else 'No table of a topic has'} the name {named}.",
-            f"Name one of them: {', '.join('.'.join(identifier) for identifier in sorted(known)) or 'there are none'}.",
-        )
-    return chosen[0]

@@ -15,6 +15,7 @@ from kafka_lake.formats.json.task.decoder import json_decoder
 from kafka_lake.formats.json.task.types import settled
 from kafka_lake.formats.task.columns import Rules
 from kafka_lake.formats.task.decoded import Observed
+from kafka_lake.schema.names import column_name
 
 
 def decoder(part: Part) -> Decoder:
@@ -24,7 +25,8 @@ def decoder(part: Part) -> Decoder:
         timestamp_unit=spec.timestamp_unit,
         max_columns=spec.max_columns,
     )
-    return Json(part.declared, spec.infer_timestamps, rules, observes=part.name == "value")
+    orders = spec.order_by if part.name == "value" else ()
+    return Json(part.declared, spec.infer_timestamps, rules, observes=part.name == "value", order_by=orders)
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Json(Decoder):
         shown: What the records look like beyond the table's columns, in one or more schemas.
         type_errors: What the values look like that fit no column, one schema for each pass.
         left_out: What the records of the last pass had that no column has: path → explanation.
+        order_by: Columns that order changes, so they become dates or timestamps too.
     """
 
     declared: Target | None = None
@@ -48,6 +51,7 @@ class Json(Decoder):
     shown: tuple[T.StructType, ...] = ()
     type_errors: tuple[T.StructType, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
+    order_by: tuple[str, ...] = ()
 
     @property
     def fixed(self) -> Target | None:
@@ -94,6 +98,11 @@ class Json(Decoder):
         if observed.new_fields:
             first, others = _with_new_fields(
                 target.columns, observed.new_fields, target, prefix="", times=self.infer_timestamps
+            )
+            new = observed.new_fields.get("new", {}).items()
+            orders = {name: settled(kind, True) for name, kind in new if column_name(name, ()) in self.order_by}
+            first = T.StructType(
+                [T.StructField(f.name, spark_type(orders[f.name])) if orders.get(f.name) else f for f in first]
             )
             shown = tuple(dict.fromkeys((*shown, first, *(_with_required(fields, target) for fields in others))))
         if (kind := settled(observed.type_errors, False)) is not None:

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.task.change import DELETE
 from kafka_lake.formats.columns import nullable_all
-from kafka_lake.formats.rows import CHANGE, DELETED, EVENT, EVENT_TYPE, VALID_FROM, VALID_TO, is_counted
+from kafka_lake.formats.rows import CHANGE, DELETED, EVENT, EVENT_TYPE, VALID_FROM, VALID_TO
 from kafka_lake.quality.validation import ValidationResult
 from kafka_lake.writers.upsert.change_events import no_names
 from kafka_lake.writers.upsert.deduplicate import UNKNOWN, key_column, newest_before, with_order
@@ -87,8 +87,7 @@ class HistoryTable:
     @property
     def interval_column(self) -> str | None:
         """The order column whose values are the bounds of intervals; None if the bounds are times."""
-        name = self.keys.order_by[0] if self.has_one_order else None
-        return name if name is not None and is_counted(self.table[name].dataType) else None
+        return self.keys.order_by[0] if self.has_one_order else None
 
     @property
     def key_names(self) -> list[str]:
@@ -259,9 +258,7 @@ def _time(history: HistoryTable) -> Column:
     """Return the beginning of an event's interval; null if the event has no time."""
     if history.interval_column is not None:
         return F.col(_PLACED)[history.interval_column]
-    is_text = history.has_one_order and history.keys.order_by[0] in history.keys.texts
-    text = [F.expr(history.keys.source_order(_PLACED)[0])] if is_text else []
-    return F.when(~F.col(IS_UNPLACED), F.coalesce(*text, *_event_times(history)))
+    return F.when(~F.col(IS_UNPLACED), F.coalesce(*_event_times(history)))
 
 
 def _event_times(history: HistoryTable) -> list[Column]:

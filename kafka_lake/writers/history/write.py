@@ -163,5 +163,4 @@ def _check_order(batch: ChangeBatch, versions: DataFrame, history: HistoryTable,
     partition_of, offset_of, (other, *_) = unordered[0]
     if keys.has_order:
         raise tombstone_error(spec, partition_of, offset_of, other)
-    where = f"in partition {partition_of} at offset {offset_of}; another one came from partition {other}"
-    raise partitions_error(spec, where)
+    raise partitions_error(spec, partition_of, offset_of, other)

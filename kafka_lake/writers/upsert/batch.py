@@ -66,7 +66,7 @@ class ChangeBatch:
     @cached_property
     def keys(self) -> Keys:
         """Key and order of the events."""
-        return Keys.of(self.context.spec, self.key, self.topic_id, self.columns)
+        return Keys.of(self.context.spec, self.key, self.topic_id)
 
     @cached_property
     def nullable(self) -> list[str]:

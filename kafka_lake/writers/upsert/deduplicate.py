@@ -22,16 +22,18 @@ from kafka_lake.writers.upsert.keys import (
     Keys,
     key_bounds,
     partitions_error,
+    tombstone_error,
 )
 
 SEVERAL_PARTITIONS = f"{INTERNAL}several_partitions"
-"""Whether the events of a key came from several Kafka partitions."""
+"""Partition and offset of an event that can't be ordered against one of another partition, and that partition."""
 NEEDS_ROW = f"{INTERNAL}needs_row"
-"""Whether a delete has no order of its own, and no delete with an order precedes it in the batch."""
+"""Whether a delete has no order of its own, so that it takes that of its key's row, if that is newer."""
 UNKNOWN = f"{INTERNAL}unknown"
 """Columns that the newest event leaves unchanged although a delete precedes it: their values are unknown."""
-_EVENTS, _ORDER, _DELETED_AT, _HAS_ROW, _ROW_EVENTS, _INCOMPLETE = (
-    f"{INTERNAL}{name}" for name in ("events", "order", "deleted_at", "has_row", "row_events", "incomplete")
+_EVENTS, _ORDER, _UNORDERED, _DELETED_AT, _HAS_ROW, _ROW_EVENTS, _INCOMPLETE = (
+    f"{INTERNAL}{name}"
+    for name in ("events", "order", "unordered", "deleted_at", "has_row", "row_events", "incomplete")
 )
 
 
@@ -91,8 +93,9 @@ def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, list_ke
 def already_unique(spec: TopicTable, events: DataFrame, statistics: EventStatistics) -> LatestEvents:
     """Return the events of a batch in which no key has two."""
     deletes = 0 if spec.ignores_deletes else statistics.counts["deletes"]
-    unique = events.withColumns({SEVERAL_PARTITIONS: F.lit(False), UNKNOWN: no_names()})
-    return LatestEvents(unique, statistics.bounds, count=statistics.keys, deletes=deletes, incomplete=0)
+    return LatestEvents(
+        events.withColumn(UNKNOWN, no_names()), statistics.bounds, count=statistics.keys, deletes=deletes, incomplete=0
+    )
 
 
 def deduplicate(
@@ -104,12 +107,12 @@ def deduplicate(
     aggregates = (
         F.count(F.lit(1)).alias("count"),
         F.count_if(F.col(OPERATION) == DELETE).alias("deletes"),
-        F.bool_or(SEVERAL_PARTITIONS).alias("several"),
+        F.max(SEVERAL_PARTITIONS).alias("several"),
         F.count_if(is_incomplete).alias("incomplete"),
     )
     bounds, row = key_bounds(latest, keys, *aggregates, list_keys=list_keys)
-    if not keys.has_order and row["several"]:
-        raise partitions_error(spec, "in one batch")
+    if conflict := row["several"]:
+        raise tombstone_error(spec, *conflict) if keys.has_order else partitions_error(spec, *conflict)
     counts = {name: row[name] for name in ("count", "deletes", "incomplete")}
     return LatestEvents(latest, bounds, **counts)
 
@@ -123,11 +126,13 @@ def latest_per_key(events: DataFrame, keys: Keys, nullable: Sequence[str], is_pa
     named = events.alias(_EVENTS)
     key = [F.expr(column).alias(key_column(number)) for number, column in enumerate(keys.key(_EVENTS))]
     ordered = named.select(
-        *[F.col(f"{_EVENTS}.{quoted(name)}") for name in columns], *key, F.expr(keys.order(_EVENTS)).alias(_ORDER)
+        *[F.col(f"{_EVENTS}.{quoted(name)}") for name in columns],
+        *key,
+        F.expr(keys.order(_EVENTS)).alias(_ORDER),
+        (F.expr(keys.has_no_order(_EVENTS)) if keys.has_order else F.lit(True)).alias(_UNORDERED),
     )
     by = [F.col(key_column(number)) for number in range(len(key))]
-    partition, order = F.col(quoted(keys.metadata))["partition"], F.col(_ORDER)
-    several = (F.min(partition) != F.max(partition)).alias(SEVERAL_PARTITIONS)
+    order, several = F.col(_ORDER), _conflict(keys).alias(SEVERAL_PARTITIONS)
     if not nullable:
         newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in columns]), order).alias("newest")
         grouped = ordered.groupBy(*by).agg(newest, several)
@@ -169,6 +174,16 @@ def latest_per_key(events: DataFrame, keys: Keys, nullable: Sequence[str], is_pa
     )
 
 
+def _conflict(keys: Keys) -> Column:
+    """Return an event of a key that has no order, beside events of another Kafka partition; null if there is none."""
+    place = F.col(quoted(keys.metadata))
+    first = F.min(F.when(F.col(_UNORDERED), F.struct(place["partition"], place["offset"])))
+    partition = F.when(~F.col(_UNORDERED) | F.lit(not keys.has_order), place["partition"])
+    least, most, own = F.min(partition), F.max(partition), first["partition"]
+    other = F.when(least != own, least).otherwise(most)
+    return F.when(other != own, F.struct(own, first["offset"], other))
+
+
 def key_column(number: int) -> str:
     """Return the name of a column with a part of the key."""
     return f"{INTERNAL}key_{number}"
@@ -197,8 +212,10 @@ def order_tombstones(events: DataFrame, keys: Keys) -> DataFrame:
     is_delete = F.col(f"{_EVENTS}.{OPERATION}") == DELETE
     earlier = newest_before(values, is_delete, order, before, has_envelope=keys.has_envelope)
     filled = [F.coalesce(value, earlier[f"_{number}"]) for number, value in enumerate(values)]
-    # A tombstone after a delete with an order adds nothing.
-    needs_row = is_delete & values[0].isNull() & ~F.coalesce(earlier["is_delete"], F.lit(False))
+    needs_row = is_delete & values[0].isNull()
+    if keys.has_envelope:
+        # The delete before a tombstone has the source's own order.
+        needs_row &= ~F.coalesce(earlier["is_delete"], F.lit(False))
     # Debezium sends a tombstone after each delete: by itself it deletes nothing.
     without_order = needs_row & F.lit(not keys.has_envelope)
     columns = with_order(_EVENTS, events.columns, keys, filled)

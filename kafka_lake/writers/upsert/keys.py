@@ -49,7 +49,6 @@ class Keys:
         has_envelope: Whether an envelope provides the order.
         topic_id: Events with another topic id are older.
         is_soft: Whether a delete only marks the row.
-        texts: Columns of the order that are text.
     """
 
     metadata: str
@@ -58,12 +57,10 @@ class Keys:
     has_envelope: bool
     topic_id: str
     is_soft: bool = False
-    texts: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, spec: TopicTable, columns: Sequence[str], topic_id: str, table: T.StructType) -> "Keys":
+    def of(cls, spec: TopicTable, columns: Sequence[str], topic_id: str) -> "Keys":
         """Return key and order of a table; the topic id is empty for brokers without topic ids."""
-        texts = frozenset(f.name for f in table if isinstance(f.dataType, T.StringType) and f.name in spec.order_by)
         assert spec.metadata_column is not None, "the settings require it"
         return cls(
             metadata=spec.metadata_column,
@@ -72,7 +69,6 @@ class Keys:
             has_envelope=spec.has_source_order,
             topic_id=topic_id,
             is_soft=spec.marks_deletes,
-            texts=texts,
         )
 
     @property
@@ -96,10 +92,10 @@ class Keys:
         return [*(f"{alias}.{quoted(name)}" for name in self.order_by), *envelope]
 
     def source_order(self, alias: str) -> list[str]:
-        """Return the events' own order, as comparable values."""
+        """Return the events' own order."""
         # A row of a source snapshot is older than a change with the same log position.
         read = [f"({alias}.{CHANGE}.`op` <> '{READ}')"] if self.has_envelope else []
-        return [*(part for value in self.order_values(alias) for part in self._comparable(value)), *read]
+        return [*self.order_values(alias), *read]
 
     def kafka_order(self, alias: str) -> list[str]:
         """Return Kafka's order: whether the event is of today's topic, partition, offset."""
@@ -147,41 +143,31 @@ class Keys:
         place = f"{event}.{column}.`partition`, ' ', {event}.{column}.`offset`, ' ', {row}.{column}.`partition`"
         return f"CAST(raise_error(concat('{marker} ', {place})) AS BOOLEAN)"
 
-    def _comparable(self, expression: str) -> list[str]:
-        """Return what a value is compared by; text that begins with a date is compared as a timestamp first."""
-        if not any(expression.endswith(f".{quoted(name)}") for name in self.texts):
-            return [expression]
-        time = f"try_cast({expression} AS timestamp)"
-        return [f"CASE WHEN {expression} RLIKE '^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}' THEN {time} END", expression]
-
 
 def ordering_error(spec: TopicTable, error: Exception) -> ChangeRefusedError | None:
     """Return the error for a query that `Keys.raise_other_partition` or `raise_tombstone` failed; None otherwise."""
     text = str(error)
     if match := re.search(rf"{_OTHER_PARTITION} (\d+) (\d+) (\d+)", text):
-        partition, offset, other = match.groups()
-        return partitions_error(
-            spec, f"in partition {partition} at offset {offset}; its row came from partition {other}"
-        )
+        return partitions_error(spec, *match.groups())
     if match := re.search(rf"{_TOMBSTONE} (\d+) (\d+) (\d+)", text):
         return tombstone_error(spec, *match.groups())
     return None
 
 
-def partitions_error(spec: TopicTable, where: str) -> ChangeRefusedError:
+def partitions_error(spec: TopicTable, partition: object, offset: object, other: object) -> ChangeRefusedError:
     """Return the error for a key with events from several Kafka partitions and no order."""
     return ChangeRefusedError(
-        f"Topic {spec.topic}: a key has changes from several Kafka partitions ({where}), and offsets of different "
-        "partitions can't be compared.",
+        f"Topic {spec.topic}: a key has changes from several Kafka partitions (in partition {partition} at offset "
+        f"{offset}; another one came from partition {other}), and offsets of different partitions can't be compared.",
         "main is as it was. Name the column that orders changes with order_by:, for instance a time of change.",
     )
 
 
 def tombstone_error(spec: TopicTable, partition: object, offset: object, other: object) -> ChangeRefusedError:
-    """Return the error for a tombstone whose key has a row from another Kafka partition."""
+    """Return the error for a tombstone whose key has a change from another Kafka partition."""
     return ChangeRefusedError(
         f"Topic {spec.topic}: the record in partition {partition} at offset {offset} deletes a key and has no "
-        f"value, so no order; the key's row came from partition {other}. Which is newer isn't known.",
+        f"value, so no order; another change of the key came from partition {other}. Which is newer isn't known.",
         "main is as it was. Let a value mark deletes, with delete_when:; or skip the record with kafka-lake reset.",
     )
 

@@ -204,11 +204,6 @@ def test_without_an_order_another_partition_is_an_error() -> None:
     assert "t.`_kafka`.`key` BETWEEN X'00' AND X'01'" in text.splitlines()[0]
 
 
-def test_text_that_begins_as_a_time_is_ordered_by_that_time() -> None:
-    keys = Keys("_kafka", ("id",), ("at", "n"), False, "id", texts=frozenset({"at"}))
-    assert "try_cast(s.`at` AS timestamp) END, s.`at`, s.`n`" in keys.order("s")
-
-
 def test_a_row_of_a_snapshot_is_older_than_the_next_transaction() -> None:
     def order(op: str, lsn: int, sequence: str) -> Any:
         return told(envelope(op, {"id": 1}, {"connector": "postgresql", "lsn": lsn, "sequence": sequence})).order

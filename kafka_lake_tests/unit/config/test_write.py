@@ -94,6 +94,11 @@ def test_what_goes_with_no_envelope_is_refused(text: str, line: str) -> None:
         ("write: upsert, columns: id int, transform: 'a:b'", "table: transform: can't be combined with write: upsert"),
         ("write: {mode: upsert, key: [ID]}, columns: id int", "table: write: key: ID isn't in columns:, which are id"),
         ("write: {mode: upsert, order_by: [at]}, columns: id int", "table: write: order_by: at isn't in columns:"),
+        (
+            "write: {mode: upsert, order_by: at}, columns: at string",
+            "write: order_by: at (string) is neither a time nor",
+        ),
+        ("write: {mode: history, order_by: at}, columns: 'at varchar(9)'", "order_by: at (varchar(9)) is neither"),
         ("write: {mode: upsert, deletes: soft}, columns: _is_deleted int", "columns: _is_deleted is a column that the"),
         (
             "write: history, columns: 'id int, valid_to int'",

@@ -6,9 +6,9 @@ import duckdb
 import pytest
 
 from kafka_lake.errors import ConfigurationError, FreshReadError
-from kafka_lake.fresh import find_topic
 from kafka_lake.fresh.conditions import condition_for, condition_of
 from kafka_lake.fresh.decode import refuse_unsupported
+from kafka_lake.routing.by_value import find_topic
 from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 
@@ -75,7 +75,7 @@ def test_setting_beyond_a_fresh_read_is_named(settings: dict[str, Any], why: str
 def test_topic_is_found_by_any_of_its_tables() -> None:
     by_value = TopicTable("v", route_by=RouteBy("field", "f", OTHER, table="v_{value}"))
     topics = [TopicTable("t", routes=(Route(When(field="f", values=("a",)), OTHER),)), by_value]
-    found = [find_topic(topics, name).topic for name in ("t", "lake.t", "lake.other", "lake.v_new")]
+    found = [find_topic(topics, name).topic for name in ("t", "lake.t", "other", "lake.v_new")]
     assert found == ["t", "t", "t", "v"]
     with pytest.raises(
         ConfigurationError, match=r"No topic has a table x here; the tables are: lake.other, lake.t, lake.v"

@@ -44,7 +44,7 @@ def test_a_history_may_lack_every_value_of_a_row() -> None:
 @pytest.mark.parametrize(
     ("of", "name"),
     [
-        (shape("at"), "at"), (shape("n"), "n"), (shape("day"), "day"), (shape("text"), None), (shape("raw"), None),
+        (shape("at"), "at"), (shape("n"), "n"), (shape("day"), "day"),
         (shape("n", "day"), None), (shape(), None), (shape(envelope=True), None),
     ],
 )  # fmt: skip
@@ -90,7 +90,6 @@ def test_rows_that_the_merge_counts_otherwise_are_found() -> None:
     ("settings", "columns", "kind"),
     [
         ({"order_by": ("n",)}, TYPES, T.LongType()),
-        ({"order_by": ("text",)}, TYPES, T.TimestampType()),
         ({"order_by": ("day", "n")}, TYPES, T.TimestampType()),
         ({"envelope": "debezium"}, TYPES, T.TimestampType()),
         ({"order_by": ("seen_later",)}, TYPES, None),

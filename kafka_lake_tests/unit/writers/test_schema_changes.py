@@ -1,0 +1,39 @@
+"""Which columns order changes: inferred times become timestamps, and text is refused."""
+
+import pytest
+from pyspark.sql import types as T
+
+from kafka_lake.errors import TableError
+from kafka_lake.formats.columns import Target
+from kafka_lake.formats.json.driver import Json
+from kafka_lake.formats.task.decoded import Observed
+from kafka_lake.runtime.decode_options import SchemaPlan
+from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.writers.schema_changes import plan_schema
+
+SPEC = TopicTable("orders", "shop", "orders", write="upsert", order_by=("at_s",))
+
+
+def planned(kind: str) -> SchemaPlan:
+    observed = Observed(new_fields={"new": {"at`s": kind, "seen": "timestamp"}})
+    decoder = Json(order_by=SPEC.order_by).with_observed(observed, Target(T.StructType([])))
+    return plan_schema(SPEC, decoder, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("timestamp", T.TimestampType()),
+        ("timestamp_ntz", T.TimestampNTZType()),
+        ("date", T.DateType()),
+        ("long", T.LongType()),
+    ],
+)
+def test_inferred_times_that_order_changes_are_timestamps(kind: str, column: T.DataType) -> None:
+    columns = {field.name: field.dataType for field in planned(kind).target.columns}
+    assert columns == {"at_s": column, "seen": T.StringType()}
+
+
+def test_inferred_text_that_orders_changes_is_refused() -> None:
+    with pytest.raises(TableError, match=r"order_by: at_s \(string\) of table shop.orders is neither a time nor"):
+        planned("text")
