@@ -19,6 +19,7 @@ from benchmarks import matrix as of_kinds
 from benchmarks import ratio as to_loop
 from benchmarks import small as small_commits
 from benchmarks import soak as everything
+from benchmarks import startup as of_commands
 from benchmarks import upsert as upserts
 from benchmarks.chart import draw
 from benchmarks.dirty import Settings as DirtySettings
@@ -274,6 +275,19 @@ def small(
     result = small_commits.measure(small_commits.Settings(records, commits), _tell_user)
     title = f"Commits of {records:,} records, medians of {commits}"
     _show(result, title, small_commits)
+
+
+@app.command()
+def startup(
+    topics: Annotated[list[int], typer.Option(min=1, help="Of a project; may be repeated.")] = [1, 300],  # noqa: B006
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    keep: Keep = False,
+) -> None:
+    """Seconds of commands, of the components' import, and of loading a code location with many topics."""
+    result = of_commands.measure(of_commands.Settings(tuple(topics), repeats), _tell_user)
+    _show(result, f"Medians of {repeats}", of_commands, keep)
+    if keep:
+        page.update()
 
 
 def _show(result: dict[str, Any], title: str, benchmark: Any, keep: bool = False) -> None:

@@ -2,8 +2,7 @@
 
 from kafka_lake.cli import main
 
-main.COMMANDS |= dict.fromkeys(("demo", "live"), "examples.pizza_shop.commands")
-main.STARTS_STACK |= {"demo", "live"}
+app = main.command_line(dict.fromkeys(("demo", "live"), "examples.pizza_shop.commands"))
 
 if __name__ == "__main__":
-    main.main()
+    main.main(app)

@@ -1,7 +1,6 @@
 """How a table is partitioned and sorted, in terms of its schema, and how it follows the settings."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,69 +20,10 @@ from pyiceberg.types import NestedField
 
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.schema.names import Names, column_name
+from kafka_lake.spec.layout import parse_partition_field, parse_sort_field, written_name
 
 LAYOUT = "kafka-lake.layout"
 """A table property: the partitioning and sort order of the settings at the last change."""
-
-_QUOTED = r"`(?:[^`]|``)+`"
-_NAME = rf"(?P<column>{_QUOTED}(?:\.{_QUOTED})*|[^(),`\s](?:[^(),]*?[^(),\s])??)"
-_CALL = re.compile(rf"^\s*(?P<transform>[A-Za-z]+)\s*\(\s*(?:(?P<width>\d+)\s*,\s*)?{_NAME}\s*\)\s*$")
-_COLUMN = re.compile(rf"^\s*{_NAME}\s*$")
-_SORT = re.compile(rf"^\s*{_NAME}(?:\s+(?P<direction>asc|desc))?\s*$", re.IGNORECASE)
-_PLAIN = re.compile(r"^\w[\w.]*$")
-_SPELLINGS = {"days": "day", "hours": "hour", "months": "month", "years": "year", "date": "day"}
-_WITH_WIDTH = {"bucket", "truncate"}
-_KNOWN = {"identity", "year", "month", "day", "hour", "bucket", "truncate"}
-
-
-def parse_partition_field(text: str) -> tuple[str, Transform[Any, Any]]:
-    """Return column and transform of one ``partition_by`` entry.
-
-    >>> parse_partition_field("bucket(16, store_id)")
-    ('store_id', BucketTransform(num_buckets=16))
-
-    >>> parse_partition_field("day(`sold (UTC)`)")
-    ('sold (UTC)', DayTransform())
-    """
-    if plain := _COLUMN.match(text):
-        return _unquoted(plain["column"]), IdentityTransform()
-    call = _CALL.match(text)
-    written = call["transform"].lower() if call else ""
-    name = _SPELLINGS.get(written, written)
-    if not call or name not in _KNOWN or (name in _WITH_WIDTH) != bool(call["width"]):
-        raise ConfigurationError(
-            f"partition_by: {text!r} is not an Iceberg transform.",
-            "Write a column, or year(c), month(c), day(c), hour(c), bucket(16, c), truncate(4, c). Write a name with "
-            "brackets or commas in backticks.",
-        )
-    return _unquoted(call["column"]), parse_transform(f"{name}[{call['width']}]" if call["width"] else name)
-
-
-def parse_sort_field(text: str) -> tuple[str, SortDirection]:
-    """Return column and direction of one ``sort_by`` entry.
-
-    >>> parse_sort_field("sold at desc"), parse_sort_field("`sold desc`")
-    (('sold at', SortDirection.DESC), ('sold desc', SortDirection.ASC))
-    """
-    match = _SORT.match(text)
-    if not match:
-        raise ConfigurationError(f"sort_by: {text!r} is not understood.", "Write `column` or `column desc`.")
-    descends = (match["direction"] or "").lower() == "desc"
-    return _unquoted(match["column"]), SortDirection.DESC if descends else SortDirection.ASC
-
-
-def _unquoted(name: str) -> str:
-    parts = re.findall(_QUOTED, name) if name.startswith("`") else []
-    return ".".join(part[1:-1].replace("``", "`") for part in parts) or name
-
-
-def written_name(name: str) -> str:
-    """Return a column's name as ``partition_by`` and ``sort_by`` have it: in backticks, unless it is plain.
-
-    >>> written_name("who.id"), written_name("a key"), written_name("tick`ed")
-    ('who.id', '`a key`', '`tick``ed`')
-    """
-    return name if _PLAIN.match(name) else f"`{name.replace('`', '``')}`"
 
 
 @dataclass(frozen=True)
@@ -100,7 +40,8 @@ class Layout:
         """Return the layout that settings ask for."""
         partitions = []
         for text in partition_by:
-            column, transform = parse_partition_field(text)
+            column, name = parse_partition_field(text)
+            transform = parse_transform(name)
             field = _field(schema, column, "partition_by", renames)
             if not transform.can_transform(field.field_type):
                 raise ConfigurationError(
@@ -111,7 +52,10 @@ class Layout:
         sorts = [parse_sort_field(text) for text in sort_by]
         return cls(
             tuple(partitions),
-            tuple((_field(schema, column, "sort_by", renames).field_id, direction) for column, direction in sorts),
+            tuple(
+                (_field(schema, column, "sort_by", renames).field_id, SortDirection(direction))
+                for column, direction in sorts
+            ),
         )
 
     @classmethod

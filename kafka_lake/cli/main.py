@@ -2,11 +2,12 @@
 
 import logging
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from pkgutil import iter_modules
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -25,9 +26,6 @@ from kafka_lake.errors import KafkaLakeError
 COMMANDS = {name.replace("_", "-"): f"{commands.__name__}.{name}" for _, name, _ in iter_modules(commands.__path__)}
 """The module of each command: it has a function of the command's name, or the group ``app``."""
 
-STARTS_STACK = {"up"}
-"""Commands that start servers instead of using the ones that run."""
-
 _FAILURE = {"verify": 2}
 """Exit codes of commands whose exit code 1 is a result."""
 
@@ -37,15 +35,16 @@ _OWN_PROCESS = object()
 class _Commands(MutableMapping[str, Any]):
     """The commands by name; each module is imported when its command is looked up."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = modules
         self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in COMMANDS:
+        if name not in self._modules:
             raise KeyError(name)
         if name not in self._loaded:
             function = name.replace("-", "_")
-            module = import_module(COMMANDS[name])
+            module = import_module(self._modules[name])
             group = getattr(module, "app", None)
             if group is None:
                 group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -61,18 +60,20 @@ class _Commands(MutableMapping[str, Any]):
         del self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
+        return iter(self._modules)
 
     def __len__(self) -> int:
-        return len(COMMANDS)
+        return len(self._modules)
 
 
 class _Group(TyperGroup):
     """Imports only the command that is called, and shows errors that a user can fix as one message."""
 
+    more: Mapping[str, str] = MappingProxyType({})
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands()
+        self.commands = _Commands({**COMMANDS, **self.more})
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -96,23 +97,12 @@ class _Group(TyperGroup):
         raise typer.Exit(_FAILURE.get(ctx.invoked_subcommand, 1))
 
 
-app = typer.Typer(
-    cls=_Group,
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    # Its traces show the values of variables, passwords among them.
-    pretty_exceptions_enable=False,
-    help="Kafka topics become Apache Iceberg tables, exactly once, in Dagster.",
-)
-
-
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"kafka-lake {version('kafka-lake')}")
         raise typer.Exit
 
 
-@app.callback()
 def _prepare(
     ctx: typer.Context,
     _version: Annotated[
@@ -140,7 +130,7 @@ def _prepare(
     # A new project takes its settings from the options and the environment alone.
     if ctx.invoked_subcommand != "init":
         _use_project(find_project.project_folder())
-    if ctx.invoked_subcommand not in STARTS_STACK and (stack := running()):
+    if ctx.invoked_subcommand not in {"up", *getattr(ctx.command, "more", ())} and (stack := running()):
         stack.use()
     if verbose:
         output.log_to_terminal()
@@ -159,6 +149,23 @@ def _use_project(folder: Path) -> None:
         os.environ[environment.HOME.name] = str(folder / environment.HOME.value())
 
 
-def main() -> None:
+def command_line(more: Mapping[str, str] = MappingProxyType({})) -> typer.Typer:
+    """Return the command line; ``more`` has the modules of further commands, which start servers, by name."""
+    made = typer.Typer(
+        cls=type("_Group", (_Group,), {"more": more}),
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        # Its traces show the values of variables, passwords among them.
+        pretty_exceptions_enable=False,
+        help="Kafka topics become Apache Iceberg tables, exactly once, in Dagster.",
+    )
+    made.callback()(_prepare)
+    return made
+
+
+app = command_line()
+
+
+def main(commands: typer.Typer = app) -> None:
     """Run the command line."""
-    app(obj=_OWN_PROCESS)
+    commands(obj=_OWN_PROCESS)

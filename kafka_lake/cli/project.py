@@ -7,15 +7,16 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kafka_lake.cli import documents
 from kafka_lake.cli.find_project import Target, defs_folder, targets
 from kafka_lake.cli.output import note
 from kafka_lake.devstack.running import Ports
 from kafka_lake.errors import ConfigurationError, NoProjectError
 
 if TYPE_CHECKING:
+    from kafka_lake.config.systems import Catalog, Kafka, Registry
     from kafka_lake.derived.derived_table import DerivedTable
     from kafka_lake.orchestration import KafkaTopic, KafkaTopics
-    from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource
     from kafka_lake.runtime.context import Connections
     from kafka_lake.spec.topic_table import TopicTable
 
@@ -43,14 +44,11 @@ def defs_of_project() -> Path:
 
 def topic_tables(topic: str | None = None) -> list[TopicTable]:
     """Return the settings of all topics' tables, or of one topic's, in the order of topics."""
-    return select_topic_tables(_asset_metadata(), topic)
+    return _select(_tables()[0], topic)
 
 
-def select_topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> list[TopicTable]:
-    """Return the settings of the tables among these assets, of all topics or of one."""
-    from kafka_lake.orchestration.metadata import topics_in
-
-    specs = sorted(topics_in(assets), key=lambda spec: spec.full_topic)
+def _select(topics: Sequence[TopicTable], topic: str | None) -> list[TopicTable]:
+    specs = sorted(topics, key=lambda spec: spec.full_topic)
     if topic is None:
         return specs
     chosen = [spec for spec in specs if topic in (spec.topic, spec.full_topic)]
@@ -69,13 +67,12 @@ def select_topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> 
 
 def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable]:
     """Return the settings of all tables, or of those with a name: tables of topics, then derived tables."""
-    from kafka_lake.orchestration.derived_assets import derived_in
     from kafka_lake.spec.topic_table import once_each
 
-    assets = _asset_metadata()
-    derived = [spec for spec in derived_in(assets) if name in (None, spec.table, spec.name)]
+    topics, every = _tables()
+    derived = [spec for spec in every if name in (None, spec.table, spec.name)]
     try:
-        return [*once_each(select_topic_tables(assets, name)), *derived]
+        return [*once_each(_select(topics, name)), *derived]
     except ConfigurationError:
         if not derived or name is None:
             raise
@@ -84,9 +81,7 @@ def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable
 
 def derived_table(name: str) -> DerivedTable:
     """Return the settings of a derived table."""
-    from kafka_lake.orchestration.derived_assets import derived_in
-
-    specs = derived_in(_asset_metadata())
+    specs = _tables()[1]
     chosen = [spec for spec in specs if name in (spec.table, spec.name)]
     if len(chosen) != 1:
         known = ", ".join(sorted(spec.name for spec in specs)) or "none"
@@ -98,23 +93,22 @@ def derived_table(name: str) -> DerivedTable:
     return chosen[0]
 
 
-def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:
+def configured_clusters() -> dict[str | None, tuple[Kafka, Registry]]:
     """Return the Kafka clusters and registries of the definitions, by the cluster's name."""
-    from kafka_lake.orchestration.keys import of_cluster
-    from kafka_lake.orchestration.resources import KafkaResource, RegistryResource
+    from kafka_lake.config.systems import Kafka, Registry, of_cluster
 
     resources = _project_resources()
     return {
-        name: (kafka, _resource(resources, of_cluster("registry", name), RegistryResource))
-        for name, kafka in (_kafkas(resources) or {None: KafkaResource()}).items()
+        name: (kafka, _resource(resources, of_cluster("registry", name), Registry))
+        for name, kafka in (_kafkas(resources) or {None: Kafka()}).items()
     }
 
 
-def configured_catalog() -> CatalogResource:
+def configured_catalog() -> Catalog:
     """Return the catalog of the definitions; outside of a project, that of the environment."""
-    from kafka_lake.orchestration.resources import CatalogResource
+    from kafka_lake.config.systems import Catalog
 
-    return _resource(_project_resources(), "catalog", CatalogResource)
+    return _resource(_project_resources(), "catalog", Catalog)
 
 
 def documents_with_patterns() -> list[KafkaTopics | KafkaTopic]:
@@ -123,6 +117,8 @@ def documents_with_patterns() -> list[KafkaTopics | KafkaTopic]:
     from kafka_lake.orchestration import KafkaTopic, KafkaTopics
 
     location = target()
+    if documents.read(location) is not None:
+        return []
     with explained_errors(location):
         tree = definitions(location).component_tree
         if tree is None:
@@ -137,13 +133,15 @@ def documents_with_tables_by_value() -> list[KafkaTopic]:
     from kafka_lake.orchestration import KafkaTopic, KafkaTopics
 
     location = target()
+    if documents.read(location) is not None:
+        return []
     with explained_errors(location):
         tree = definitions(location).component_tree
         if tree is None:
             return []
         matching = (topic for many in tree.get_all_components(KafkaTopics) for topic in many.topic_tables())
-        documents = (*tree.get_all_components(KafkaTopic), *matching)
-        return [document for document in documents if document.tables_by is not None]
+        every = (*tree.get_all_components(KafkaTopic), *matching)
+        return [document for document in every if document.tables_by is not None]
 
 
 def split_topic(topic: str) -> tuple[str | None, str]:
@@ -169,21 +167,19 @@ def open_connections(
     """Run the block with connections to the configured systems, and stop Spark after it.
 
     Each system that is needed is called once before the block, so that a command fails within seconds if one of them
-    is down. In the block, requests are retried as in any run. After a block without an error, Dagster knows the
-    partitions of the cluster's topics.
+    is down. In the block, requests are retried as in any run. Commands that may start the broker may add records: after
+    their blocks, Dagster knows the partitions of the cluster's topics.
     """
-    from kafka_lake.devstack.stack import embedded_broker_if_needed
-    from kafka_lake.orchestration.keys import of_cluster
-    from kafka_lake.orchestration.partitions import register_topics
-    from kafka_lake.orchestration.resources import CatalogResource, RegistryResource, SparkResource, build_connections
+    from kafka_lake.config.systems import Catalog, Registry, Spark, build_connections, of_cluster
+    from kafka_lake.devstack.running import embedded_broker_if_needed
 
     resources = _project_resources() if of_project else {}
-    catalog = _resource(resources, "catalog", CatalogResource)
+    catalog = _resource(resources, "catalog", Catalog)
     kafka = _kafka(resources, cluster, is_needed=with_broker)
-    registry = _resource(resources, of_cluster("registry", kafka.cluster_name), RegistryResource)
+    registry = _resource(resources, of_cluster("registry", kafka.cluster_name), Registry)
     spark = resources.get("spark")
-    if not isinstance(spark, SparkResource):
-        spark = SparkResource(spark_config={}, catalog=catalog)
+    if not isinstance(spark, Spark):
+        spark = Spark(spark_config={}, catalog=catalog)
     servers = kafka.cluster().bootstrap_servers if kafka.names_brokers else None
     broker = embedded_broker_if_needed(Ports.from_env(), tell_user, servers, starts=starts_broker)
     with broker if with_broker else nullcontext():
@@ -197,7 +193,9 @@ def open_connections(
             if with_spark:
                 spark.check()
             yield connections
-            if with_broker and of_project:
+            if starts_broker and of_project:
+                from kafka_lake.orchestration.partitions import register_topics
+
                 specs = [spec for spec in topics_if_any() if spec.cluster == kafka.cluster_name]
                 register_topics(specs, connections.cluster, tell_user)
         finally:
@@ -212,12 +210,18 @@ def topics_if_any() -> list[TopicTable]:
         return []
 
 
-def _asset_metadata() -> list[dict[str, Any]]:
-    from kafka_lake.cli.load_definitions import definitions, explained_errors
-
+def _tables() -> tuple[list[TopicTable], list[DerivedTable]]:
+    """Return the settings of the tables of topics, and of the derived tables."""
     location = target()
+    if known := documents.read(location):
+        return known.topics, known.derived
+    from kafka_lake.cli.load_definitions import definitions, explained_errors
+    from kafka_lake.orchestration.derived_assets import derived_in
+    from kafka_lake.orchestration.metadata import topics_in
+
     with explained_errors(location):
-        return [dict(asset.metadata) for asset in definitions(location).resolve_all_asset_specs()]
+        metadata = [dict(asset.metadata) for asset in definitions(location).resolve_all_asset_specs()]
+    return topics_in(metadata), derived_in(metadata)
 
 
 def _project_resources() -> Mapping[str, Any]:
@@ -229,22 +233,24 @@ def _project_resources() -> Mapping[str, Any]:
 
 
 def _resources(location: Target) -> Mapping[str, Any]:
+    if known := documents.read(location):
+        return known.systems
     from kafka_lake.cli.load_definitions import definitions, explained_errors
 
     with explained_errors(location):
         return definitions(location).resources or {}
 
 
-def _kafkas(resources: Mapping[str, Any]) -> dict[str | None, KafkaResource]:
-    from kafka_lake.orchestration.resources import KafkaResource
+def _kafkas(resources: Mapping[str, Any]) -> dict[str | None, Kafka]:
+    from kafka_lake.config.systems import Kafka
 
-    return {kafka.cluster_name: kafka for kafka in resources.values() if isinstance(kafka, KafkaResource)}
+    return {kafka.cluster_name: kafka for kafka in resources.values() if isinstance(kafka, Kafka)}
 
 
-def _kafka(resources: Mapping[str, Any], cluster: str | None, is_needed: bool) -> KafkaResource:
-    from kafka_lake.orchestration.resources import KafkaResource
+def _kafka(resources: Mapping[str, Any], cluster: str | None, is_needed: bool) -> Kafka:
+    from kafka_lake.config.systems import Kafka
 
-    kafkas = _kafkas(resources) or {None: KafkaResource()}
+    kafkas = _kafkas(resources) or {None: Kafka()}
     if cluster in kafkas:
         return kafkas[cluster]
     known = ", ".join(sorted(name for name in kafkas if name))

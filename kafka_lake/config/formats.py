@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from kafka_lake.cdc.task.unavailable import placeholder_bytes
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.ddl import check_ddl
 from kafka_lake.spec.settings import OptionalText, Problem, Settings, Text, either, one_of
@@ -33,6 +32,8 @@ class OfDebezium(Settings):
         yield from super().problems()
         if self.unavailable_value_placeholder is None:
             return
+        from kafka_lake.cdc.task.unavailable import placeholder_bytes
+
         name = ("unavailable_value_placeholder",)
         if getattr(self, "envelope", None) != "debezium":
             yield name, "needs envelope: debezium. Leave it out"

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from kafka_lake.catalog.layout import parse_partition_field, parse_sort_field
 from kafka_lake.config.rules import rule_problems
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.base import format_named, formats_with_schema_ids
 from kafka_lake.spec.ddl import check_ddl, parsed_ddl
+from kafka_lake.spec.layout import parse_partition_field, parse_sort_field
 from kafka_lake.spec.settings import Problem
 from kafka_lake.spec.topic_table import TopicTable
 

@@ -7,7 +7,6 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.common.text import seconds_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.maintenance import Maintenance
@@ -66,6 +65,8 @@ class TimePartitions:
 
     def hours(self, kind: str) -> str:
         """Return the Spark SQL expression for a row's hours since 1970."""
+        from kafka_lake.catalog.lake_catalog import quoted
+
         return _HOURS[kind].format(quoted(self.column))
 
     def accepts(self, kind: str) -> bool:
@@ -88,6 +89,8 @@ class Window:
         >>> window.condition("date")
         "`d` >= DATE '1970-01-01' AND `d` < DATE '1970-01-02'"
         """
+        from kafka_lake.catalog.lake_catalog import quoted
+
         column = quoted(self.partitions.column)
         start, end = (_LITERALS[kind].format(time.astimezone(UTC)) for time in (self.start, self.end))
         return f"{column} >= {start} AND {column} < {end}"

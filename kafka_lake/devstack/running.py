@@ -5,8 +5,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, MutableMapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -26,8 +26,8 @@ from kafka_lake.common.environment import (
     catalog_variable,
 )
 from kafka_lake.common.files import ensure_home, home, write_atomic
-from kafka_lake.common.processes import HOST
-from kafka_lake.errors import KafkaLakeError
+from kafka_lake.common.processes import HOST, port_open
+from kafka_lake.errors import EmbeddedBrokerStoppedError, KafkaLakeError
 
 _LOCK_SECONDS = 2.0
 
@@ -245,3 +245,37 @@ def _locked(file: BinaryIO, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def is_embedded(ports: Ports, servers: str | None = None) -> bool:
+    """Return whether the embedded broker is the configured cluster. Arguments as for `embedded_broker_if_needed`."""
+    from kafka_lake.kafka.auth.properties import properties_from_env
+
+    if servers is None and names_broker():
+        servers = properties_from_env()["bootstrap.servers"]
+    return servers in (None, ports.broker.address)
+
+
+@contextmanager
+def embedded_broker_if_needed(
+    ports: Ports, tell_user: Callable[[str], None], servers: str | None = None, *, starts: bool
+) -> Iterator[None]:
+    """Run the block with a running embedded broker, if it is the configured cluster."""
+    if not is_embedded(ports, servers):
+        yield
+        return
+    if servers is None and not names_broker():
+        use_broker(ports.broker.address)
+    if port_open(ports.broker.number):
+        yield
+        return
+    if not starts:
+        raise EmbeddedBrokerStoppedError(
+            f"The embedded broker at {ports.broker.address} isn't running.",
+            "`kafka-lake up` starts it. For brokers of your own, set KAFKA_LAKE_BOOTSTRAP_SERVERS.",
+        )
+    from kafka_lake.devstack.stack import Stack, interruptible
+
+    with interruptible(), Stack(ports, tell_user) as stack:
+        stack.start_broker()
+        yield

@@ -20,7 +20,7 @@ from kafka_lake.catalog.catalog_properties import catalog_name
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.environment import HOME, SPARK_REMOTE
 from kafka_lake.common.files import ensure_home, home
-from kafka_lake.common.processes import Server, port_open
+from kafka_lake.common.processes import Server
 from kafka_lake.devstack.dagster_servers import (
     CodeLocation,
     Program,
@@ -34,7 +34,6 @@ from kafka_lake.devstack.running import (
     Ports,
     Running,
     RunningFile,
-    names_broker,
     use_broker,
     use_catalog,
     use_registry,
@@ -46,8 +45,6 @@ from kafka_lake.engine.jars import ensure_jars, spark_jars
 from kafka_lake.engine.server import ConnectMemory, ConnectServer
 from kafka_lake.engine.sessions import is_here
 from kafka_lake.engine.settings import local_conf
-from kafka_lake.errors import EmbeddedBrokerStoppedError
-from kafka_lake.kafka.auth.properties import properties_from_env
 
 _MARK = "KAFKA_LAKE_STACK"
 _UNSAFE = re.compile(r"[^\w.-]")
@@ -292,33 +289,3 @@ def _answers(url: str) -> bool:
             return bool(response.status == 200)
     except OSError:
         return False
-
-
-def is_embedded(ports: Ports, servers: str | None = None) -> bool:
-    """Return whether the embedded broker is the configured cluster. Arguments as for `embedded_broker_if_needed`."""
-    if servers is None and names_broker():
-        servers = properties_from_env()["bootstrap.servers"]
-    return servers in (None, ports.broker.address)
-
-
-@contextmanager
-def embedded_broker_if_needed(
-    ports: Ports, tell_user: Callable[[str], None], servers: str | None = None, *, starts: bool
-) -> Iterator[None]:
-    """Run the block with a running embedded broker, if it is the configured cluster."""
-    if not is_embedded(ports, servers):
-        yield
-        return
-    if servers is None and not names_broker():
-        use_broker(ports.broker.address)
-    if port_open(ports.broker.number):
-        yield
-        return
-    if not starts:
-        raise EmbeddedBrokerStoppedError(
-            f"The embedded broker at {ports.broker.address} isn't running.",
-            "`kafka-lake up` starts it. For brokers of your own, set KAFKA_LAKE_BOOTSTRAP_SERVERS.",
-        )
-    with interruptible(), Stack(ports, tell_user) as stack:
-        stack.start_broker()
-        yield

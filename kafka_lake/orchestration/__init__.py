@@ -1,6 +1,5 @@
 """Dagster: components (YAML types), assets, checks, partitions, sensors, resources, reports."""
 
-import kafka_lake.catalog  # noqa: F401 - checks variables before PyIceberg reads them
 from kafka_lake.orchestration.components.derived_table import DerivedTable
 from kafka_lake.orchestration.components.kafka_cluster import KafkaCluster
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic

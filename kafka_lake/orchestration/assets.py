@@ -2,22 +2,21 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
+from zlib import crc32
 
 import dagster as dg
+from pydantic import Field
 
 from kafka_lake.common.text import plain
-from kafka_lake.ingest.continuous.run import continuous_run
-from kafka_lake.ingest.run import logged_run
 from kafka_lake.orchestration.checks import (
     build_dead_letters,
     build_freshness_check,
     build_verification,
     rule_check_spec,
 )
-from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.jobs import build_health_check
 from kafka_lake.orchestration.keys import (
     CONTINUOUS_ASSET_TAG,
@@ -29,25 +28,73 @@ from kafka_lake.orchestration.keys import (
     topic_key,
     work_name,
 )
-from kafka_lake.orchestration.materialize import (
-    IngestConfig,
-    Mode,
-    TopicsOfARun,
-    check_published,
-    continue_together,
-    materialize,
-    observer_of,
-    run_on,
-)
 from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.orchestration.partitions import partitions_of
-from kafka_lake.orchestration.reporting import Event, Reporter
-from kafka_lake.orchestration.resources import KafkaResource, connections_of, kept_session, resource_keys
-from kafka_lake.orchestration.runs import yields_slot
-from kafka_lake.orchestration.steps import as_failures, run_choices
+from kafka_lake.orchestration.resources import resource_keys
+from kafka_lake.orchestration.steps import run_choices
 from kafka_lake.runtime.commit import CHECKS, GATES
 from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
+
+_REPORT_SECONDS = 20.0
+
+
+class Mode(Enum):
+    """What a materialization does."""
+
+    incremental = "incremental"
+    replace = "replace"
+
+
+class IngestConfig(dg.Config):
+    """Run config of a table: how to materialize the chosen partitions."""
+
+    mode: Mode = Field(
+        default=Mode.incremental,
+        description="`incremental` continues at the table's position. `replace` reads records again and replaces "
+        "their rows, with the current schema and transform.",
+    )
+    start: str = Field(
+        default="earliest",
+        description="Start of `replace`: `earliest`, an offset, an ISO 8601 time, or offsets by partition "
+        "(`0:17,1:4`).",
+    )
+    end: str = Field(default="latest", description="End of `replace`, exclusive; at most the table's position.")
+    keep_missing: bool = Field(
+        default=False, description="With `replace`: keep rows whose records expired from Kafka, instead of failing."
+    )
+    catch_up_for: float = Field(
+        default=0.0,
+        ge=0,
+        description="With `incremental`: maximum number of seconds to go on while records arrive and no other run is "
+        "queued. 0: the run ends at the offsets where the topic ended when it started.",
+    )
+    poll_every: float = Field(
+        default=10.0,
+        gt=0,
+        description="With `catch_up_for`: minimum seconds between the starts of two commits.",
+    )
+    topics: int = Field(
+        default=1,
+        ge=1,
+        description="With `catch_up_for`: number of topics in the run.",
+    )
+
+    def catch_up(self, run_id: str) -> Continuous | None:
+        """Return how a run continues after it has done what it was asked for; None if it doesn't."""
+        seconds = self.catch_up_for
+        if not seconds or self.mode is not Mode.incremental:
+            return None
+        # Up to a quarter less: else runs that began together would end together, and start together again.
+        time_limit = seconds * (1 - crc32(run_id.encode()) / 2**34)
+        trigger = min(self.poll_every, time_limit)
+        return Continuous(
+            trigger=trigger,
+            time_limit=time_limit,
+            idle=0.0,
+            compact_every=None,
+            report_every=max(_REPORT_SECONDS, trigger),
+        )
 
 
 @dataclass(frozen=True)
@@ -147,35 +194,10 @@ def build_topic_assets(
     )
     def ingest_topic(
         context: dg.AssetExecutionContext,
-    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | Event]:  # type: ignore[type-arg]
-        config = IngestConfig(**context.op_execution_context.op_config)
-        with as_failures(), heartbeat(context.instance, context.run_id):
-            connect = partial(connections_of, context.resources, spec.cluster, kept_session(spec))
-            catch_up = config.catch_up(context.run_id)
-            together = None
-            if catch_up and config.topics > 1:
-                kafka: KafkaResource = getattr(context.resources, of_cluster("kafka", spec.cluster))
-                together = kafka.once_a_run(lambda: TopicsOfARun(connect()))
-            connections = together.connections if together else connect()
-            if not context.selected_asset_keys:
-                yield from check_published(context, spec, connections)
-            elif continuous is not None and config.mode is Mode.incremental:
-                reporter = Reporter(context, spec, connections)
-                with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
-                    yield from run_on(reporter, continuous_run(whole, continuous, reporter.partitions))
-            elif catch_up and together:
-                reporter = Reporter(context, spec, connections)
-                report = yield from materialize(reporter, config)
-                together.done.append((reporter, report))
-                yield from continue_together(context, together, catch_up, config.topics)
-            elif not spec.topics and catch_up:
-                reporter = Reporter(context, spec, connections)
-                others_wait = partial(yields_slot, context.instance, context.run_id)
-                with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
-                    run = continuous_run(whole, catch_up, reporter.partitions, catch_up=True, others_wait=others_wait)
-                    yield from run_on(reporter, run)
-            else:
-                yield from materialize(Reporter(context, spec, connections), config)
+    ) -> Iterator[Any]:
+        from kafka_lake.orchestration.materialize import fill_tables
+
+        yield from fill_tables(context, spec, continuous, IngestConfig(**context.op_execution_context.op_config))
 
     beside: list[dg.AssetSpec | dg.AssetChecksDefinition] = []
     for table_spec in spec.tables:

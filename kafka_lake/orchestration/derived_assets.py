@@ -1,26 +1,25 @@
 """A derived table in the asset graph: an asset below the tables that it is made from, with its checks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.text import block, plain
 from kafka_lake.derived.derived_table import DerivedTable, Identifier, Unit, Window, Write
-from kafka_lake.derived.engine import DeriveReport, Engine
-from kafka_lake.derived.run import derive
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.orchestration.assets import Presentation
-from kafka_lake.orchestration.checks import check_result, rule_check_spec, with_all_rules
+from kafka_lake.orchestration.checks import rule_check_spec
 from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.keys import key_of, op_name, pool_name
-from kafka_lake.orchestration.metadata import SPEC, about_table, metadata_of
+from kafka_lake.orchestration.metadata import SPEC, metadata_of
 from kafka_lake.orchestration.partitions import is_for_partitions
 from kafka_lake.orchestration.steps import as_failures, run_choices
-from kafka_lake.runtime.commit import GateFailedError
-from kafka_lake.runtime.context import Observer
+
+if TYPE_CHECKING:
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.derived.engine import DeriveReport
 
 DERIVED_TAG = "kafka_lake/derived_table"
 """Tag of the assets of derived tables; a run that the sensor requests has it with the table's name."""
@@ -105,6 +104,12 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
         config_schema=run_choices(DeriveConfig),
     )
     def derive_table(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        from kafka_lake.derived.engine import Engine
+        from kafka_lake.derived.run import derive
+        from kafka_lake.orchestration.check_results import check_result, with_all_rules
+        from kafka_lake.runtime.commit import GateFailedError
+        from kafka_lake.runtime.context import Observer
+
         config = DeriveConfig(**context.op_execution_context.op_config)
         resources: Any = context.resources
         with as_failures(), heartbeat(context.instance, context.run_id):
@@ -175,7 +180,7 @@ def _window(context: dg.AssetExecutionContext, spec: DerivedTable) -> Window | N
     return Window(cut, *context.partition_time_window)
 
 
-def _tell_partitions(context: dg.AssetExecutionContext, spec: DerivedTable, commit: DeriveReport) -> None:
+def _tell_partitions(context: dg.AssetExecutionContext, spec: DerivedTable, commit: "DeriveReport") -> None:
     """Show the partitions of which a commit has brought rows, except the run's own."""
     known = time_partitions_of(spec)
     if known is None:
@@ -187,14 +192,16 @@ def _tell_partitions(context: dg.AssetExecutionContext, spec: DerivedTable, comm
             context.log_event(dg.AssetMaterialization(key_of(spec.identifier), partition=partition, metadata=metadata))
 
 
-def _sentence(report: DeriveReport) -> str:
+def _sentence(report: "DeriveReport") -> str:
     if report.snapshot is None:
         return f"Table {report.table} is up to date."
     why = f", everything computed: {report.full}" if report.full else ""
     return f"Snapshot {report.snapshot}: {report.rows} rows{why}; {report.seconds:.1f} s."
 
 
-def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) -> dict[str, Any]:
+def _metadata(spec: DerivedTable, report: "DeriveReport", catalog: "LakeCatalog") -> dict[str, Any]:
+    from kafka_lake.orchestration.table_metadata import about_table
+
     table = catalog.table(spec.identifier)
     metadata: dict[str, Any] = {
         "dagster/table_name": f"{catalog.name}.{spec.name}",

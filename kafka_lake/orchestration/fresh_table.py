@@ -5,6 +5,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
+from kafka_lake.config.systems import build_connections
 from kafka_lake.fresh import Fresh, MaxTail, table_of
 from kafka_lake.orchestration.jobs import topics_of_location
 from kafka_lake.orchestration.resources import (
@@ -13,7 +14,6 @@ from kafka_lake.orchestration.resources import (
     KafkaResource,
     RegistryResource,
     SparkResource,
-    build_connections,
 )
 from kafka_lake.routing.by_value import find_topic
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
@@ -10,9 +10,6 @@ from pydantic import Field
 from kafka_lake.common.text import code, plain
 from kafka_lake.common.text import table as markdown_table
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest import run
-from kafka_lake.maintenance.maintain import Due, Maintained, Tables, due, maintain, summary_line
-from kafka_lake.orchestration.checks import dead_letter_evaluation
 from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.keys import (
     MAINTENANCE_TAG,
@@ -24,10 +21,13 @@ from kafka_lake.orchestration.keys import (
     table_key,
 )
 from kafka_lake.orchestration.metadata import topics_of
-from kafka_lake.orchestration.resources import CatalogResource, SparkResource, connections_of, resource_keys
+from kafka_lake.orchestration.resources import connections_of, resource_keys
 from kafka_lake.orchestration.steps import as_failures, run_choices
-from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from kafka_lake.maintenance.maintain import Due, Maintained
+    from kafka_lake.runtime.context import Connections
 
 TABLE_HEALTH = "table_health"
 JOB = "maintain_tables"
@@ -100,10 +100,12 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
         config_schema=run_choices(MaintenanceConfig),
     )
     def maintain_tables(context: dg.AssetCheckExecutionContext) -> Iterator[Any]:
+        from kafka_lake.maintenance.maintain import Tables, due, maintain, summary_line
+
         config = MaintenanceConfig(**context.op_execution_context.op_config)
         resources: Any = context.resources
         with as_failures(), heartbeat(context.instance, context.run.run_id):
-            tables = _tables(resources.catalog, resources.spark)
+            tables = Tables(resources.catalog.open(), lambda: resources.spark.live_session(""))
             done: Sequence[Maintained] = ()
             if MAINTENANCE_TAG in context.run.tags:
                 done = maintain(
@@ -125,11 +127,7 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
     return maintain_tables
 
 
-def _tables(catalog: CatalogResource, spark: SparkResource) -> Tables:
-    return Tables(catalog.open(), lambda: spark.live_session(""))
-
-
-def _metadata(spec: TopicTable, tables: Sequence[Due], done: Sequence[Maintained]) -> dict[str, Any]:
+def _metadata(spec: TopicTable, tables: "Sequence[Due]", done: "Sequence[Maintained]") -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     if health := next((table.needs.health for table in tables if table.identifier == spec.identifier), None):
         metadata = {
@@ -152,7 +150,7 @@ def _metadata(spec: TopicTable, tables: Sequence[Due], done: Sequence[Maintained
     return metadata
 
 
-def _figures(done: Maintained) -> dict[str, str]:
+def _figures(done: "Maintained") -> dict[str, str]:
     """Return what was done to a table, by heading: before and after."""
     return {
         "table": code(".".join(done.identifier)),
@@ -164,7 +162,7 @@ def _figures(done: Maintained) -> dict[str, str]:
     }
 
 
-def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvaluation:
+def health_check(spec: TopicTable, tables: "Sequence[Due]") -> dg.AssetCheckEvaluation:
     """Return the result of the check `table_health` without a run of maintenance, which may never come."""
     result = _verdict(table_key(spec), tables, _metadata(spec, tables, ()))
     return dg.AssetCheckEvaluation(
@@ -178,7 +176,7 @@ def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvalua
 
 
 def _verdict(
-    key: dg.AssetKey, tables: Sequence[Due], more: Mapping[str, Any] = MappingProxyType({})
+    key: dg.AssetKey, tables: "Sequence[Due]", more: Mapping[str, Any] = MappingProxyType({})
 ) -> dg.AssetCheckResult:
     held = [f"{table.name}: {text}" for table in tables if (text := table.needs.health.held_by)]
     problems = [f"{table.name}: {problem}" for table in tables if (problem := table.needs.overdue)]
@@ -231,10 +229,14 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
 
 
 def _replay(
-    context: dg.OpExecutionContext, spec: TopicTable, connections: Connections, where: str
+    context: dg.OpExecutionContext, spec: TopicTable, connections: "Connections", where: str
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    from kafka_lake.ingest.run import replay_dead_letters
+    from kafka_lake.orchestration.check_results import dead_letter_evaluation
+    from kafka_lake.runtime.context import Observer
+
     observer = Observer(step_done=context.log.debug, warn=context.log.warning)
-    done = run.replay_dead_letters(spec, connections, run_id=context.run_id, where=where or None, observer=observer)
+    done = replay_dead_letters(spec, connections, run_id=context.run_id, where=where or None, observer=observer)
     context.log.info(
         f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
         f"{done.remaining} of those examined remain."

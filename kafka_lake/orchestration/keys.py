@@ -7,6 +7,7 @@ from typing import Protocol
 
 import dagster as dg
 
+from kafka_lake.config.systems import of_cluster as of_cluster
 from kafka_lake.spec.topic_table import TopicTable
 
 TOPIC_TAG = "kafka_lake/topic"
@@ -30,6 +31,11 @@ TABLE_TAG = "kafka_lake/table"
 MAINTENANCE_TAG = "kafka_lake/maintenance"
 """Tag of a run that maintains tables: their names, if the sensor requested it."""
 
+# Of runs that continue: until when they do, and how many commits they have made. A catch-up run first reads all that
+# was there when it began. The names are short: Dagster's page of all runs cuts tags off after some thirty letters.
+CATCH_UP_TAG = "catch_up"
+CONTINUOUS_TAG = "continuous"
+
 
 class HasIdentifier(Protocol):
     """A topic's table or a derived table."""
@@ -37,15 +43,6 @@ class HasIdentifier(Protocol):
     @property
     def identifier(self) -> tuple[str, str]:
         """Return namespace and name."""
-
-
-def of_cluster(name: str, cluster: str | None) -> str:
-    """Return the name of a cluster's resource, sensor or job.
-
-    >>> of_cluster("kafka", "eu"), of_cluster("kafka", None)
-    ('kafka_eu', 'kafka')
-    """
-    return f"{name}_{cluster}" if cluster else name
 
 
 def topic_key(spec: TopicTable) -> dg.AssetKey:

@@ -5,96 +5,64 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from enum import Enum
 from functools import partial
 from typing import Any
-from zlib import crc32
 
 import dagster as dg
-from pydantic import Field
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.continuous.run import ContinuousRun, Round, Stop
+from kafka_lake.ingest.continuous.run import ContinuousRun, Round, Stop, continuous_run
 from kafka_lake.ingest.plan.append import is_time
 from kafka_lake.ingest.published import examine, examine_rules
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import each_topic, ingest, logged_run, replay
 from kafka_lake.ingest.topic_runner import AnyRunner, LeftBehindError, runner_of
-from kafka_lake.orchestration.checks import check_result
-from kafka_lake.orchestration.keys import table_key
+from kafka_lake.orchestration.assets import IngestConfig, Mode
+from kafka_lake.orchestration.check_results import check_result
+from kafka_lake.orchestration.heartbeat import heartbeat
+from kafka_lake.orchestration.keys import CATCH_UP_TAG, CONTINUOUS_TAG, of_cluster, table_key
 from kafka_lake.orchestration.reporting import Event, Reporter
+from kafka_lake.orchestration.resources import KafkaResource, connections_of, kept_session
 from kafka_lake.orchestration.runs import yields_slot
+from kafka_lake.orchestration.steps import as_failures
 from kafka_lake.runtime.commit import CHECKS, Commit, GateFailedError
 from kafka_lake.runtime.context import Connections, Observer, call
 from kafka_lake.runtime.plan import Plan, ReplayRange
 from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
 
-_REPORT_SECONDS = 20.0
 
-
-class Mode(Enum):
-    """What a materialization does."""
-
-    incremental = "incremental"
-    replace = "replace"
-
-
-class IngestConfig(dg.Config):
-    """Run config of a table: how to materialize the chosen partitions."""
-
-    mode: Mode = Field(
-        default=Mode.incremental,
-        description="`incremental` continues at the table's position. `replace` reads records again and replaces "
-        "their rows, with the current schema and transform.",
-    )
-    start: str = Field(
-        default="earliest",
-        description="Start of `replace`: `earliest`, an offset, an ISO 8601 time, or offsets by partition "
-        "(`0:17,1:4`).",
-    )
-    end: str = Field(default="latest", description="End of `replace`, exclusive; at most the table's position.")
-    keep_missing: bool = Field(
-        default=False, description="With `replace`: keep rows whose records expired from Kafka, instead of failing."
-    )
-    catch_up_for: float = Field(
-        default=0.0,
-        ge=0,
-        description="With `incremental`: maximum number of seconds to go on while records arrive and no other run is "
-        "queued. 0: the run ends at the offsets where the topic ended when it started.",
-    )
-    poll_every: float = Field(
-        default=10.0,
-        gt=0,
-        description="With `catch_up_for`: minimum seconds between the starts of two commits.",
-    )
-    topics: int = Field(
-        default=1,
-        ge=1,
-        description="With `catch_up_for`: number of topics in the run.",
-    )
-
-    def catch_up(self, run_id: str) -> Continuous | None:
-        """Return how a run continues after it has done what it was asked for; None if it doesn't."""
-        seconds = self.catch_up_for
-        if not seconds or self.mode is not Mode.incremental:
-            return None
-        # Up to a quarter less: else runs that began together would end together, and start together again.
-        time_limit = seconds * (1 - crc32(run_id.encode()) / 2**34)
-        trigger = min(self.poll_every, time_limit)
-        return Continuous(
-            trigger=trigger,
-            time_limit=time_limit,
-            idle=0.0,
-            compact_every=None,
-            report_every=max(_REPORT_SECONDS, trigger),
-        )
-
-
-# Of runs that continue: until when they do, and how many commits they have made. A catch-up run first reads all that
-# was there when it began. The names are short: Dagster's page of all runs cuts tags off after some thirty letters.
-CATCH_UP_TAG = "catch_up"
-CONTINUOUS_TAG = "continuous"
+def fill_tables(
+    context: dg.AssetExecutionContext, spec: TopicTable, continuous: Continuous | None, config: IngestConfig
+) -> Iterator[Any]:
+    """Run the step of a topic: bring its tables up to date, replace rows, or evaluate checks alone."""
+    with as_failures(), heartbeat(context.instance, context.run_id):
+        connect = partial(connections_of, context.resources, spec.cluster, kept_session(spec))
+        catch_up = config.catch_up(context.run_id)
+        together = None
+        if catch_up and config.topics > 1:
+            kafka: KafkaResource = getattr(context.resources, of_cluster("kafka", spec.cluster))
+            together = kafka.once_a_run(lambda: TopicsOfARun(connect()))
+        connections = together.connections if together else connect()
+        if not context.selected_asset_keys:
+            yield from check_published(context, spec, connections)
+        elif continuous is not None and config.mode is Mode.incremental:
+            reporter = Reporter(context, spec, connections)
+            with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
+                yield from run_on(reporter, continuous_run(whole, continuous, reporter.partitions))
+        elif catch_up and together:
+            reporter = Reporter(context, spec, connections)
+            report = yield from materialize(reporter, config)
+            together.done.append((reporter, report))
+            yield from continue_together(context, together, catch_up, config.topics)
+        elif not spec.topics and catch_up:
+            reporter = Reporter(context, spec, connections)
+            others_wait = partial(yields_slot, context.instance, context.run_id)
+            with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
+                run = continuous_run(whole, catch_up, reporter.partitions, catch_up=True, others_wait=others_wait)
+                yield from run_on(reporter, run)
+        else:
+            yield from materialize(Reporter(context, spec, connections), config)
 
 
 def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None, RunReport]:

@@ -1,16 +1,21 @@
 """A topic's Kafka partitions as Dagster's dynamic partitions."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.orchestration.keys import partition_key, work_name
 from kafka_lake.orchestration.runs import dagster_at_hand
 from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from kafka_lake.kafka.cluster import KafkaCluster
 
 
 def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:

@@ -26,18 +26,18 @@ from kafka_lake.ingest.report import PartitionReport, Progress, Reached, RunRepo
 from kafka_lake.ingest.run import Chosen
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.maintenance.maintain import due
-from kafka_lake.orchestration.checks import NO_DEAD_LETTERS, check_result, dead_letter_evaluation, with_all_rules
+from kafka_lake.orchestration.check_results import check_result, dead_letter_evaluation, with_all_rules
+from kafka_lake.orchestration.checks import NO_DEAD_LETTERS
 from kafka_lake.orchestration.jobs import health_check, health_check_key
 from kafka_lake.orchestration.keys import partition_key, partitions_in, table_key, topic_key, work_name
-from kafka_lake.orchestration.metadata import (
+from kafka_lake.orchestration.metadata import last_reports, topic_materialization
+from kafka_lake.orchestration.partitions import is_for_partitions, register_partitions
+from kafka_lake.orchestration.table_metadata import (
     figures_metadata,
     history_metadata,
-    last_reports,
     partition_metadata,
     table_metadata,
-    topic_materialization,
 )
-from kafka_lake.orchestration.partitions import is_for_partitions, register_partitions
 from kafka_lake.runtime.commit import GATES, Finding, GateFailedError
 from kafka_lake.runtime.context import Connections, RetryPolicy, call
 from kafka_lake.runtime.plan import Plan

@@ -1,44 +1,21 @@
 """Dagster resources: Kafka, schema registry, catalog and Spark. Run configuration can't change their values."""
 
-import json
-import logging
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
-from io import FileIO
-from pathlib import Path
-from typing import Any, TypeVar
-from uuid import NAMESPACE_URL, uuid5
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
-from pydantic import Field, PrivateAttr
-from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
+from pydantic import PrivateAttr
 
-from kafka_lake.catalog.catalog_properties import catalog_name, properties_from_environment
-from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.common import environment
-from kafka_lake.common.environment import KAFKA, own_prefix, own_variables
-from kafka_lake.common.files import ensure_home, home
-from kafka_lake.engine.sessions import (
-    await_port,
-    check_same_catalog,
-    claim_session,
-    connect_session,
-    is_here,
-    is_known,
-    local_session,
-)
-from kafka_lake.errors import ConfigurationError
-from kafka_lake.kafka.auth.properties import client_properties, java_properties, properties_from_env
-from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.kafka.registry import properties_from_env as registry_properties_from_env
+from kafka_lake.config.systems import Catalog, Kafka, Registry, Spark, build_connections
 from kafka_lake.orchestration.keys import of_cluster
-from kafka_lake.runtime.context import Connections, RetryPolicy
 from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from kafka_lake.runtime.context import Connections
+
+T = TypeVar("T")
 
 
 class FixedResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -61,61 +38,12 @@ class FixedResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._definition
 
 
-class CatalogResource(FixedResource):
-    """The Iceberg catalog of the deployment.
-
-    The environment's settings are read when the catalog is opened, so that secrets are part of no stored
-    configuration; ``properties`` given here win over them.
-    """
-
-    name: str = Field(default_factory=catalog_name, description="The catalog's name, in Spark and PyIceberg.")
-    properties: dict[str, str] = Field(
-        default_factory=dict,
-        description="Iceberg's standard catalog properties; no secrets, those belong in PYICEBERG_CATALOG__*.",
-    )
-
-    def open(self) -> LakeCatalog:
-        """Return the catalog; nothing is asked of it yet.
-
-        Raises:
-            ConfigurationError: If its type is unknown, a property is missing, or one can't be passed to Spark. The last
-                doesn't apply to a Connect server, which gets the catalog when it starts.
-        """
-        catalog = LakeCatalog(self.name, properties_from_environment(self.name, self.properties))
-        if not environment.SPARK_REMOTE.value():
-            # Or PyIceberg would go on alone, and a run that needs Spark would fail later.
-            catalog.for_spark()
-        return catalog
+class CatalogResource(FixedResource, Catalog):
+    """The Iceberg catalog of the deployment."""
 
 
-T = TypeVar("T")
-
-
-class KafkaResource(FixedResource):
-    """A Kafka cluster.
-
-    What the environment sets (``KAFKA_LAKE_BOOTSTRAP_SERVERS``, ``KAFKA_LAKE_KAFKA_*``) is read when a client is made,
-    so that it is part of no stored configuration; ``properties`` given here win over it.
-    """
-
-    properties: dict[str, str] = Field(
-        default_factory=dict,
-        description="librdkafka client properties; no secrets, those belong in KAFKA_LAKE_KAFKA_* variables.",
-    )
-    timeout: float = Field(default=15.0, description="Seconds that one request to the brokers may take.")
-    read_committed: bool = Field(
-        default=True, description="Leave out aborted and open transactions (Kafka's isolation.level)."
-    )
-
-    cluster_name: str | None = Field(
-        default=None, description="The cluster's name, which is in the names of its variables; null for the only one."
-    )
-    retry_attempts: int = Field(
-        default=6,
-        ge=1,
-        description="Attempts of a run at what fails for a temporary reason: brokers, catalog, storage.",
-    )
-    retry_max_seconds: float = Field(default=30.0, ge=0, description="Longest pause between two attempts.")
+class KafkaResource(FixedResource, Kafka):
+    """A Kafka cluster."""
 
     _of_run: Any = PrivateAttr(default=None)
 
@@ -126,250 +54,19 @@ class KafkaResource(FixedResource):
         found: T = self._of_run
         return found
 
-    @property
-    def names_brokers(self) -> bool:
-        """Return whether the project names brokers; otherwise the environment may name them."""
-        return self.cluster_name is not None or "bootstrap.servers" in self.properties
 
-    def _merged(self) -> dict[str, str]:
-        found = {**properties_from_env(cluster=self.cluster_name), **self.properties}
-        if not found.get("bootstrap.servers"):
-            raise ConfigurationError(
-                f"There is no address for the brokers of Kafka cluster {self.cluster_name}.",
-                f"Set {own_prefix(KAFKA, self.cluster_name)}BOOTSTRAP_SERVERS, or bootstrap.servers under "
-                "kafka_properties: in its YAML document.",
-            )
-        return found
-
-    def cluster(self) -> KafkaCluster:
-        """Return a client for questions about topics and offsets.
-
-        Raises:
-            ConfigurationError: If properties are missing, or contradict each other.
-        """
-        with self._naming_own_variables():
-            properties = client_properties(self._merged())
-        return KafkaCluster(properties, self.timeout, self.read_committed, self.cluster_name)
-
-    def spark_options(self) -> dict[str, str]:
-        """Return the options that make Spark's Kafka source read from this cluster.
-
-        Raises:
-            ConfigurationError: As `cluster`, and if Java has no equivalent of a property.
-        """
-        with self._naming_own_variables():
-            options = {f"kafka.{name}": value for name, value in java_properties(self._merged()).items()}
-        # By Java's own default, a topic that is deleted while Spark reads it is made anew; not so by librdkafka's.
-        options.setdefault("kafka.allow.auto.create.topics", "false")
-        options["kafka.isolation.level"] = "read_committed" if self.read_committed else "read_uncommitted"
-        return options
-
-    @contextmanager
-    def _naming_own_variables(self) -> Iterator[None]:
-        try:
-            yield
-        except ConfigurationError as error:
-            raise own_variables(error, self.cluster_name) from error.__cause__
+class RegistryResource(FixedResource, Registry):
+    """A schema registry that speaks Confluent's API, or none."""
 
 
-class RegistryResource(FixedResource):
-    """A schema registry that speaks Confluent's API, or none.
-
-    What the environment sets (``KAFKA_LAKE_SCHEMA_REGISTRY_URL``, ``KAFKA_LAKE_REGISTRY_*``) is read when a client is
-    made, so that it is part of no stored configuration; ``properties`` given here win over it. A cluster with a name
-    has variables of its own (``KAFKA_LAKE_REGISTRY__EU__URL``), or shares the registry of those without.
-    """
-
-    properties: dict[str, str] = Field(
-        default_factory=dict,
-        description="Properties of confluent-kafka's `SchemaRegistryClient`, without secrets.",
-    )
-    cluster_name: str | None = Field(
-        default=None, description="Name of the Kafka cluster whose registry it is; null for the only one."
-    )
-    timeout: float = Field(default=10.0, gt=0, description="Seconds to wait for the registry's answer.")
-
-    def registry(self) -> SchemaRegistry | None:
-        """Return a client; None if no ``url`` is set, which is how a deployment without a registry is configured.
-
-        Raises:
-            ConfigurationError: If the properties contradict each other.
-        """
-        own = {**registry_properties_from_env(cluster=self.cluster_name), **self.properties}
-        if own.get("url"):
-            return self._client(own, self.cluster_name)
-        # One registry for all clusters. Its credentials are for no registry that a cluster has of its own.
-        shared = {**registry_properties_from_env(), **own}
-        return self._client(shared, None) if shared.get("url") else None
-
-    def _client(self, properties: Mapping[str, str], cluster: str | None) -> SchemaRegistry:
-        try:
-            return SchemaRegistry(properties, self.timeout, cluster)
-        except ConfigurationError as error:
-            raise own_variables(error, cluster) from None
-
-
-_MOST_SESSIONS = 100
-
-
-class SparkResource(FixedResource, LazyPySparkResource):  # type: ignore[misc]
-    """Spark through dagster-pyspark's lazy resource.
-
-    With ``SPARK_REMOTE`` set, sessions are Spark Connect sessions on that server, which must know the catalog
-    (``kafka-lake up`` starts such a server). Without it Spark runs in this process, on ``$KAFKA_LAKE_SPARK_MASTER``
-    (``local[*]`` by default), with the jars of ``ivy.xml``.
-    """
+class SparkResource(FixedResource, Spark):
+    """Spark, started at the first use of a run."""
 
     catalog: CatalogResource
-    _own: Any = PrivateAttr(default=None)
-    _kept: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _claims: dict[str, FileIO] = PrivateAttr(default_factory=dict)
-
-    @property
-    def spark_session(self) -> Any:
-        """Return the session, started at the first use."""
-        if self._own is None:
-            self._own = self._session("")
-        return self._own
-
-    @property
-    def spark_context(self) -> Any:
-        """Return the session's context, which those of a Connect server don't have."""
-        return self.spark_session.sparkContext
-
-    def live_session(self, kept: str = "") -> Any:
-        """Return the session, a new one if a Connect server has been restarted and knows the old one no more.
-
-        Args:
-            kept: Name of a session that a Connect server on this machine keeps when this process ends, with all that
-                it has compiled and loaded, for the next process that asks for that name: a small commit costs half as
-                much there as in a new session. Only for work that leaves nothing else behind: settings, views and
-                artifacts would stay, too. One process at a time has it. Empty for a session of one's own.
-
-        Raises:
-            EngineUnavailableError: If there is a Connect server and it doesn't answer.
-        """
-        remote = environment.SPARK_REMOTE.value()
-        if not remote:
-            return self.spark_session
-        session = self._kept.get(kept) if kept else self._own
-        # A session that has once been told by the server that it is unknown has closed itself.
-        await_port(remote)
-        if session is None or session.is_stopped or not is_known(session, remote):
-            if session is not None:
-                # Its connection would count as a client of the server.
-                session.stop()
-            session = self._session(kept)
-            if kept:
-                self._kept[kept] = session
-            else:
-                self._own = session
-        return session
-
-    def check(self) -> None:
-        """Ask whether a Connect server is there, if there is to be one.
-
-        Raises:
-            EngineUnavailableError: If nothing accepts connections at its address within seconds.
-        """
-        if remote := environment.SPARK_REMOTE.value():
-            await_port(remote)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session, if one was started."""
         self.stop()
-
-    def stop(self) -> None:
-        """Stop what sessions were started; the next use starts others."""
-        kept, self._kept = self._kept, {}
-        for session in kept.values():
-            if not session.is_stopped:
-                # What ends with a session of one's own goes on in one that is kept.
-                with suppress(PySparkException):
-                    session.interruptAll()
-                session.stop()
-        claims, self._claims = self._claims, {}
-        for claim in claims.values():
-            claim.close()
-        if self._own is not None:
-            self._own.stop()
-            self._own = None
-
-    def _session(self, kept: str) -> Any:
-        # What Spark refuses becomes an error here, without secrets; PySpark would log the JVM's text and trace before.
-        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-        remote = environment.SPARK_REMOTE.value()
-        if not remote:
-            return local_session(self.catalog.open().for_spark(), self.spark_config)
-        session = self._kept_session(remote, kept) if kept else connect_session(remote, self.spark_config)
-        try:
-            catalog = self.catalog.open()
-            check_same_catalog(session, remote, catalog.name, catalog.sqlite_address())
-        except Exception:
-            # It is the process's default session, and would stay that.
-            session.stop()
-            raise
-        return session
-
-    def _kept_session(self, remote: str, kept: str) -> Any:
-        if kept in self._claims:
-            self._claims.pop(kept).close()
-        for generation in range(_MOST_SESSIONS if is_here(remote) else 0):
-            session_id = _session_id(kept, generation, [os.environ.get("DAGSTER_HOME"), self.spark_config])
-            try:
-                claim = claim_session(_folder("sessions"), session_id)
-            except OSError:
-                # Without a claim, two processes could work in it.
-                break
-            if claim is None:
-                continue
-            try:
-                session = connect_session(remote, self.spark_config, session_id)
-            except BaseException:
-                claim.close()
-                raise
-            if session is not None:
-                self._claims[kept] = claim
-                return session
-            claim.close()
-        return connect_session(remote, self.spark_config)
-
-
-def _session_id(kept: str, generation: int, deployment: list[Any]) -> str:
-    """Return the id of a session that a deployment's processes share; one that has ended can't come back."""
-    parts = [str(home()), *deployment, kept, generation]
-    return str(uuid5(NAMESPACE_URL, json.dumps(parts, sort_keys=True, default=str)))
-
-
-def _folder(name: str) -> Path:
-    """Return a folder of the local state, which need not be writable."""
-    with suppress(OSError):
-        ensure_home()
-    return home() / name
-
-
-def build_connections(
-    kafka: KafkaResource,
-    catalog: CatalogResource,
-    spark: SparkResource,
-    registry: RegistryResource,
-    kept_session: str = "",
-) -> Connections:
-    """Return what a run works with, from the deployment's resources, and a session of Spark's by `live_session`."""
-    retry = RetryPolicy(
-        attempts=kafka.retry_attempts,
-        initial_seconds=min(1.0, kafka.retry_max_seconds),
-        max_seconds=kafka.retry_max_seconds,
-    )
-    session = partial(spark.live_session, kept_session)
-    return Connections(
-        cluster=kafka.cluster(),
-        kafka_options=kafka.spark_options(),
-        catalog=catalog.open(),
-        spark=session,
-        retry=retry,
-        registry=registry.registry(),
-    )
 
 
 def resource_keys(cluster: str | None) -> set[str]:

@@ -15,7 +15,6 @@ import dagster as dg
 from pydantic import TypeAdapter
 
 from kafka_lake.common.files import dagster_home
-from kafka_lake.error_classification import is_transient
 from kafka_lake.orchestration.heartbeat import end_dead
 from kafka_lake.orchestration.keys import MEMBER_TAG, SHARED_TAG, YIELD_TAG, member_tag, op_name, table_key, work_name
 from kafka_lake.spec.topic_table import TopicTable
@@ -295,6 +294,8 @@ def yields_slot(instance: dg.DagsterInstance, run_id: str, clock: Callable[[], f
     try:
         return _yields_slot(instance, run_id, clock)
     except Exception as error:
+        from kafka_lake.error_classification import is_transient
+
         if not is_transient(error):
             raise
         return False

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import dagster as dg
 
 from kafka_lake.common.logs import error_without_secrets, log_as_the_environment_says
-from kafka_lake.error_classification import user_message
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.ingest.topic_runner import LeftBehindError
 
 
 class SensorFailedError(dg.DagsterError):
@@ -26,6 +25,9 @@ def as_failures(allow_retries: bool = True) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        from kafka_lake.error_classification import user_message
+        from kafka_lake.ingest.topic_runner import LeftBehindError
+
         # Dagster keeps all that an error tells, its causes included.
         cause = error_without_secrets(error)
         if (explanation := user_message(error)) is None:
@@ -41,12 +43,15 @@ def as_failed_tick() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        from kafka_lake.error_classification import user_message
+
         cause = error_without_secrets(error)
         if (explanation := user_message(error)) is None:
             raise cause from (error.__cause__ if cause is error else None)
         raise SensorFailedError(explanation) from cause
 
 
+@cache
 def run_choices(config: type[dg.Config]) -> dict[str, dg.Field]:
     """Return the configuration schema of a step: the fields of a class, none of which may name a variable.
 

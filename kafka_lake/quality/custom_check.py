@@ -1,17 +1,18 @@
 """Custom checks: functions that get the rows of a commit and return results."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from pyspark.sql import DataFrame
-
-from kafka_lake.error_classification import is_transient
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.redaction import quoted
 from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _SHOWN = 5
 
@@ -34,6 +35,8 @@ class CheckResult:
     @property
     def is_plain(self) -> bool:
         """Return whether all fields have valid types, NumPy's included."""
+        import numpy as np
+
         is_counted = self.rows is None or (isinstance(self.rows, int | np.integer) and not isinstance(self.rows, bool))
         texts = isinstance(self.name, str) and isinstance(self.message, str)
         return texts and is_counted and isinstance(self.passed, bool | np.bool_)
@@ -79,6 +82,8 @@ def run_check(reference: str, rows: DataFrame, samples: bool, mask: tuple[str, .
     except ConfigurationError:
         raise
     except Exception as error:
+        from kafka_lake.error_classification import is_transient
+
         if is_transient(error):
             raise
         # The message of an exception may have values of rows in it.

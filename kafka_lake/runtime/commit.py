@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.quality.result import RuleResult
 from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.spec.rule import RULE_CHECK
+
+if TYPE_CHECKING:
+    from kafka_lake.quality.result import RuleResult
 
 CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
 # `data_loss` reports, and doesn't prevent a publication.
@@ -69,7 +71,7 @@ RULES_REMEDY = (
 )
 
 
-def rule_finding(result: RuleResult) -> Finding:
+def rule_finding(result: "RuleResult") -> Finding:
     """Return the check result of a rule.
 
     A rule passes if the rows that break it became dead letters: the figures show them. A rule about a column that the

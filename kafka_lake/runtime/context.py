@@ -1,5 +1,7 @@
 """The context of a run: settings, connections, callbacks and retries."""
 
+from __future__ import annotations
+
 import logging
 import math
 import time
@@ -7,20 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import tenacity
-
-from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.common.records import Probe
-from kafka_lake.engine.frames import Frames
-from kafka_lake.error_classification import LINE_LENGTH, clipped, headline, is_transient
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.records import record_sizes
-from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.spec.topic_table import TopicTable
 
 if TYPE_CHECKING:
+    import tenacity
+
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.common.offsets import OffsetRange
+    from kafka_lake.common.records import Probe
+    from kafka_lake.engine.frames import Frames
+    from kafka_lake.kafka.cluster import KafkaCluster
+    from kafka_lake.kafka.registry import SchemaRegistry
     from kafka_lake.runtime.commit import Commit
     from kafka_lake.runtime.decode_options import Decoding
     from kafka_lake.runtime.plan import Plan
@@ -62,6 +62,13 @@ class RetryPolicy:
             )
 
 
+def is_transient(error: BaseException) -> bool:
+    """Return whether an error may pass by itself."""
+    from kafka_lake import error_classification
+
+    return error_classification.is_transient(error)
+
+
 def call(
     policy: RetryPolicy,
     warn: Callable[[str], None],
@@ -76,6 +83,9 @@ def call(
     Raises:
         Exception: The function's error at the last attempt, or a lasting error at any attempt.
     """
+    import tenacity
+
+    from kafka_lake.error_classification import LINE_LENGTH, clipped, headline
 
     def announce(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -97,6 +107,8 @@ def call(
 
 def short_pauses(policy: RetryPolicy) -> tenacity.wait.wait_base:
     """Return random short pauses between attempts, so that two writers don't collide again and again."""
+    import tenacity
+
     return tenacity.wait_random_exponential(policy.initial_seconds, min(policy.max_seconds, LONGEST_SHORT_PAUSE))
 
 
@@ -151,8 +163,23 @@ class Observer:
     """
 
     step_done: Callable[[str], None] = ignore
-    on_commit: "Callable[[Commit, Plan], None]" = ignore
+    on_commit: Callable[[Commit, Plan], None] = ignore
     warn: Callable[[str], None] = log.warning
+
+
+class _Frames:
+    """`Frames`, imported with Spark at the first use."""
+
+    def __getattr__(self, name: str) -> Any:
+        from kafka_lake.engine.frames import Frames
+
+        return getattr(Frames(), name)
+
+
+def _record_sizes(cluster: KafkaCluster, topic: str, ranges: Sequence[OffsetRange], count: int) -> list[Probe]:
+    from kafka_lake.kafka.records import record_sizes
+
+    return record_sizes(cluster, topic, ranges, count)
 
 
 @dataclass(frozen=True)
@@ -174,8 +201,8 @@ class Connections:
     spark: Callable[[], Any]
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     registry: SchemaRegistry | None = None
-    frames: Frames = field(default_factory=Frames)
-    record_sizes: Callable[[KafkaCluster, str, Sequence[OffsetRange], int], list[Probe]] = record_sizes
+    frames: Frames = field(default_factory=_Frames)  # type: ignore[assignment]
+    record_sizes: Callable[[KafkaCluster, str, Sequence[OffsetRange], int], list[Probe]] = _record_sizes
 
 
 @dataclass(frozen=True)
@@ -196,7 +223,7 @@ class Context:
     run_id: str
     observer: Observer = field(default_factory=Observer)
     sleep: Callable[[float], None] = time.sleep
-    decoding: "Decoding" = field(kw_only=True)
+    decoding: Decoding = field(kw_only=True)
     timings: Timings = field(default_factory=Timings)
     begins: Mapping[int, int] = field(default_factory=dict)
 

@@ -1,13 +1,17 @@
 """A table's rows at a snapshot, and the metadata column with the keys of their records."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.positions import TableState, read_state
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def at_version(spark: Any, name: str, snapshot: int) -> DataFrame:

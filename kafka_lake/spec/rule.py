@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field, StrictBool, StrictFloat, StrictInt
 
 from kafka_lake.common.text import limit_of, seconds_of
@@ -108,6 +106,9 @@ class Pattern(RuleKind):
     regex: Text
 
     def _problems(self) -> Iterator[str]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         try:
             pc.match_substring_regex(pa.array([""]), self.regex)
         except (pa.ArrowInvalid, UnicodeEncodeError) as error:

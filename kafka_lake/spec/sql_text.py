@@ -13,10 +13,6 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
-
 REFUSED = {
     "java_method reflect try_reflect": "calls Java",
     "from_avro from_protobuf from_xml schema_of_avro schema_of_xml to_avro to_protobuf": "reads files by its options",
@@ -190,9 +186,12 @@ def _subquery(tokens: list[_Token]) -> str:
 
 
 def _tree_problem(text: str) -> str:
+    import sqlglot
+    from sqlglot import exp
+
     try:
         tree = sqlglot.parse_one(text, read="spark")
-    except (SqlglotError, RecursionError) as error:
+    except (sqlglot.errors.SqlglotError, RecursionError) as error:
         return f"it can't be understood: {str(error).splitlines()[0].rstrip('. ')}"
     if tree.find(exp.Query, exp.Table, exp.Command, exp.DDL, exp.DML) is not None:
         return "it isn't one expression over the columns of a row"

@@ -27,8 +27,7 @@ from kafka_lake.orchestration import reporting
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets, follow_sources
 from kafka_lake.orchestration.checks import NO_DEAD_LETTERS
 from kafka_lake.orchestration.jobs import build_replay_job, health_check_key
-from kafka_lake.orchestration.keys import TOPIC_TAG, table_key, topic_key
-from kafka_lake.orchestration.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
+from kafka_lake.orchestration.keys import CATCH_UP_TAG, CONTINUOUS_TAG, TOPIC_TAG, table_key, topic_key
 from kafka_lake.orchestration.partitions import partitions_of
 from kafka_lake.orchestration.reporting import BACKFILL_TAG
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource

@@ -10,7 +10,8 @@ import pytest
 from kafka_lake.ingest.run import ingest
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets
-from kafka_lake.orchestration.checks import FRESHNESS, freshness, freshness_changes
+from kafka_lake.orchestration.check_results import freshness, freshness_changes
+from kafka_lake.orchestration.checks import FRESHNESS
 from kafka_lake.orchestration.keys import table_key
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.sensors.topics import build_sensor
@@ -75,7 +76,7 @@ def test_waiting_record_fails_freshness_and_idle_topic_passes(
     def fails(*_: object) -> Any:
         raise OSError("no record comes")
 
-    monkeypatch.setattr("kafka_lake.orchestration.checks.arrival_times", fails)
+    monkeypatch.setattr("kafka_lake.orchestration.check_results.arrival_times", fails)
     context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=asked, cursor=cursor)
     found = repository.get_sensor_def("kafka_offsets").evaluate_tick(context)
     assert table_key(spec) in {key for request in found.run_requests for key in request.asset_selection}

@@ -13,8 +13,8 @@ from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.kafka.records import arrival_times, unread
-from kafka_lake.orchestration.checks import freshness
-from kafka_lake.orchestration.metadata import figures_metadata
+from kafka_lake.orchestration.check_results import freshness
+from kafka_lake.orchestration.table_metadata import figures_metadata
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.runtime.plan import Plan, ReplayRange
 from kafka_lake.spec.topic_table import TopicTable

@@ -22,10 +22,10 @@ from kafka_lake.config.table import (
 from kafka_lake.config.topic import ContinuousRuns, MatchingTopics, Read, Topic
 from kafka_lake.config.write import MODES
 from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.orchestration.assets import IngestConfig
 from kafka_lake.orchestration.components.kafka_cluster import KafkaCluster
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
 from kafka_lake.orchestration.derived_assets import DeriveConfig
-from kafka_lake.orchestration.materialize import IngestConfig
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.rule import RuleEntry, RuleKind
 from kafka_lake.spec.settings import Settings

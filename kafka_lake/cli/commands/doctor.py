@@ -26,10 +26,10 @@ from kafka_lake.kafka.registry import properties_from_env
 
 if TYPE_CHECKING:
     from kafka_lake.catalog.lake_catalog import LakeCatalog
-    from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource
+    from kafka_lake.config.systems import Catalog, Kafka, Registry
     from kafka_lake.spec.topic_table import TopicTable
 
-    Cluster = tuple[KafkaResource, RegistryResource]
+    Cluster = tuple[Kafka, Registry]
 
 _FORMAT_WITH_VECTORS = 3
 _READERS_WITHOUT_VECTORS = ("Daft", "chDB")
@@ -43,7 +43,7 @@ def doctor() -> None:
 
     Exit code 1 if a check fails.
     """
-    from kafka_lake.devstack.stack import embedded_broker_if_needed
+    from kafka_lake.devstack.running import embedded_broker_if_needed
 
     ports = Ports.from_env()
     with working("Checking") as status:
@@ -80,17 +80,17 @@ def check_all(
     open_broker: Callable[[], AbstractContextManager[None]],
     tell_user: Callable[[str], None],
     clusters: Callable[[], Mapping[str | None, Cluster]] = lambda: {},
-    catalog: Callable[[], CatalogResource] | None = None,
+    catalog: Callable[[], Catalog] | None = None,
     tables: Callable[[], Sequence[TopicTable]] = lambda: (),
 ) -> list[CheckResult]:
     """Check every part, also after one has failed."""
-    from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource
+    from kafka_lake.config.systems import Catalog, Kafka, Registry
 
     try:
         configured = clusters()
         named = {name: cluster for name, cluster in configured.items() if name}
-        kafka, registry = configured.get(None) or (KafkaResource(), RegistryResource())
-        lake = catalog() if catalog else CatalogResource()
+        kafka, registry = configured.get(None) or (Kafka(), Registry())
+        lake = catalog() if catalog else Catalog()
         upserts = [spec for topic_spec in tables() for spec in topic_spec.tables if spec.is_keyed]
     except Exception as error:
         failed = _failed("Project", error, "Correct the project's definitions; `dg check defs` loads them too.")
@@ -183,7 +183,7 @@ def check_jars(tell_user: Callable[[str], None]) -> str:
     return f"{len(ensure_jars('spark', tell_user))} for Spark in {jars_root()}"
 
 
-def check_brokers(resource: KafkaResource) -> str:
+def check_brokers(resource: Kafka) -> str:
     """Return the brokers' address and the number of topics."""
     cluster = resource.cluster()
     # Finds settings that Spark's client doesn't have.
@@ -191,7 +191,7 @@ def check_brokers(resource: KafkaResource) -> str:
     return f"{counted(len(cluster.topics()), 'topic')} at {cluster.bootstrap_servers}"
 
 
-def check_registry(resource: RegistryResource) -> str:
+def check_registry(resource: Registry) -> str:
     """Return the registry's address and the number of subjects."""
     registry = resource.registry()
     if registry is None:
@@ -199,7 +199,7 @@ def check_registry(resource: RegistryResource) -> str:
     return f"{counted(len(registry.subjects()), 'subject')} at {registry.url}"
 
 
-def check_catalog(resource: CatalogResource) -> str:
+def check_catalog(resource: Catalog) -> str:
     """Return the catalog's name, and whether it refuses stale commits."""
     catalog = resource.open()
     found = f"{catalog.name} ({catalog.type}), {counted(catalog.check(), 'namespace')}"
@@ -224,7 +224,7 @@ def _stale_commits(catalog: LakeCatalog) -> str:
         return f"refuses stale commits (tried on {'.'.join(table.name())})"
 
 
-def check_warehouse(resource: CatalogResource) -> str:
+def check_warehouse(resource: Catalog) -> str:
     """Return whether a file can be written to the warehouse."""
     from pyiceberg.io import load_file_io
 
@@ -242,7 +242,7 @@ def check_warehouse(resource: CatalogResource) -> str:
     return f"{warehouse} is writable"
 
 
-def check_readers(resource: CatalogResource, upserts: Sequence[TopicTable]) -> str:
+def check_readers(resource: Catalog, upserts: Sequence[TopicTable]) -> str:
     """Return the tables that some readers can't read."""
     catalog = resource.open()
     tables = [
@@ -259,12 +259,12 @@ def check_readers(resource: CatalogResource, upserts: Sequence[TopicTable]) -> s
     )
 
 
-def check_spark(catalog: CatalogResource) -> str:
+def check_spark(catalog: Catalog) -> str:
     """Return the version and the address of Spark."""
+    from kafka_lake.config.systems import Spark
     from kafka_lake.engine.sessions import address_of
-    from kafka_lake.orchestration.resources import SparkResource
 
-    resource = SparkResource(spark_config={}, catalog=catalog)
+    resource = Spark(spark_config={}, catalog=catalog)
     try:
         session = resource.spark_session
         session.sql(f"SHOW NAMESPACES IN `{catalog.name}`").collect()

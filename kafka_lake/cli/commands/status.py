@@ -48,7 +48,8 @@ def status(
     seconds = None if wait is None else seconds_of(wait)
     specs = project.topic_tables(topic)
     statuses, unreachable = _statuses(specs, seconds)
-    statuses = _with_failures(statuses, specs)
+    if any(topic_status.lag for topic_status in statuses):
+        statuses = _with_failures(statuses, specs)
     shown = Output(as_json)
     shown.json([asdict(topic_status) for topic_status in statuses])
     if not statuses:

@@ -82,7 +82,7 @@ def stay_up(
 
 def _needs_broker(ports: Ports) -> bool:
     """Return whether the embedded broker is the configured cluster, and isn't up yet."""
-    from kafka_lake.devstack.stack import is_embedded
+    from kafka_lake.devstack.running import is_embedded
 
     if not is_embedded(ports):
         return False
@@ -95,14 +95,14 @@ def _needs_broker(ports: Ports) -> bool:
 
 
 def _catalog(tell_user: Callable[[str], None]) -> LakeCatalog:
-    from kafka_lake.orchestration.resources import CatalogResource
+    from kafka_lake.config.systems import Catalog
 
     try:
         resource = project.configured_catalog()
     except KafkaLakeError as error:
         # As below. Runs with another catalog than this one are refused.
         tell_user(str(error))
-        resource = CatalogResource()
+        resource = Catalog()
     return resource.open()
 
 

@@ -11,14 +11,15 @@ from typing import Any, Self
 import dagster as dg
 from dagster.components.utils.project_paths import get_local_state_path
 from jinja2 import StrictUndefined, Template
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, PrivateAttr, ValidationError
 
 from kafka_lake.common.files import write_atomic
+from kafka_lake.config.systems import Cluster
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.orchestration.resources import KafkaResource
 from kafka_lake.routing.by_value import PREFIX
 from kafka_lake.spec.maintenance import Maintenance
-from kafka_lake.spec.settings import Settings, is_template, message, refuse
+from kafka_lake.spec.settings import Settings, has_templates, is_template, message, refuse
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,11 @@ class FromDocument(dg.Component, Settings, dg.Resolvable):
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> Self:
         """Return the component of a document's settings, with their templates rendered."""
+        written = model.model_dump(by_alias=True, exclude_unset=True, warnings=False)
+        if isinstance(model, cls) and not has_templates(written):
+            return model
         values = dict[str, str]()
-        given = rendered(context, model.model_dump(by_alias=True, exclude_unset=True, warnings=False), values)
+        given = rendered(context, written, values)
         try:
             return cls(**given)
         except ValidationError as error:
@@ -202,16 +206,8 @@ def without_values(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-class ClusterDocument(FromDocument):
+class ClusterDocument(FromDocument, Cluster):
     """A cluster's document, as its topics use it."""
-
-    name: Any = None
-    maintenance: Maintenance | None = Field(
-        default=None,
-        description="Defaults for `maintenance:` of the cluster's topics. A topic's own settings override them, one "
-        "by one.",
-        examples=[{"expire_after": "30d", "window": "01:00-05:00"}],
-    )
 
     def kafka(self) -> KafkaResource:
         """Return how the cluster is reached."""

@@ -4,14 +4,13 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 import dagster as dg
-from sqlglot import exp
 
 from kafka_lake.config.rules import derived_rule_problems
 from kafka_lake.derived.derived_table import NEWS, Identifier
 from kafka_lake.derived.derived_table import DerivedTable as DerivedSpec
-from kafka_lake.derived.query import parsed, parsed_key, result_columns, tables_read
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.orchestration.assets import Presentation
 from kafka_lake.orchestration.components.base import FromDocument
@@ -23,6 +22,9 @@ from kafka_lake.orchestration.metadata import document_metadata
 from kafka_lake.routing.by_value import may_name
 from kafka_lake.spec.sql_text import unsafe_condition, unsafe_query
 from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,10 @@ def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
 
 
 def _key_problems(spec: DerivedSpec) -> Iterator[str]:
+    from sqlglot import exp
+
+    from kafka_lake.derived.query import parsed_key
+
     for name, text in spec.key.items():
         if spec.keeps_newest and text != name:
             yield f"key: {name} has an expression. With write: upsert the key is of columns of the result; list them."
@@ -109,6 +115,8 @@ def _key_problems(spec: DerivedSpec) -> Iterator[str]:
 
 
 def _text_problems(spec: DerivedSpec, sql: str) -> Iterator[str]:
+    from kafka_lake.derived.query import parsed, result_columns
+
     query = parsed(sql)
     if unsafe := unsafe_query(sql):
         yield f"sql: {unsafe}."
@@ -122,7 +130,9 @@ def _text_problems(spec: DerivedSpec, sql: str) -> Iterator[str]:
         yield f"{setting}: {missing[0]} is no column of the result. Select it under that name."
 
 
-def _names_problems(spec: DerivedSpec, query: exp.Query) -> Iterator[str]:
+def _names_problems(spec: DerivedSpec, query: "exp.Query") -> Iterator[str]:
+    from kafka_lake.derived.query import tables_read
+
     read = tables_read(query)
     known = {name.lower(): name for name in (*spec.upstream, *spec.joined)}
     for name in sorted(read - set(known)):

@@ -1,9 +1,6 @@
 """`type: kafka_lake.KafkaCluster`: the resources, sensors and jobs that topics share."""
 
-import re
-
 import dagster as dg
-from pydantic import Field, field_validator
 
 from kafka_lake.common.text import seconds_of
 from kafka_lake.orchestration.components.base import ClusterDocument, Place, check_names, check_topics, shared
@@ -16,8 +13,6 @@ from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, R
 from kafka_lake.orchestration.sensors.derived import build_derived_sensor
 from kafka_lake.orchestration.sensors.maintenance import build_maintenance_sensor
 from kafka_lake.orchestration.sensors.topics import build_sensor
-from kafka_lake.spec.settings import Duration, OptionalText, Properties
-from kafka_lake.spec.topic_table import CLUSTER_NAME
 
 
 class KafkaCluster(ClusterDocument):
@@ -28,64 +23,9 @@ class KafkaCluster(ClusterDocument):
     catalog and Spark in one of them.
     """
 
-    name: OptionalText = Field(
-        default=None,
-        description="Name of the cluster, if a project has several. Its topics refer to it as `cluster:`, and it has "
-        "its own variables: `KAFKA_LAKE_KAFKA__<NAME>__…`, `KAFKA_LAKE_REGISTRY__<NAME>__…`.",
-        examples=["eu"],
-    )
-    kafka_properties: Properties = Field(
-        default_factory=dict, description="librdkafka client properties, without secrets."
-    )
-    registry_properties: Properties = Field(
-        default_factory=dict,
-        description="Properties of confluent-kafka's `SchemaRegistryClient`, without secrets.",
-    )
-    catalog_properties: Properties = Field(
-        default_factory=dict, description="Iceberg catalog properties, without secrets."
-    )
-    spark_config: Properties = Field(default_factory=dict, description="Spark settings.")
-    read_committed: bool = Field(default=True, description="Leave out records of aborted and open transactions.")
-    retry_attempts: int = Field(default=6, ge=1, description="Maximum number of attempts after temporary errors.")
-    retry_max_seconds: float = Field(default=30.0, gt=0, description="Longest pause between two attempts.")
-    sensor_interval_seconds: int = Field(
-        default=10,
-        ge=1,
-        description="Seconds between two polls of the offsets. Below 5, the sensor polls several times per tick.",
-    )
-    catch_up_for: Duration = Field(
-        default="1h",
-        description="How long a run that the sensor requested goes on while records arrive. `0s`: it ends at the "
-        "offsets where the topic ended when the run started.",
-    )
-    shared_runs: int | None = Field(
-        default=None,
-        ge=1,
-        description="Maximum number of shared runs at a time. Default: twice the cores of the code location's machine.",
-    )
-    sensor_running: bool = Field(default=True, description="Whether the sensors are on after the first start.")
-    maintenance_interval_seconds: int = Field(
-        default=300,
-        ge=1,
-        description="Seconds between two ticks of the maintenance sensor.",
-    )
-
-    @field_validator("name")
-    @classmethod
-    def _plain(cls, name: str | None) -> str | None:
-        if name is not None and not re.fullmatch(CLUSTER_NAME, name):
-            raise ValueError(f"{name!r} can't be the name of a cluster. Use lower-case letters, digits and single _")
-        return name
-
     def kafka(self) -> KafkaResource:
         """Return how the cluster is reached."""
-        return KafkaResource(
-            properties=self.kafka_properties,
-            cluster_name=self.name,
-            read_committed=self.read_committed,
-            retry_attempts=self.retry_attempts,
-            retry_max_seconds=self.retry_max_seconds,
-        )
+        return KafkaResource(**self.connection())
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return resources, executor, sensors and job."""

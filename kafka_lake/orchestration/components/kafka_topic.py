@@ -8,7 +8,6 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_lake.catalog.layout import parse_partition_field
 from kafka_lake.config.table import TableSettings, table_name
 from kafka_lake.config.topic import Topic
 from kafka_lake.errors import ConfigurationError
@@ -26,6 +25,7 @@ from kafka_lake.orchestration.keys import plain_name
 from kafka_lake.orchestration.metadata import document_metadata
 from kafka_lake.routing.by_value import knowing, may_meet, may_name
 from kafka_lake.schema.names import column_name
+from kafka_lake.spec.layout import parse_partition_field
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.settings import Problem
 from kafka_lake.spec.topic_table import TopicTable, full_topic

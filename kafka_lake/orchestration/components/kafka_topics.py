@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import dagster as dg
 from dagster.components import DefsStateConfig, DefsStateConfigArgs
@@ -16,11 +16,13 @@ from kafka_lake.config.table import NAMESPACE
 from kafka_lake.config.topic import MatchingTopics
 from kafka_lake.config.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled, sentence
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.kafka.cluster import KafkaCluster as Brokers
 from kafka_lake.orchestration.components.base import ClusterDocument, FromDocument, Place, cache_topics, cached_topics
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.spec.settings import Problem, ShortFor, Text, located, message
 from kafka_lake.spec.topic_table import CLUSTER_NAME
+
+if TYPE_CHECKING:
+    from kafka_lake.kafka.cluster import KafkaCluster as Brokers
 
 
 def new_topics(documents: Iterable["KafkaTopics | KafkaTopic"], names: Sequence[str]) -> str:
@@ -120,7 +122,7 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
         """
         cache_topics(state_path, self.brokers().topics())
 
-    def brokers(self) -> Brokers:
+    def brokers(self) -> "Brokers":
         """Return the cluster.
 
         Raises:

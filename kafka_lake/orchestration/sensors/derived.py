@@ -1,23 +1,26 @@
 """One sensor for all derived tables: it requests a run where an upstream table has new data."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.catalog.positions import DERIVED, ancestors, summary_of
 from kafka_lake.derived.derived_table import DerivedTable
-from kafka_lake.derived.plan import DerivePlan, load, plan
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.orchestration.derived_assets import DERIVED_TAG, derived_of, up_to_date_tags
 from kafka_lake.orchestration.heartbeat import end_dead
 from kafka_lake.orchestration.keys import key_of
 from kafka_lake.orchestration.runs import IN_FLIGHT, pause_after
 from kafka_lake.orchestration.steps import as_failed_tick
+
+if TYPE_CHECKING:
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.derived.plan import DerivePlan
 
 SENSOR = "derived_tables"
 
@@ -77,6 +80,8 @@ def evaluate(
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorResult:
     """Return the requested runs. A table that can't be examined is reported and skipped."""
+    from kafka_lake.derived.plan import load, plan
+
     in_flight = end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT)))
     making = {key for run in in_flight for key in run.asset_selection or ()}
     now, before = clock(), last_requests(context.cursor)
@@ -123,6 +128,8 @@ def _seconds_to_wait(spec: DerivedTable, todo: DerivePlan, now: float) -> float:
     """Return the seconds until ``every:`` allows the next run."""
     if not spec.at_most_every or todo.table is None:
         return 0.0
+    from kafka_lake.catalog.positions import DERIVED, ancestors, summary_of
+
     commits = ancestors(todo.table, todo.head)
     newest = next((commit for commit in commits if DERIVED in summary_of(commit)), None)
     return newest.timestamp_ms / 1000 + spec.at_most_every - now if newest else 0.0

@@ -1,16 +1,16 @@
 """One sensor for the maintenance of a cluster's tables."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.maintenance.maintain import Due, Tables, due
 from kafka_lake.orchestration.heartbeat import end_dead
 from kafka_lake.orchestration.jobs import health_check, health_check_key
 from kafka_lake.orchestration.keys import MAINTENANCE_TAG, of_cluster
@@ -18,6 +18,10 @@ from kafka_lake.orchestration.metadata import topics_of
 from kafka_lake.orchestration.runs import IN_FLIGHT
 from kafka_lake.orchestration.steps import as_failed_tick
 from kafka_lake.spec.topic_table import TopicTable, once_each
+
+if TYPE_CHECKING:
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.maintenance.maintain import Due
 
 SENSOR = "kafka_maintenance"
 _PAUSE_SECONDS = 900.0
@@ -38,7 +42,7 @@ class Cursor:
     requested: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def of(text: str | None) -> "Cursor":
+    def of(text: str | None) -> Cursor:
         """Parse a cursor; a cursor of another version is empty."""
         try:
             return _AS_JSON.validate_json(text or "{}")
@@ -81,6 +85,8 @@ def evaluate(
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorResult:
     """Return the requested run, if a table needs maintenance. A table that can't be examined is logged and skipped."""
+    from kafka_lake.maintenance.maintain import Tables, due
+
     in_flight = list(end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT))))
     runs = [run for run in in_flight if MAINTENANCE_TAG in run.tags]
     # A queued run may wait long for a continuous run of its table; other tables don't wait for it.

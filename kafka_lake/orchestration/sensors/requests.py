@@ -9,7 +9,6 @@ from hashlib import sha256
 import dagster as dg
 
 from kafka_lake.common.offsets import Loss, Position, Watermarks
-from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.orchestration.checks import FRESHNESS
 from kafka_lake.orchestration.keys import (
     SHARED_TAG,
@@ -150,6 +149,8 @@ class Pace:
 
 def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known: Iterable[str]) -> Work:
     """Return the pending work of a topic. Pure."""
+    from kafka_lake.ingest.plan.append import backlog
+
     state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
     due = backlog(position, now, now.low, accept_losses=True)
     behind = {r.partition: len(r) for r in due.ranges}

@@ -1,23 +1,29 @@
 """One sensor for all topics of a cluster: it requests runs for topics whose ends are beyond their tables' positions."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.catalog.positions import all_positions, position_in
 from kafka_lake.common.offsets import Position, Positions, Watermarks, least
 from kafka_lake.errors import CatalogError, KafkaLakeError
-from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.orchestration.checks import freshness_changes
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics, new_topics
-from kafka_lake.orchestration.keys import CONTINUOUS_ASSET_TAG, TABLE_TAG, YIELD_TAG, of_cluster, topic_key, work_name
-from kafka_lake.orchestration.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
+from kafka_lake.orchestration.keys import (
+    CATCH_UP_TAG,
+    CONTINUOUS_ASSET_TAG,
+    CONTINUOUS_TAG,
+    TABLE_TAG,
+    YIELD_TAG,
+    of_cluster,
+    topic_key,
+    work_name,
+)
 from kafka_lake.orchestration.metadata import last_reports, topic_materialization, topics_of
 from kafka_lake.orchestration.partitions import partitions_of
 from kafka_lake.orchestration.runs import Failures, InFlight, attempts, failed_lately, failures, in_flight
@@ -36,6 +42,10 @@ from kafka_lake.orchestration.sensors.requests import (
 )
 from kafka_lake.orchestration.steps import as_failed_tick
 from kafka_lake.spec.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.kafka.cluster import KafkaCluster
 
 TOPICS_SENSOR = "kafka_offsets"
 
@@ -65,6 +75,8 @@ def build_sensor(
         description=_description(pace),
     )
     def kafka_offsets(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        from kafka_lake.orchestration.check_results import freshness_changes
+
         specs = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
         if not specs and not many:
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopic to defs/.")
@@ -190,6 +202,8 @@ def evaluate(
 
     A topic that can't be polled is logged and skipped.
     """
+    from kafka_lake.catalog.positions import all_positions
+
     flight, tick = in_flight(context, specs), _Tick()
     for run_id in flight.outdated:
         # The next run works by the settings as they are now.
@@ -291,6 +305,8 @@ def _topics(instance: dg.DagsterInstance, reports: Sequence[tuple[Work, Watermar
 
 def _reached(spec: TopicTable, positions: Mapping[tuple[str, str], Positions | Exception]) -> Position | None:
     """Return the least position of a topic's tables; None if one of them has none."""
+    from kafka_lake.catalog.positions import position_in
+
     reached = []
     for table in spec.tables:
         of_table = positions[table.identifier]

@@ -1,13 +1,16 @@
 """The policy of schema evolution, the records' schemas, and the outcome."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pyiceberg.types import StructType
+if TYPE_CHECKING:
+    from pyiceberg.types import StructType
 
-from kafka_lake.schema.rules import Change
+    from kafka_lake.schema.rules import Change
 
 EvolutionMode = Literal["evolve", "freeze", "ignore_new"]
 OnIncompatible = Literal["dead_letter", "fail", "new_column"]
@@ -116,7 +119,7 @@ class Ledger:
         self.changes.append(change)
         return True
 
-    def absorb(self, other: "Ledger") -> None:
+    def absorb(self, other: Ledger) -> None:
         """Add the content of another ledger, except its changes."""
         self.refused += other.refused
         self.conflicts += other.conflicts

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -26,7 +27,9 @@ import kafka_lake.cli.project
 import kafka_lake.definitions
 import kafka_lake.maintenance.clean
 import kafka_lake.maintenance.maintain
+from kafka_lake.cli import documents
 from kafka_lake.cli.arguments import parse_partitions
+from kafka_lake.cli.commands import init
 from kafka_lake.cli.commands import reset as reset_command
 from kafka_lake.cli.commands.clean import cleaned_lines
 from kafka_lake.cli.commands.dead_letters import (
@@ -42,16 +45,16 @@ from kafka_lake.cli.commands.status import PartitionStatus, TopicStatus
 from kafka_lake.cli.main import app
 from kafka_lake.cli.progress import run_progress
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
+from kafka_lake.config import systems
+from kafka_lake.config.systems import Cluster
 from kafka_lake.derived.derived_table import DerivedTable
-from kafka_lake.devstack import stack
-from kafka_lake.errors import CatalogError, ConfigurationError
+from kafka_lake.devstack import running
+from kafka_lake.errors import CatalogError
 from kafka_lake.ingest import run as runs
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.maintenance.clean import Cleaned
 from kafka_lake.maintenance.maintain import HasTables
-from kafka_lake.orchestration import derived_assets
-from kafka_lake.orchestration import resources as spark
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.plan import Plan, ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
@@ -84,7 +87,7 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_hand(*_arguments: object, **_settings: object) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(stack, "embedded_broker_if_needed", at_hand)
+    monkeypatch.setattr(running, "embedded_broker_if_needed", at_hand)
     monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
 
 
@@ -113,6 +116,72 @@ def test_help_of_every_command_loads_no_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "{0} set()"
+
+
+PROJECT = {
+    "pyproject.toml": '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "quick_shop"\n',
+    "quick_shop/definitions.py": init.project_files("quick_shop")[Path("quick_shop/definitions.py")],
+    "quick_shop/defs/cluster/defs.yaml": "type: kafka_lake.KafkaCluster\n",
+    "quick_shop/defs/orders/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: orders}\n",
+}
+
+
+@pytest.fixture
+def quick_project(tmp_path: Path) -> Path:
+    for name, text in PROJECT.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def in_shell(folder: Path, code: str, **variables: str) -> str:
+    """Return what Python prints in a folder, without the variables of this process that name a project."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER", "KAFKA_LAKE"))}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, env={**environment, **variables}
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("shell", "words", "expected"),
+    [
+        ("bash", "kafka-lake sta", ["status"]),
+        ("bash", "kafka-lake topic ta", ["tail"]),
+        ("bash", "kafka-lake status ord", ["orders"]),
+        (
+            "zsh",
+            "kafka-lake topic ta",
+            ['_arguments \'*: :(("tail":"Show the newest records of a topic, oldest..."))\''],
+        ),
+        ("fish", "kafka-lake status --js", ["--json\tPrint JSON."]),
+    ],
+)
+def test_shells_complete_commands_options_and_topics(
+    quick_project: Path, shell: str, words: str, expected: list[str]
+) -> None:
+    code = "import sys\nfrom kafka_lake.cli.main import main\nsys.argv = ['kafka-lake']\nmain()"
+    variables = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_ARGS": words}
+    told = in_shell(
+        quick_project,
+        code,
+        _KAFKA_LAKE_COMPLETE=f"complete_{shell}",
+        _TYPER_COMPLETE_FISH_ACTION="get-args",
+        **variables,
+    )
+    assert told.splitlines() == expected
+
+
+def test_status_and_query_import_no_pyspark_before_spark_is_used(quick_project: Path) -> None:
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom kafka_lake.cli import project\n"
+        "from kafka_lake.cli.main import app\nimport kafka_lake.cli.commands.query\n"
+        "print(CliRunner().invoke(app, ['status', '--json']).stdout.count('lake.orders'))\n"
+        "with project.open_connections(with_broker=False) as connections:\n"
+        "    print(sys.modules.keys() & {'pyspark', 'dagster', 'pyarrow', 'pandas', 'duckdb', 'sqlglot'})"
+    )
+    assert in_shell(quick_project, code).splitlines() == ["1", "set()"]
 
 
 def test_taken_port_ends_up_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -183,7 +252,7 @@ def test_doctor_tells_where_spark_is_and_not_its_token(monkeypatch: pytest.Monke
     answer = SimpleNamespace(collect=list)
     session = SimpleNamespace(version="4.1.3", sql=lambda _: answer)
     resource = SimpleNamespace(spark_session=session, stop=lambda: None)
-    monkeypatch.setattr(spark, "SparkResource", lambda **_: resource)
+    monkeypatch.setattr(systems, "Spark", lambda **_: resource)
     monkeypatch.setenv("SPARK_REMOTE", "sc://localhost:15002/;token=hush")
     assert kafka_lake.cli.commands.doctor.check_spark(CatalogResource()) == "4.1.3 at localhost:15002"
 
@@ -471,7 +540,7 @@ def test_spark_ends_before_the_local_stack_kills_what_was_started_in_its_block(
         finally:
             ended.append("stack")
 
-    monkeypatch.setattr(stack, "embedded_broker_if_needed", local_stack)
+    monkeypatch.setattr(running, "embedded_broker_if_needed", local_stack)
     monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
     resources = {"kafka": KafkaResource(), "spark": Spark(spark_config={}, catalog=CatalogResource())}
     monkeypatch.setattr(kafka_lake.definitions, "defs", dg.Definitions(resources=resources))
@@ -508,14 +577,7 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
     def at_hand(*_arguments: object, **_settings: object) -> Iterator[object]:
         yield SimpleNamespace()
 
-    def topic_tables(_assets: object, topic: str | None) -> list[TopicTable]:
-        if topic not in (None, "whole"):
-            raise ConfigurationError(f"Topic {topic} has no table here.", "Name another.")
-        return specs
-
-    monkeypatch.setattr(kafka_lake.cli.project, "_asset_metadata", list)
-    monkeypatch.setattr(kafka_lake.cli.project, "select_topic_tables", topic_tables)
-    monkeypatch.setattr(derived_assets, "derived_in", lambda _assets: [made])
+    monkeypatch.setattr(documents, "read", lambda _location: documents.Documents(Cluster(), specs, [made]))
     monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
     monkeypatch.setattr(kafka_lake.maintenance.maintain, "due", due)
     seen: list[str] = []

@@ -4,7 +4,6 @@ import json
 import os
 import re
 from contextlib import nullcontext
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
@@ -14,6 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from examples.pizza_shop import __main__ as demo
 from kafka_lake.cli import output
 from kafka_lake.cli.commands import doctor, up
 from kafka_lake.cli.main import app
@@ -246,9 +246,8 @@ def test_command_that_asks_starts_no_broker(
 def test_demo_in_a_project_without_its_topics_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    import_module("examples.pizza_shop.__main__")
     monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [command])
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(demo.app, [command])
     assert done.exit_code == 1
     assert "topics completed-pizzas and pizza-deliveries, and this project has no table of them." in done.output
     assert not (tmp_path / "home" / "running.json").exists()

@@ -17,10 +17,9 @@ from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.common.text import block, code, plain, printable, table
 from kafka_lake.ingest.report import Reached, RunReport
-from kafka_lake.orchestration import checks as dead_letters
-from kafka_lake.orchestration.checks import check_result
-from kafka_lake.orchestration.metadata import about_table, table_metadata
+from kafka_lake.orchestration.check_results import check_result, dead_letter_result
 from kafka_lake.orchestration.reporting import _of_routes
+from kafka_lake.orchestration.table_metadata import about_table, table_metadata
 from kafka_lake.runtime.commit import Commit, Finding
 from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.spec.topic_table import TopicTable
@@ -189,7 +188,7 @@ def test_a_hostile_record_is_text_on_each_page(hostile: str, catalog: LakeCatalo
     described = check_result(Finding("row_count", (f"value {hostile}",), {"sample": hostile}), dg.AssetKey("a"))
     columns = about_table(made, catalog, spec.identifier)["dagster/column_schema"].columns
     markdown = [
-        *pages(dead_letters._verdict(spec, catalog)["metadata"]),
+        *pages(dead_letter_result(spec, catalog)["metadata"]),
         *pages(table_metadata(report, made, catalog, spec)),
         *pages(_of_routes(report, ())),
         str(described.description),

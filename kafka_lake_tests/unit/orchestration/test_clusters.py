@@ -13,6 +13,7 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 from typer.testing import CliRunner
 
+import kafka_lake.cli.documents
 import kafka_lake.cli.load_definitions
 import kafka_lake.cli.project
 from kafka_lake.catalog.lake_catalog import LakeCatalog
@@ -302,6 +303,7 @@ def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run with the two clusters' definitions as those of the project."""
     with loaded(TWO) as definitions:
         monkeypatch.setattr(kafka_lake.cli.project, "target", lambda: Path("here"))
+        monkeypatch.setattr(kafka_lake.cli.documents, "read", lambda _: None)
         monkeypatch.setattr(kafka_lake.cli.load_definitions, "definitions", lambda _: definitions)
         monkeypatch.setattr(kafka_lake.cli.load_definitions, "file_of", lambda _: Path("here"))
         yield

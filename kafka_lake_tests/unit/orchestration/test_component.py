@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.config.formats import FORMATS
+from kafka_lake.orchestration.assets import IngestConfig, Mode
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic, partitions_without_key
 from kafka_lake.orchestration.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
-from kafka_lake.orchestration.materialize import IngestConfig, Mode
 from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.orchestration.resources import (
     CatalogResource,

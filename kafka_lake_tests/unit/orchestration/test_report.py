@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.ingest.report import Figures, PartitionReport, Reached, RunReport, RunSoFar, waited
-from kafka_lake.orchestration.metadata import figures_metadata
 from kafka_lake.orchestration.reporting import _of_routes
+from kafka_lake.orchestration.table_metadata import figures_metadata
 from kafka_lake.runtime.commit import CHECKS, ColumnNote, Commit, Finding, PublishedNote, Waited
 from kafka_lake.spec.topic_table import TopicTable
 

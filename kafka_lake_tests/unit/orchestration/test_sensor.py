@@ -18,8 +18,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.orchestration import runs as topic_runs
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.heartbeat import HEARTBEAT_TAG
-from kafka_lake.orchestration.keys import TOPIC_TAG, YIELD_TAG, pool_name, table_key
-from kafka_lake.orchestration.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
+from kafka_lake.orchestration.keys import CATCH_UP_TAG, CONTINUOUS_TAG, TOPIC_TAG, YIELD_TAG, pool_name, table_key
 from kafka_lake.orchestration.metadata import last_reports
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.runs import WORK_TAG

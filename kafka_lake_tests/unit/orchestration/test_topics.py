@@ -30,7 +30,7 @@ from kafka_lake.ingest.table_state import with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets
-from kafka_lake.orchestration.checks import Freshness, _by_table
+from kafka_lake.orchestration.check_results import Freshness, _by_table
 from kafka_lake.orchestration.keys import TOPIC_TAG, partition_key, partitions_in
 from kafka_lake.orchestration.metadata import topics_of
 from kafka_lake.orchestration.reporting import Reporter

@@ -2,14 +2,14 @@
 
 from typer.testing import CliRunner
 
-from examples.pizza_shop.__main__ import main
+from examples.pizza_shop.__main__ import app
 
 
 def test_demo_without_orders_is_a_usage_error() -> None:
-    assert CliRunner().invoke(main.app, ["demo", "--records", "0"]).exit_code == 2
+    assert CliRunner().invoke(app, ["demo", "--records", "0"]).exit_code == 2
 
 
 def test_help_names_demo_and_live() -> None:
-    shown = CliRunner().invoke(main.app, ["--help"]).output
+    shown = CliRunner().invoke(app, ["--help"]).output
     assert " demo " in shown
     assert " live " in shown

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kafka_lake.errors import ConfigurationError, EngineUnavailableError
 from kafka_lake.formats import meaning_of
 from kafka_lake.ingest.report import merged
-from kafka_lake.orchestration.checks import check_result
+from kafka_lake.orchestration.check_results import check_result
 from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.quality import custom_check as checks
 from kafka_lake.quality.custom_check import Checked, CheckResult, run_check

@@ -1,0 +1,86 @@
+"""Documents that are read without Dagster: the same settings as Dagster's, or none."""
+
+from pathlib import Path
+
+import pytest
+
+from kafka_lake.cli import documents, project
+from kafka_lake.cli.commands import init
+from kafka_lake.cli.find_project import Target, targets
+
+NAME = "shop_of_documents"
+CLUSTER = "type: kafka_lake.KafkaCluster\nattributes: {maintenance: {expire_after: 9d}, retry_attempts: 2}\n"
+SEVERAL = """\
+type: kafka_lake.KafkaTopic
+attributes:
+  topic: "{{ env.SHOP }}.events"
+  read: {max_records_per_commit: 7_000}
+  starting_offsets: 2026-01-31T00:00:00Z
+  tables:
+    - {name: shop.orders, where: {field: type, equals: "{{ env.KIND }}"}, partition_by: [day(at)], sort_by: [id desc]}
+    - {name: shop.rest, maintenance: {expire_after: 2d}}
+---
+type: kafka_lake.KafkaTopic
+attributes: {topics: [a, b], table: {name: both, columns: id bigint}}
+"""
+DERIVED = """\
+type: kafka_lake.DerivedTable
+attributes: {table: big, from: [shop.orders], write: append, sql: SELECT * FROM orders}
+"""
+
+
+def make(folder: Path, texts: dict[str, str]) -> Target:
+    files = {str(path): text for path, text in init.project_files(NAME).items()}
+    files |= {f"{NAME}/defs/{name}": text for name, text in {"cluster/defs.yaml": CLUSTER, **texts}.items()}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    documents.read.cache_clear()
+    (location,) = targets(folder)
+    return location
+
+
+def test_settings_are_those_of_dagster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP", "eu")
+    monkeypatch.setenv("KIND", "7")
+    location = make(tmp_path, {"events/defs.yaml": SEVERAL, "deep/in/defs.yml": DERIVED, "notes.txt": "none"})
+    found = documents.read(location)
+    assert found is not None
+    quick = (project.topic_tables(), project.derived_table("big"), project.configured_clusters())
+    monkeypatch.setattr(documents, "read", lambda _: None)
+    assert quick[:2] == (project.topic_tables(), project.derived_table("big"))
+    by_dagster = {name: [s.model_dump() for s in both] for name, both in project.configured_clusters().items()}
+    assert {name: [s.model_dump() for s in both] for name, both in quick[2].items()} == by_dagster
+    assert [spec.topic for spec in quick[0]] == ["a", "b", "eu.events"]
+    (route,) = quick[0][2].routes
+    assert route.when.values == ("7",)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a, tabel: x}\n"},
+        {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: '{{ env.UNSET_OF_SHOP }}'}\n"},
+        {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: \"{{ env('A', 'b') }}\"}\n"},
+        {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a, cluster: eu}\n"},
+        {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topics: {pattern: a}, table: t}\n"},
+        {"a/defs.yaml": "type: kafka_lake.KafkaTopics\nattributes: {topics: a}\n"},
+        {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a}\npost_processing: {}\n"},
+        {f"{n}/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a}\n" for n in "ab"},
+        {"a/defs.yaml": "type: .mine.Topic\nattributes: {topic: a}\n"},
+        {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a\n"},
+        {"a/defs.yaml": ""},
+        {"more.py": "import dagster as dg\n"},
+        {"two/defs.yaml": "type: kafka_lake.KafkaCluster\n"},
+        {"../definitions.py": "from shop import defs\n"},
+    ],
+)
+def test_other_projects_are_for_dagster(tmp_path: Path, texts: dict[str, str]) -> None:
+    assert documents.read(make(tmp_path, texts)) is None
+
+
+def test_documents_without_topics_are_read(tmp_path: Path) -> None:
+    found = documents.read(make(tmp_path, {"empty.py": '"""Nothing."""\n'}))
+    assert found is not None
+    assert (found.topics, found.derived, found.cluster.retry_attempts) == ([], [], 2)
