@@ -1,4 +1,4 @@
-"""A short chaos of a fixed seed for the suite: kills at steps, a zombie, a lost answer and a rollback."""
+"""A short chaos of a fixed seed for the suite: kills at steps, a lost answer and a rollback."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from kafka_lake_tests.exhaustive import exhaustive
 pytestmark = pytest.mark.integration
 
 _SEED = 20_261_121
-_ONCE = ("zombie at audited", "publication's answer lost", "rollback")
+_ONCE = ("publication's answer lost", "rollback")
 
 
 @pytest.mark.timeout(600)

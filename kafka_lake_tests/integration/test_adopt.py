@@ -201,6 +201,7 @@ def test_adoption_is_one_empty_commit_that_names_its_source(
         plan_adoption(empty, connections(), FromOffsets("0:2,1:2"))
 
 
+@pytest.mark.exhaustive
 def test_sink_is_taken_over_after_its_last_commit_only(
     new_topic: NewTopic, connections: NewConnections, view: NewView, broker: Any
 ) -> None:
@@ -340,6 +341,7 @@ def test_adopted_frozen_table_gains_only_the_metadata_column(
     assert [row["_kafka"] is None or row["_kafka"]["offset"] is None for row in view(spec).rows()].count(True) == 4
 
 
+@pytest.mark.exhaustive
 def test_the_command_changes_nothing_without_yes(
     new_topic: NewTopic, connections: NewConnections, view: NewView, command_line: Any
 ) -> None:

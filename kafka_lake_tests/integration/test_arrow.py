@@ -200,6 +200,7 @@ def test_records_that_fail_keep_no_other_from_arrow(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_cached_batch_is_freed_after_success_and_failure(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:

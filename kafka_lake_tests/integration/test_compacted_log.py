@@ -47,6 +47,7 @@ class Compacting(Frames):
         return super().from_kafka(spark, options).filter(kept("offset"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("settings", [{"write": "upsert", "key": ("id",)}, exhaustive(by(False))])
 def test_log_compacted_during_a_run_is_planned_again(
     settings: dict[str, Any],

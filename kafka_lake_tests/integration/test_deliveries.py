@@ -49,6 +49,7 @@ def decoded(registry: EmbeddedRegistry, topic: str, messages: list[Message]) -> 
     return [decode(message.value(), SerializationContext(topic, MessageField.VALUE)) for message in messages]
 
 
+@pytest.mark.exhaustive
 def test_deliveries_change_their_schema_in_the_middle(
     new_topic: NewTopic, broker: EmbeddedBroker, registry: EmbeddedRegistry
 ) -> None:

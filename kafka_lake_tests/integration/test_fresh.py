@@ -131,9 +131,7 @@ UPSERTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [name if name in ("delete_when", "partial soft") else exhaustive(name) for name in UPSERTS]
-)
+@pytest.mark.parametrize("case", [name if name == "delete_when" else exhaustive(name) for name in UPSERTS])
 def test_unread_changes_win_as_in_the_next_commit(
     new_topic: NewTopic, connections: NewConnections, view: NewView, case: str
 ) -> None:
@@ -450,6 +448,7 @@ def test_floats_in_delete_when_compare_as_in_spark(
         assert_shows_next_commit(table, view(spec), connections(), "run-2")
 
 
+@pytest.mark.exhaustive
 def test_values_with_tables_have_fresh_reads_of_their_own(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

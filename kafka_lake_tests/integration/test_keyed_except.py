@@ -25,6 +25,7 @@ def columns(view: View) -> list[str]:
     return [field.name for field in view.table.schema().fields]
 
 
+@pytest.mark.exhaustive
 def test_a_field_that_is_left_out_never_becomes_a_column(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -140,6 +140,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         yield launch
 
 
+@pytest.mark.exhaustive
 def test_launch_with_config_of_resources_is_refused(ask: Callable[..., dict[str, Any]]) -> None:
     replay = {"ops": {"decode_again": {"config": {"topic": "orders"}}}}
     with Listener() as listener:

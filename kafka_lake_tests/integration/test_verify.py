@@ -241,6 +241,7 @@ def test_row_that_is_wrongly_marked_as_deleted_is_a_problem(
     assert problems(verified(spec, connections())) == [("missing", 0, [3]), ("not_newest", 0, [2])]
 
 
+@pytest.mark.exhaustive
 def test_history_has_a_row_for_each_change(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(2)
     spec = topic.spec("id bigint, at bigint, v string", write="history", key=("id",), order_by=("at",))
