@@ -1,4 +1,4 @@
-"""A writer that is as fast as Iceberg: each commit appends a file that is there already, in Spark's JVM.
+"""A writer that is as fast as Iceberg: each commit appends a file that already exists, in Spark's JVM.
 
 For tables of very many commits. What a commit of ours takes is measured by others, made in between.
 """

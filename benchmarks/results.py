@@ -189,7 +189,7 @@ def throughput_rows(result: Mapping[str, Any], topic: str) -> list[tuple[str, ..
 
 
 def is_exact(repeat: Mapping[str, Any]) -> bool:
-    """Return whether every record is a row or a dead letter, and none is there twice."""
+    """Return whether every record is a row or a dead letter, and none occurs twice."""
     # What was kept before records could be dead letters doesn't tell of them.
     kept = repeat["rows"] + repeat.get("dead_letters", 0)
     return bool(kept == repeat["records"] and not repeat["duplicates"])

@@ -37,7 +37,7 @@ def scrape(address: str) -> Scraped:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             key = (sample.name, tuple(sorted(sample.labels.items())))
-            assert key not in found, f"{key} is there twice"
+            assert key not in found, f"{key} occurs twice"
             found[key] = sample.value
     return Scraped(found)
 

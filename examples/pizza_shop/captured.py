@@ -87,7 +87,7 @@ def captured(stack: Stack, bootstrap: str, console: Console) -> Iterator[Capture
     new = shop.open()
     for name, spec in TABLES.items():
         rows = len(shop.rows(name))
-        console.print(f"Table {name} {'created' if new else 'is there already'}, with {counted(rows, 'row')}")
+        console.print(f"Table {name} {'created' if new else 'already exists'}, with {counted(rows, 'row')}")
         topics.ensure_topic(bootstrap, spec.topic, _PARTITIONS)
     stack.start_server("Debezium", Debezium(home() / "debezium", bootstrap, postgres, {"topic.prefix": NAMESPACE}))
     console.print(f"Its rows change all the time now. Change some too: psql {postgres.url}", soft_wrap=True)

@@ -156,7 +156,7 @@ def _deliver(
 
 def _ensure_topic(bootstrap: str, topic: str, partitions: int, console: Console) -> None:
     created = topics.ensure_topic(bootstrap, topic, partitions)
-    console.print(f"Topic {topic} {'created' if created else 'is there already'}")
+    console.print(f"Topic {topic} {'created' if created else 'already exists'}")
 
 
 def _loads(seen: list[Run], spec: TopicTable, began: float) -> list[Run]:

@@ -147,7 +147,7 @@ class StagingBranch:
         except (TypeError, ValueError) as error:
             raise TableError(
                 f"Table {'.'.join(self.identifier)}: PyIceberg can't append the data files that were written: {error}",
-                "main is as it was. That is a defect of kafka_lake: please report it.",
+                "main is unchanged. This is a bug in kafka_lake: please report it.",
             ) from error
 
     def _append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:

@@ -31,8 +31,8 @@ from kafka_lake.catalog.positions import (
 from kafka_lake.common.offsets import Loss, Position, Positions, losses_from_json, losses_to_json
 from kafka_lake.schema.rules import Change, changes
 
-_CUT_OFF = "Older snapshots have expired: what the schema was before is not known, nor when it became this."
-_NOT_YET = "No snapshot has this schema yet: the next commit will."
+_CUT_OFF = "Older snapshots have expired, so earlier schemas and the time of this change are unknown."
+_NOT_YET = "No snapshot has this schema yet; the next commit will have it."
 _UNREADABLE = "The snapshot's position can't be read."
 _KIND_NAMES = {
     "replace": "replay",

@@ -227,7 +227,7 @@ class Changes(Decoder):
             remedy = f"Let the connector write keys as {'JSON objects' if self.keys is None else 'Avro records'}"
         key: tuple[str, ...] = next(filter(None, keys), ())
         if not key:
-            raise TableError(f"{problem}: rows can't be told apart.", f"{remedy}, or name the columns with key:.")
+            raise TableError(f"{problem}: rows can't be identified.", f"{remedy}, or name the columns with key:.")
         return replace(self, key=key)
 
     def _fields_of(self, key: bytes) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def choose(
     if len(chosen := [name for name, value in options.items() if value]) > 1:
         raise ConfigurationError(
             f"Several projects are named, by {' and '.join(chosen)}.",
-            "Give only one of the options -m, -f and -w and of these variables.",
+            "Set only one of the options -m, -f, -w and these variables.",
         )
     environment.update({name: value for name, value in options.items() if value})
 

@@ -54,11 +54,11 @@ class Loss:
         last = "?" if self.end is None else self.end - 1
         reasons = {
             "retention": f"lost offsets {self.start} to {last} to retention",
-            "truncated": f"was cut off at {self.start}, before the table's position {self.end}",
+            "truncated": f"was truncated at {self.start}, before the table's position {self.end}",
             "replaced": f"was replaced: its record at offset {self.start} is not the one that the table has read, so "
             f"records before the table's position {self.end} may be missing",
             "partition gone": f"is gone, the table's position in it was {self.start}",
-            "topic recreated": f"lost all that came at offset {self.start} and later when the topic was deleted",
+            "topic recreated": f"lost all records from offset {self.start} on when the topic was deleted",
             "skipped": f"skipped offsets {self.start} to {last} by a reset",
         }
         return f"{place(self.topic, self.partition)} {reasons[self.reason]}"

@@ -36,7 +36,7 @@ class OfDebezium(Settings):
 
         name = ("unavailable_value_placeholder",)
         if getattr(self, "envelope", None) != "debezium":
-            yield name, "needs envelope: debezium. Leave it out"
+            yield name, "needs envelope: debezium. Remove it"
         try:
             placeholder_bytes(self.unavailable_value_placeholder).decode()
         except ValueError:
@@ -77,7 +77,7 @@ class BySchema(Settings):
     def problems(self) -> Iterator[Problem]:
         """Give what asks for a registry, though a file has the schema."""
         if self.schema_ != REGISTRY and self.subject is not None:
-            yield ("subject",), f"is for schema: {REGISTRY}. Leave it out, or the file"
+            yield ("subject",), f"is for schema: {REGISTRY}. Remove it, or the file"
 
     @property
     def file(self) -> str | None:
@@ -95,7 +95,7 @@ class Avro(OfDebezium, BySchema):
         """Give what asks for a registry, though a file has the schema."""
         yield from super().problems()
         if self.envelope is not None and self.file is not None:
-            yield ("envelope",), f"needs schema: {REGISTRY}. Leave the file out"
+            yield ("envelope",), f"needs schema: {REGISTRY}. Remove the file"
 
 
 class Protobuf(BySchema):

@@ -33,7 +33,7 @@ def table_problems(spec: TopicTable) -> Iterator[Problem]:
     for text in rule_problems(spec, declared):
         yield ("rules",), text
     if spec.metadata_column is None and (needed := _needs_metadata(spec)):
-        yield ("metadata_column",), f"null can't be with {needed}, which need it to tell which record a row came from"
+        yield ("metadata_column",), f"null can't be with {needed}, which need it to identify the record of a row"
     if (
         spec.cluster is None
         and spec.namespace == "kafka"
@@ -61,7 +61,7 @@ def _column_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterat
     """Give what is wrong with a table's columns."""
     format_ = format_named(spec.format)
     if declared is not None and not format_.takes_columns:
-        yield ("columns",), f"is for format json; {spec.format} brings its own columns. Leave it out"
+        yield ("columns",), f"is for format json; {spec.format} brings its own columns. Remove it"
     if declared is not None and spec.metadata_column and spec.metadata_column.lower() in map(str.lower, declared):
         yield (
             ("columns",),
@@ -87,13 +87,13 @@ def _excluded_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iter
         return
     for setting, columns in _needed(spec).items():
         if found := [name for name in named if name.lower() in {column.lower() for column in columns}]:
-            yield place, f"{', '.join(found)} is in {setting}, which the table needs. Take it out of one of them"
+            yield place, f"{', '.join(found)} is in {setting}, which the table needs. Remove it from one of them"
     if spec.transform is not None:
         yield place, "a transform gives the columns. Leave them out there"
     if format_named(spec.format).has_one_column:
         yield place, f"values in format {spec.format} are one column"
     if declared is not None and (missing := [name for name in named if name not in declared]):
-        yield place, f"{', '.join(missing)} isn't in columns:, so the table has no column for it. Leave it out"
+        yield place, f"{', '.join(missing)} isn't in columns:, so the table has no column for it. Remove it"
 
 
 def _needed(spec: TopicTable) -> dict[str, Sequence[str]]:
@@ -114,19 +114,19 @@ def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterato
     if spec.transform is not None:
         yield ("transform",), f"can't be combined with write: {spec.write} yet. Use a view, or a derived table"
     if spec.has_envelope and spec.key_format is not None:
-        yield ("write",), "an envelope reads keys itself. Leave out the topic's key:"
+        yield ("write",), "an envelope reads keys itself. Remove the topic's key:"
     if spec.has_source_order and spec.order_by:
-        yield ("write", "order_by"), f"envelope {spec.envelope} already has the order of its changes. Leave it out"
+        yield ("write", "order_by"), f"envelope {spec.envelope} already has the order of its changes. Remove it"
     named = () if isinstance(spec.ignore_null_updates, bool) else spec.ignore_null_updates
     if spec.has_envelope and spec.ignore_null_updates:
-        yield ("write", "ignore_null_updates"), f"in envelope {spec.envelope}, a null is a value. Leave it out"
+        yield ("write", "ignore_null_updates"), f"in envelope {spec.envelope}, a null is a value. Remove it"
     if always := [name for name in named if name in (*spec.key, *spec.order_by)]:
         yield ("write", "ignore_null_updates"), f"{', '.join(always)} is in key: or order_by:, which every change has"
     yield from _snapshot_problems(spec)
     if never := [name for name in spec.track if name in spec.key]:
-        yield ("write", "track"), f"{', '.join(never)} is of key:, which tells rows apart. It never changes"
+        yield ("write", "track"), f"{', '.join(never)} is of key:, which identifies rows and never changes"
     if spec.topics:
-        why = "the offsets of two topics don't tell which change of a key is the newer one. Give each topic a table"
+        why = "offsets of two topics don't order the changes of a key. Give each topic a table"
         yield ("write",), f"{spec.write} can't be combined with topics: yet, since {why}"
     if declared is not None:
         yield from _undeclared(spec, declared)
@@ -135,13 +135,13 @@ def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterato
 def _snapshot_problems(spec: TopicTable) -> Iterator[Problem]:
     """Give what can't be, of snapshots and truncates of a source."""
     if spec.replaces_by_snapshot and not spec.marks_snapshots:
-        yield ("write", "on_snapshot"), "replace needs envelope: debezium, which tells where a snapshot ends"
+        yield ("write", "on_snapshot"), "replace needs envelope: debezium, which marks the end of a snapshot"
     if spec.replaces_by_snapshot and spec.keeps_deleted_rows:
-        yield ("write", "on_snapshot"), f"replace takes rows away, and deletes: {spec.deletes} keeps them"
+        yield ("write", "on_snapshot"), f"replace removes rows, and deletes: {spec.deletes} keeps them"
     if spec.replaces_by_snapshot and spec.has_routes:
         yield ("write", "on_snapshot"), "replace can't be combined with tables: yet"
     if spec.applies_truncates and spec.marks_deletes:
-        yield ("write", "on_truncate"), "apply takes rows away, and deletes: soft keeps them"
+        yield ("write", "on_truncate"), "apply removes rows, and deletes: soft keeps them"
     if spec.applies_truncates and spec.order_by:
         yield ("write", "on_truncate"), "apply needs the order of Kafka or of the source: a truncate has no order_by:"
 
@@ -201,11 +201,11 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
     """Give what the maintenance of a table asks for and can't be."""
     policy = spec.maintenance
     if spec.is_keyed and policy.verify is not None and policy.verify.since is not None:
-        yield f"verify: since: can't be combined with write: {spec.write}. Leave it out"
+        yield f"verify: since: can't be combined with write: {spec.write}. Remove it"
     if policy.row_retention is None:
         return
     declared = _all_columns(spec)
-    of_cluster = " Set row_retention: null here, or take it out of the cluster's document." if complete else ""
+    of_cluster = " Set row_retention: null here, or remove it from the cluster's document." if complete else ""
     if spec.is_keyed:
         why = f"a key that expired would look like one that never was, in a table with write: {spec.write}"
         yield f"row_retention: {why}.{of_cluster}"

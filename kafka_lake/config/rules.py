@@ -58,7 +58,7 @@ def _together(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]
                 "on_failure: fail or warn."
             )
         if left_out := [column for column in rule.columns if column in spec.except_columns]:
-            yield f"{rule.name}: {', '.join(left_out)} is in exclude_fields:. Take it out of one of them."
+            yield f"{rule.name}: {', '.join(left_out)} is in exclude_fields:. Remove it from one of them."
         if spec.transform is None and declared is not None:
             yield from _columns_problems(rule, spec, declared)
 
@@ -66,10 +66,10 @@ def _together(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]
 def _of_all(rules: Sequence[Rule]) -> Iterator[str]:
     """Give what is wrong with names and number of rules."""
     if sum(rule.is_in_tasks for rule in rules) > MOST_BY_ARROW:
-        yield f"at most {MOST_BY_ARROW} of {', '.join(BY_ARROW)}, counted by column. Leave some out."
+        yield f"at most {MOST_BY_ARROW} of {', '.join(BY_ARROW)}, counted by column. Remove some."
     names = [rule.name for rule in rules]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        yield f"{', '.join(twice)} is there twice. Give one of them another name: of its own."
+        yield f"{', '.join(twice)} occurs twice. Give one of them another name: of its own."
 
 
 def _columns_problems(rule: Rule, spec: TopicTable, declared: Sequence[str]) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _columns_problems(rule: Rule, spec: TopicTable, declared: Sequence[str]) -> 
     if rule.requires_values and rule.columns[0] in _required(str(spec.schema)):
         yield (
             f"{rule.name}: never fails: columns: says that {rule.columns[0]} is NOT NULL, so a record without it is a "
-            "dead letter of class null_in_required_column. Leave one of them out."
+            "dead letter of class null_in_required_column. Remove one of them."
         )
 
 

@@ -66,7 +66,7 @@ class Where(Settings):
             yield (), f"has {found} of field:, header:, schema: and sql:. Write one"
         elif (kinds[0] in ("field", "header")) != (self.equals is not None):
             needed = f"is missing, the value or values of {kinds[0]}:" if self.equals is None else ""
-            yield ("equals",), needed or f"has no effect with {kinds[0].rstrip('_')}:. Leave it out"
+            yield ("equals",), needed or f"has no effect with {kinds[0].rstrip('_')}:. Remove it"
         elif self.field is not None and not is_field(self.field):
             yield ("field",), f"{self.field!r} can't name a field here. Write source.table for nested ones, or use sql:"
 

@@ -116,7 +116,7 @@ def _names_or_pattern(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
     if isinstance(value, MatchingTopics):
         return value
     if isinstance(value, str):
-        raise ValueError(rf"has to be a list of names, or a pattern, as in {{pattern: '{value}'}}")
+        raise ValueError(rf"must be a list of names, or a pattern, as in {{pattern: '{value}'}}")
     return _NAMES.validate_python(value) if isinstance(value, list | tuple) else MatchingTopics.model_validate(value)
 
 
@@ -215,7 +215,7 @@ class Topic(Settings):
         found = list(self._topics_problems())
         yield from found
         if self.table is not None and self.tables is not None:
-            yield ("tables",), "can't stand beside table:. Write that one into the list"
+            yield ("tables",), "can't be combined with table:. Add that table to the list"
         elif not found:
             yield from self._without_effect()
             yield from self._tables_problems()
@@ -228,10 +228,10 @@ class Topic(Settings):
                 yield (), f"topic: is missing, or null without quotes. Name the Kafka topic; {several}"
             return
         if self.topic is not None:
-            yield ("topic",), f"{self.topic} can't stand beside topics:. Write it into that list"
+            yield ("topic",), f"{self.topic} can't be combined with topics:. Add it to that list"
         if isinstance(self.topics, tuple):
             if twice := [topic for topic, count in Counter(self.topics).items() if count > 1]:
-                yield ("topics",), f"has {twice[0]} twice. Leave one of them out"
+                yield ("topics",), f"has {twice[0]} twice. Remove one of them"
             if wrong := [topic for topic in self.topics if not re.fullmatch(_TOPIC_NAME, topic)]:
                 pattern = r"A list has whole names. For a pattern, write topics: {pattern: 'shop\..*'}"
                 yield ("topics",), f"{wrong[0]!r} can't be the name of a topic. {pattern}"
@@ -241,14 +241,14 @@ class Topic(Settings):
         elif self.table is None or self.table.name is None:
             yield ("table",), "is missing. Name the table that the topics fill"
         if self.read.continuous is not None:
-            yield ("read", "continuous"), "can't be combined with topics: yet. Leave it out"
+            yield ("read", "continuous"), "can't be combined with topics: yet. Remove it"
 
     def _without_effect(self) -> Iterator[Problem]:
         """Give settings that are written and would change nothing."""
         planned = self._planned()
         rest = [".".join(table.identifier) for table in planned if table.where is None]
         if rest and "unmatched" in self.model_fields_set:
-            yield ("unmatched",), f"has no effect: table {rest[0]} takes what no other table takes. Leave it out"
+            yield ("unmatched",), f"has no effect: table {rest[0]} takes what no other table takes. Remove it"
         every = [settings for _, settings in self.every_settings()]
         envelope = getattr(self.format, "envelope", None)
         by_source = self.tables_by is not None and self.tables_by.source_table
@@ -256,11 +256,11 @@ class Topic(Settings):
             why = "rows of write: append are the records as they are. Write mode: upsert or history"
             yield ("format", "envelope"), f"has no effect: {why}, or leave it out"
         if getattr(self.format, "infer_timestamps", False) and all(settings.columns for settings in every):
-            yield ("format", "infer_timestamps"), "has no effect: columns: declares the columns. Leave it out"
+            yield ("format", "infer_timestamps"), "has no effect: columns: declares the columns. Remove it"
         for place, settings in self.every_settings():
             if "on_truncate" in settings.write.model_fields_set and not envelope:
                 why = "only an envelope reports truncates"
-                yield (*place, "write", "on_truncate"), f"has no effect: {why}, and format: has none. Leave it out"
+                yield (*place, "write", "on_truncate"), f"has no effect: {why}, and format: has none. Remove it"
             evolution = settings.evolution
             if evolution.on_incompatible == "new_column" and evolution.mode == "freeze":
                 yield (*place, "evolution", "on_incompatible"), "new_column adds a column, and mode: freeze allows none"

@@ -69,7 +69,7 @@ def compiled(setting: str, pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise ConfigurationError(
-            f"{setting}: {pattern!r} is no regular expression: {error}.",
+            f"{setting}: {pattern!r} isn't a regular expression: {error}.",
             r"A topic's name may stand there as it is; \. is a dot, .* is any text.",
         ) from error
 

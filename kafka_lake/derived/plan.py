@@ -178,7 +178,7 @@ def _why_unknown(spec: DerivedTable, changes: list[Changes]) -> str:
     raise TableError(
         f"Table {spec.name} can't be brought up to date by new rows alone: {unknown}.",
         f"Run `kafka-lake rebuild {spec.name}` to compute everything again once, or set on_change: rebuild to do so "
-        "automatically. main is as it was.",
+        "automatically. main is unchanged.",
     )
 
 
@@ -189,7 +189,7 @@ def _check_is_log(spec: DerivedTable, identifier: Identifier, table: Table) -> N
         raise ConfigurationError(
             f"Table {spec.name}: write: {spec.write} needs upstream tables to which rows are only added, with offsets "
             f"of one topic, and {name} isn't one of them.",
-            "Use write: replace, or put it under join: if its rows are looked up only. For changes, keep the topic in "
+            "Use write: replace, or put it under join: if its rows are only looked up. For changes, keep the topic in "
             "a table without write: upsert as well, and read that.",
         )
     if state.position is None:

@@ -104,8 +104,8 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window |
     engine.observer.step_done("planned")
     if todo is None and window:
         raise PublishRefusedError(
-            f"Table {spec.name}: upstream tables get rows faster than it can be brought up to date.",
-            "Ask for the partitions again.",
+            f"Table {spec.name}: upstream tables get rows faster than it can process them.",
+            "Materialize the partitions again.",
         )
     if todo is None:
         return DeriveReport(spec.name, seconds=time.monotonic() - began)
@@ -156,7 +156,7 @@ def _evolved(spec: DerivedTable, frames: Frames, todo: DerivePlan) -> None:
         raise TableError(
             f"Table {spec.name}: column {unsafe.column} would change from {unsafe.before or 'none'} to {unsafe.after}, "
             "which readers of older files can't follow.",
-            f"CAST it to {unsafe.before} in the query, or give it another name. main is as it was.",
+            f"CAST it to {unsafe.before} in the query, or give it another name. main is unchanged.",
         )
     apply_changes(todo.table, schema, changes)
     evolve_layout(todo.table, spec.partition_by, spec.sort_by, {})

@@ -43,7 +43,7 @@ _OP = "kafka_lake_op"
 _DELETE, _INSERT = "delete", "insert"
 _INSERTED = "spark.merge-into.num-target-rows-inserted"
 _REMEDY = (
-    "main is as it was. Correct the query or the upstream rows, or change the rule: its own settings, on_failure: or "
+    "main is unchanged. Correct the query or the upstream rows, or change the rule: its own settings, on_failure: or "
     "fail_above:. Then run again."
 )
 
@@ -164,8 +164,7 @@ class _Writer:
             raise AuditFailedError(
                 f"Table {spec.name}: {strange} rows of the query have a key that no row that was read of "
                 f"{', '.join(spec.sources)} has: {', '.join(f'{name} ({text})' for name, text in spec.key.items())}.",
-                "main is as it was. Let key: give, for a row of an upstream table, the key of the rows that it counts "
-                "in.",
+                "main is unchanged. Let key: return the key that each upstream row belongs to.",
             )
         if expected or count:
             deletes = keys.select(F.lit(_DELETE).alias(_OP), *names.values())
@@ -183,8 +182,8 @@ class _Writer:
     def _audit_count(self, expected: int, staged: int) -> None:
         if expected != staged:
             raise AuditFailedError(
-                f"Table {self.spec.name}: the query gave {expected} rows, and {staged} were staged.",
-                "main is as it was. The query must give the same rows each time; if it does, please report this.",
+                f"Table {self.spec.name}: the query returned {expected} rows, and {staged} were staged.",
+                "main is unchanged. The query must return the same rows each time; if it does, please report this.",
             )
 
 
@@ -287,7 +286,7 @@ def audit_window(frames: Frames, spec: DerivedTable, computed: DataFrame, *, win
         raise AuditFailedError(
             f"Table {spec.name}: {moved} rows have changed their partition: by the query as it is now, their {what} "
             "have rows in others. They would be there twice, or be lost.",
-            "main is as it was. The time of a row comes from a table under join: or from another query than before, or "
+            "main is unchanged. The time of a row comes from a table under join: or from another query than before, or "
             f"others have changed it. `kafka-lake rebuild {spec.name}` computes all partitions at once.",
         )
 
@@ -309,7 +308,7 @@ def window_summary(
     if after < before or (spec.write == "aggregate" and any(p.read.expired for p in todo.upstream.values())):
         engine.observer.warn(
             f"Table {spec.name}: where {window}, there were {before} rows, and there are {after} now. If rows of "
-            f"{', '.join(spec.sources)} have expired, the rows that were made of them are gone."
+            f"{', '.join(spec.sources)} have expired, the rows computed from them are gone."
         )
     if spec.write != "append":
         return {}

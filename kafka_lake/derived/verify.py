@@ -63,8 +63,8 @@ def verify(
         if None not in compared:
             return sum(filter(None, compared))
     engine.observer.warn(
-        f"Table {spec.name}: verify: a key, or record, has more than {_MOST_ROWS:,} rows, so nothing was compared. Set "
-        "verify: 0 if that is always so."
+        f"Table {spec.name}: verify: a key, or record, has more than {_MOST_ROWS:,} rows, so nothing was compared. "
+        f"Set verify: 0 if that is expected."
     )
     return 0
 
@@ -154,14 +154,14 @@ def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int 
     if not environment.samples():
         shown = f"KAFKA_LAKE_SAMPLES is false, so no row is shown; they differ in {_names(incremental, full)}"
     remedy = (
-        "Let the rows of a key depend on rows of from: with that key alone, and correct key: or sql:."
+        "Correct key: or sql:, so that the rows of a key depend only on rows of from: with that key."
         if spec.write == "aggregate"
-        else "Each row of the result must come from one row of from:, whatever other rows there are."
+        else "Each row of the result must come from one row of from:, independent of other rows."
     )
     raise AuditFailedError(
         f"Table {spec.name}: verify: rows depend on more than a run of write: {spec.write} reads of "
         f"{', '.join(spec.sources)}. {len(differences)} of {sample.number} {what} differ: {shown}.",
-        f"main is as it was. {remedy} Or use write: replace; or verify: 0, if the difference is meant.",
+        f"main is unchanged. {remedy} Or use write: replace; or verify: 0, if the difference is intended.",
     )
 
 

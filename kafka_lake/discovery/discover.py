@@ -167,7 +167,7 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
             )
         if path.exists():
             raise ConfigurationError(
-                f"Nothing was written: {path} is there already.", "Add to it by hand, or name another folder by --into."
+                f"Nothing was written: {path} already exists.", "Edit it, or name another folder with --into."
             )
         owners[name] = topic.full_topic
         planned.append(Document(topic.full_topic, name, path, document(topic)))

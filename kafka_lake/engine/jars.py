@@ -127,7 +127,7 @@ def _only_one_process(root: Path) -> Iterator[None]:
 
 def _retrieve(ivy_file: Path, conf: str, folder: Path, tell_user: Callable[[str], None]) -> None:
     log = jars_root() / f"ivy-{conf}.log"
-    tell_user(f"Retrieving the jars for {conf} (once; kept in {folder})")
+    tell_user(f"Retrieving the jars for {conf} (once; stored in {folder})")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f"{conf}-partial-") as scratch:
         retrieved = Path(scratch, conf)
@@ -213,8 +213,8 @@ def _failure(conf: str, log: Path, lines: list[str]) -> str:
             f"The jars for {conf} could not be retrieved:",
             *(f"  {line}" for line in shown),
             f"All of it: {log}",
-            "If the network failed, try again: what was downloaded is kept. Where the default repository"
-            " can't be reached, set KAFKA_LAKE_IVY_SETTINGS to an Ivy settings file that names your mirror"
+            "If the network failed, try again: downloaded files are kept. Without access to the default repository, "
+            "set KAFKA_LAKE_IVY_SETTINGS to an Ivy settings file that names your mirror"
             " or an offline folder.",
         ]
     )

@@ -164,9 +164,9 @@ def check_same_catalog(session: Any, remote: str, name: str, sqlite: str) -> Non
     if (kind or uri) and there != sqlite:
         raise ConfigurationError(
             f"The Spark Connect server at {address_of(remote)} has another catalog {name} than this project: "
-            f"{_file(there)} there, {_file(sqlite)} here. Rows would go to one and be looked for in the other.",
+            f"{_file(there)} there, {_file(sqlite)} here. Rows would be written to one and read from the other.",
             "Start `kafka-lake up` again: its server takes the project's catalog. `python -m kafka_lake.engine` takes "
-            f"that of the environment, so set {catalog_variable(name)}… there. Give a server of your own the same one.",
+            f"that of the environment, so set {catalog_variable(name)}… there. Give your own server the same one.",
         )
 
 
@@ -198,7 +198,7 @@ def _unavailable(remote: str, error: Exception) -> Exception:
 def _gone(remote: str, reason: str = "") -> EngineUnavailableError:
     return EngineUnavailableError(
         f"Spark Connect at {address_of(remote)} doesn't answer{f': {reason}' if reason else ''}.",
-        "Start it, or correct or unset SPARK_REMOTE; `kafka-lake up` starts one of its own if it is unset.",
+        "Start it, or correct or unset SPARK_REMOTE; if it is unset, `kafka-lake up` starts a server.",
     )
 
 

@@ -29,9 +29,9 @@ def parsed_schema(text: str) -> Any:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SchemaError(f"it is no JSON that can be parsed ({error})") from error
+        raise SchemaError(f"it isn't valid JSON ({error})") from error
     if not isinstance(schema, dict | bool):
-        raise SchemaError("it is no JSON Schema, which is an object or a boolean")
+        raise SchemaError("it isn't a JSON Schema, which is an object or a boolean")
     return schema
 
 
@@ -178,7 +178,7 @@ def _table_type(kind: T.DataType) -> T.DataType:
 
 _REFERENCES = ("$ref", "$recursiveRef", "$dynamicRef")
 _DEPTH, _MAX_PARTS = 64, 20_000
-_REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
+_REMEDY = "Use `format: bytes` and decode the values in a transform, or change the producer's schema."
 _DECIMAL_DIGITS = 38
 _OBJECT = {"properties", "patternProperties", "additionalProperties"}
 _ARRAY = {"items", "prefixItems"}

@@ -28,7 +28,7 @@ from kafka_lake.formats.task.decoded import Observed
 from kafka_lake.formats.task.registered import Key, RegisteredDecoder, key_of, message_indexes, name_of, no_schema
 from kafka_lake.kafka.registry import SchemaType, WriterSchema
 
-REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
+REMEDY = "Use `format: bytes` and decode the values in a transform, or change the producer's schema."
 
 
 def avro_type(schema: WriterSchema) -> T.DataType:
@@ -102,7 +102,8 @@ def writer_of(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE, message: str |
         return Writer(schema, kind)
     if schema.kind == "JSON":
         raise SchemaNotSupportedError(
-            f"{schema.label[0].upper()}{schema.label[1:]} describes {kind.simpleString()}, no object with known fields."
+            f"{schema.label[0].upper()}{schema.label[1:]} describes {kind.simpleString()}, not an object with known "
+            f"fields."
         )
     return Writer(schema, T.StructType([T.StructField(COLUMN, kind)]))
 

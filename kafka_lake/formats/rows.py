@@ -109,12 +109,12 @@ def apply_transform(rows: DataFrame, spec: TopicTable) -> DataFrame:
     if not hasattr(result, "writeTo"):
         raise ConfigurationError(
             f"Topic {spec.topic}: transform {spec.transform} returned {type(result).__name__}, not a DataFrame.",
-            "Return the DataFrame that the rows shall become.",
+            "Return the DataFrame of the new rows.",
         )
     if spec.metadata_column and spec.metadata_column not in result.columns:
         raise ConfigurationError(
             f"Topic {spec.topic}: transform {spec.transform} drops the column {spec.metadata_column}, "
-            "by which every row is proved to be there once.",
+            "which proves that every row is there once.",
             f"Keep {spec.metadata_column} in the result.",
         )
     if TRANSFORM_ERROR in result.columns:
@@ -126,13 +126,13 @@ def _check_errors(rows: DataFrame, result: DataFrame, spec: TopicTable) -> None:
     named = f"Topic {spec.topic}: transform {spec.transform}"
     if not spec.metadata_column:
         raise ConfigurationError(
-            f"{named} sets {TRANSFORM_ERROR}, but without a metadata column nothing tells which record a row was.",
+            f"{named} sets {TRANSFORM_ERROR}, but without a metadata column rows don't identify their records.",
             "Give the topic a metadata_column.",
         )
     if TRANSFORM_ERROR in rows.columns:
         raise ConfigurationError(
-            f"{named} returns the column {TRANSFORM_ERROR}, which the topic's values have too: an error can't be told "
-            "from data.",
+            f"{named} returns the column {TRANSFORM_ERROR}, which the topic's values have too: an error can't be "
+            f"distinguished from data.",
             f"Let the transform rename or drop {TRANSFORM_ERROR}, or leave it out of columns:.",
         )
     kind = result.schema[TRANSFORM_ERROR].dataType.simpleString()
@@ -199,7 +199,7 @@ def load_transform(reference: str) -> Any:
             "Write module:function, and install the module where Dagster runs.",
         ) from error
     if not callable(function):
-        raise ConfigurationError(f"transform: {reference!r} is no function.", "Write module:function.")
+        raise ConfigurationError(f"transform: {reference!r} isn't a function.", "Write module:function.")
     return function
 
 

@@ -69,7 +69,8 @@ def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema
         raise TableError(
             f"Topic {topic}: where: schema: the values of one commit begin with more than {_MOST_IDS} "
             "different schema ids.",
-            "Probably no registry's serializer wrote them. Nothing was read into a table. Use header: or sql: in "
+            "They probably weren't written by a registry's serializer. Nothing was read into a table. Use header: "
+            "or sql: in "
             "where:.",
         )
     schemas = dict(_fetched(id_list, fetch))

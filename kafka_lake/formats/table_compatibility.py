@@ -46,10 +46,7 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
     """
     have = from_json(table, KEY_SETTINGS)
     name = ".".join(spec.identifier)
-    rebuild = (
-        "Set it back; or drop the table and materialize it anew from the topic; or give the topic another table with "
-        "table:."
-    )
+    rebuild = "Restore the setting; or drop the table and fill it again from the topic; or set another table:."
     if have is None:
         if spec.is_keyed and row_count(table):
             raise TableError(
@@ -108,7 +105,7 @@ def refuse_excepted(spec: TopicTable, table: Table) -> None:
         drops = "; ".join(f"ALTER TABLE {name} DROP COLUMN {column}" for column in found)
         raise TableError(
             f"Table {name} has the columns {', '.join(found)}, which exclude_fields: leaves out.",
-            f"Drop them ({drops}), or take them out of exclude_fields:.",
+            f"Drop them ({drops}), or remove them from exclude_fields:.",
         )
 
 
@@ -116,6 +113,6 @@ def refuse_excepted_key(spec: TopicTable, key: Sequence[str]) -> None:
     """Stop a run that leaves out a column of the key, which the records' keys have."""
     if found := [name for name in key if name in spec.except_columns]:
         raise ConfigurationError(
-            f"exclude_fields: topic {spec.topic} has {', '.join(found)} in its records' keys, which tell rows apart.",
-            "Take that out of exclude_fields:, or name other columns with write: key:.",
+            f"exclude_fields: topic {spec.topic} has {', '.join(found)} in its records' keys, which identify rows.",
+            "Remove that from exclude_fields:, or name other columns with write: key:.",
         )

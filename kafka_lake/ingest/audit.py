@@ -26,7 +26,7 @@ from kafka_lake.writers.staged import MergeResult, Staged, StagedTable
 
 # Lines about columns that are left out: their names may be data.
 _NOTED = 100
-_DEAD_LETTERS = "records with such values are dead letters; on_incompatible: new_column keeps them in another column"
+_DEAD_LETTERS = "records with such values are dead letters; on_incompatible: new_column stores them in another column"
 
 
 @dataclass(frozen=True)

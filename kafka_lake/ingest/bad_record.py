@@ -74,8 +74,8 @@ class Search:
         if self.in_a_row >= _FAILED_IN_A_ROW:
             raise EveryRecordFailsError(
                 f"Topic {plan.after.identity.topic}: {self.in_a_row} records in a row failed one by one: {message}",
-                "Mend transform:, the sql: of a table's where:, or what the message names. Records that were set apart "
-                "are dead letters of class undecodable: replay them after that.",
+                "Correct transform:, the sql: of a table's where:, or what the message names. Then replay the dead "
+                "letters of class undecodable.",
             )
         alone = next(r for r in plan.ranges if len(r))
         found = Undecodable(alone.partition, alone.start, message)

@@ -54,7 +54,7 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
     if spec.metadata_column is None or spec.metadata_column not in columns or state.head is None:
         raise TableError(
             f"{where} in topic {spec.topic}, and without a metadata column the rows don't show the offsets.",
-            f"Nothing was read, since rows could double. {remedy}",
+            f"Nothing was read, because rows could be duplicated. {remedy}",
         )
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
     found = connections.frames.furthest(rows, spec.metadata_column)
@@ -77,13 +77,14 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
     if missing and spec.start == "latest":
         raise TableError(
             f"{where} in topic {spec.topic}, and partitions {missing} have no rows.",
-            f"Nothing was read, since start is latest and records could be missed. {remedy}",
+            f"Nothing was read, because start is latest and records could be missed. {remedy}",
         )
     if spec.start == "latest" and (lost := _topics_without_rows(spec, state, {r["topic"] for r in found})):
         ways = " and ".join(f"`kafka-lake reset {topic} --to …`" for topic in lost)
         raise TableError(
             f"{where}, and topics {', '.join(lost)} have no rows.",
-            f"Nothing was read, since start is latest and records of these topics could be missed. Set their positions "
+            f"Nothing was read, because start is latest and records of these topics could be missed. Set their "
+            f"positions "
             f"with {ways}.",
         )
     starts = start_offsets(spec, connections.cluster, now) if missing else {}
@@ -219,7 +220,8 @@ def _check_not_foreign(context: Context, table: Table) -> None:
     topic = context.spec.full_topic
     raise TableError(
         f"Table {context.table_name} was filled by {writer}, and has no position in topic {topic}.",
-        f"Nothing was read, since rows could double. Take it over with `kafka-lake adopt {context.table_name} --topic "
+        f"Nothing was read, because rows could be duplicated. Take it over with `kafka-lake adopt "
+        f"{context.table_name} --topic "
         f"{topic} …`. If its rows aren't this topic's, set where it begins with `kafka-lake reset {topic} --to …`.",
     )
 
@@ -232,8 +234,8 @@ def _check_same_cluster(context: Context, topic: TopicEnds, state: TableState) -
             raise TableError(
                 f"Table {context.table_name} has rows of topic {position.identity.topic} in Kafka cluster {other}, and "
                 f"topic {context.spec.topic} is in cluster {cluster}.",
-                "Nothing was read: the topics of one table are of one cluster. Give this one another table:, or mend "
-                "cluster:.",
+                "Nothing was read: the topics of one table are of one cluster. Give this one another table:, or "
+                "correct cluster:.",
             )
 
 
@@ -253,7 +255,7 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
     if spec.start == "latest" and (state.others or not rows) and may_have_begun(state, spec.topic):
         raise TableError(
             f"Table {context.table_name} has no rows of topic {spec.topic}, and {gone}, though one has.",
-            "Nothing was read, since start is latest and records could be missed. Set the position with "
+            "Nothing was read, because start is latest and records could be missed. Set the position with "
             f"`kafka-lake reset {spec.full_topic} --to …`.",
         )
     if state.others:

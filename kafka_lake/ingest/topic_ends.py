@@ -84,7 +84,7 @@ class TopicEnds:
             raise ConfigurationError(
                 f"Topic {context.spec.topic}: the brokers have no topic ids (they are older than Kafka 2.8), which "
                 f"distinguish the rows of table {context.table_name}.",
-                "Give each topic a table of its own, with topic: instead of topics:.",
+                "Give each topic its own table, with topic: instead of topics:.",
             )
         self._now = now
         return now

@@ -38,7 +38,7 @@ class LeftBehindError(KafkaLakeError):
         remedies = dict.fromkeys(error.remedy for error in errors.values() if isinstance(error, KafkaLakeError))
         super().__init__(
             f"{about} where they were: {reasons}",
-            " ".join(filter(None, remedies)) or "Mend the cause and run again: it continues from there.",
+            " ".join(filter(None, remedies)) or "Fix the cause and run again: it continues from there.",
         )
         self.errors, self.report = dict(errors), report
 

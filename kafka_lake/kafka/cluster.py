@@ -174,7 +174,7 @@ class KafkaCluster(KafkaClient):
                     answer = error.with_traceback(None)
             if getattr(answer, "offset", 0) == OFFSET_INVALID:
                 # A leader that was just elected doesn't know its end yet, and librdkafka takes that for an answer.
-                text = f"{what}: the cluster at {self.bootstrap_servers} can't tell them yet."
+                text = f"{what}: the cluster at {self.bootstrap_servers} can't report them yet."
                 answer = own_variables(KafkaError(text, UNREACHABLE), self.name)
             answers.setdefault(member.topic, {})[member.partition] = answer
         return answers

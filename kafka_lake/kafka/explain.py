@@ -35,7 +35,7 @@ _TOKEN = "Failed to acquire SASL OAUTHBEARER token"
 
 UNREACHABLE = (
     "Check that the brokers run and KAFKA_LAKE_BOOTSTRAP_SERVERS and the security settings are right; "
-    "`kafka-lake doctor` tells more."
+    "`kafka-lake doctor` checks them."
 )
 """What to do where no broker answers."""
 
@@ -88,7 +88,7 @@ def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError
     if code == ClientError.UNKNOWN_TOPIC_OR_PART:
         return UnknownTopicError(f"{where} has no such topic.", "Create it, or correct the name in the topic's YAML.")
     if code == ClientError._BAD_MSG:
-        return KafkaError(f"{where} gave an answer that is not a Kafka broker's.", UNREACHABLE)
+        return KafkaError(f"{where} sent an answer that isn't from a Kafka broker.", UNREACHABLE)
     if _is_certificate_alert(text):
         return _own_certificate_refused(where, text, properties)
     if code == ClientError._SSL or _NO_TLS in text:
@@ -103,7 +103,7 @@ def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError
         )
     if code in _RIGHTS:
         return missing_right(where, failure.right or _RIGHTS[code], properties, text)
-    return KafkaError(f"{where} gave no answer: {text}.", UNREACHABLE)
+    return KafkaError(f"{where} didn't answer: {text}.", UNREACHABLE)
 
 
 def missing_right(where: str, right: Right, properties: Mapping[str, str], text: str = "") -> AuthorizationError:
@@ -142,10 +142,10 @@ def _silent(where: str, waited: float, properties: Mapping[str, str]) -> KafkaLa
     if not protocol.endswith("SSL") and speaks_tls(properties):
         secure = "SASL_SSL" if protocol.startswith("SASL") else "SSL or SASL_SSL"
         return AuthenticationError(
-            f"{where} gave no answer: this port wants TLS, and security.protocol is {protocol}.",
+            f"{where} didn't answer: this port wants TLS, and security.protocol is {protocol}.",
             f"Set KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL to {secure}, or use another port.",
         )
-    return KafkaError(f"{where} gave no answer within {waited:g} s.", UNREACHABLE)
+    return KafkaError(f"{where} didn't answer within {waited:g} s.", UNREACHABLE)
 
 
 def _own_certificate_refused(where: str, text: str, properties: Mapping[str, str]) -> AuthenticationError:
@@ -190,11 +190,11 @@ def _no_token(where: str, text: str, properties: Mapping[str, str]) -> KafkaErro
     reason = text.partition(_TOKEN)[2].lstrip(": ")
     if any(sign in text for sign in _NO_CONNECTION):
         return KafkaError(
-            f"{where} wants a token, and {endpoint} gave none: {reason}.",
+            f"{where} wants a token, and {endpoint} didn't issue one: {reason}.",
             "Check KAFKA_LAKE_KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL, and that this machine reaches it.",
         )
     return AuthenticationError(
-        f"{where} wants a token, and {endpoint} gave none to {identity(properties)}: {reason}.",
+        f"{where} wants a token, and {endpoint} didn't issue one to {identity(properties)}: {reason}.",
         "Check KAFKA_LAKE_KAFKA_SASL_OAUTHBEARER_CLIENT_ID, …_CLIENT_SECRET and …_SCOPE.",
     )
 

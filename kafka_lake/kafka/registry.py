@@ -45,7 +45,7 @@ _PROPERTIES = (
     "Correct it among the registry resource's properties, or in the KAFKA_LAKE_REGISTRY_* variable of that name."
 )
 _UNREACHABLE = (
-    "Check that the registry runs and KAFKA_LAKE_SCHEMA_REGISTRY_URL is right; `kafka-lake doctor` asks it as well."
+    "Check that the registry runs and KAFKA_LAKE_SCHEMA_REGISTRY_URL is right; `kafka-lake doctor` checks it too."
 )
 _WRONG_ADDRESS = (
     "Check that KAFKA_LAKE_SCHEMA_REGISTRY_URL is a registry's address with its whole path, which is "
@@ -249,7 +249,7 @@ class SchemaRegistry:
             raise self._without_token(what, error) from None
         except http_errors("TimeoutException"):
             seconds = self._settings["timeout"]
-            raise RegistryError(f"{self._where(what)} gave no answer within {seconds:g} s.", _UNREACHABLE) from None
+            raise RegistryError(f"{self._where(what)} didn't answer within {seconds:g} s.", _UNREACHABLE) from None
         except http_errors("HTTPError") as error:
             raise self._unanswered(what, error) from None
         except _STUMBLES + http_errors("InvalidURL"):
@@ -266,7 +266,7 @@ class SchemaRegistry:
         if status == 403:
             return RegistryRefusedError(
                 f"{self._where(what)} doesn't allow it to {self._principal}: {answer}.",
-                "Grant this account to read subjects, schemas and their configuration, or set another one in "
+                "Allow this account to read subjects, schemas and their configuration, or set another one in "
                 "KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO or KAFKA_LAKE_REGISTRY_BEARER_AUTH_*.",
             )
         if status in _PASSING_STATUS or status >= 500:
@@ -298,7 +298,9 @@ class SchemaRegistry:
         )
 
     def _no_registry(self, what: str) -> RegistryError:
-        return RegistryRefusedError(f"{self._where(what)} gave an answer that is not a registry's.", _WRONG_ADDRESS)
+        return RegistryRefusedError(
+            f"{self._where(what)} sent an answer that isn't from a schema registry.", _WRONG_ADDRESS
+        )
 
     @property
     def _principal(self) -> str:

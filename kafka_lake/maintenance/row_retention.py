@@ -270,7 +270,7 @@ class _Expiry:
         if after != before - rows:
             raise AuditFailedError(
                 f"Table {'.'.join(self.identifier)}: {rows} of its {before} rows expire, but {after} would be left.",
-                "Nothing was published, and the table is unchanged. This is a bug of kafka_lake: please report it.",
+                "Nothing was published, and the table is unchanged. This is a bug in kafka_lake: please report it.",
             )
         expired = Expired(self.old_rows.before_ms, self.old_rows.by, staged.sequence_number or 0, state.positions)
 

@@ -200,7 +200,7 @@ class ClusterCollector:
         late = self.workers.run({key_of(spec): job(spec) for spec in self.specs}, TABLE_SECONDS)
         for spec in self.specs:
             if key_of(spec) in late:
-                self._fail(spec, TimeoutError(f"The catalog gave no answer in {TABLE_SECONDS:.0f} s."), "table")
+                self._fail(spec, TimeoutError(f"The catalog didn't answer in {TABLE_SECONDS:.0f} s."), "table")
         return dict(states)
 
     def _unread(self, client: KafkaCluster, topics: Sequence[tuple[TopicTable, Watermarks, TopicTables]]) -> None:

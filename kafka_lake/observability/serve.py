@@ -113,7 +113,7 @@ def start_server(samples: Samples, host: str, port: int) -> Callable[[], None]:
     except OSError as error:
         raise ConfigurationError(
             f"The metrics can't be served at {host} port {port}: {error.strerror or error}.",
-            "End the program that uses the port, or choose another by --port; --host is an address of this machine.",
+            "End the program that uses the port, or choose another with --port; --host is an address of this machine.",
         ) from error
 
     def end() -> None:

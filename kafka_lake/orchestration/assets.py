@@ -134,12 +134,11 @@ def follow_sources() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
 
 
 _CHECK_DESCRIPTIONS = {
-    "row_count": "Rows, dead letters and tombstones together are as many as the records read.",
-    "offset_continuity": "The commit starts where the table's position ends; every offset is there once.",
+    "row_count": "Rows + dead letters + tombstones = records read.",
+    "offset_continuity": "The commit starts at the table's position, and has every offset once.",
     "schema_evolution": "The schema changed only in ways that Iceberg's rules and the topic's settings allow.",
     "dead_letters": "The number of dead letters is within the topic's limit.",
-    "data_loss": "Kafka still had every record that the table lacked. Never blocks: the loss is recorded, the run "
-    "continues.",
+    "data_loss": "Kafka still had all unread records. Never blocks: the run continues and records the loss.",
 }
 
 

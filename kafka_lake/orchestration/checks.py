@@ -74,8 +74,8 @@ def build_verification(spec: TopicTable, topic: TopicTable) -> list[dg.AssetChec
             dg.AssetCheckSpec(
                 VERIFIED,
                 asset=table_key(spec),
-                description="Every record that Kafka still has, up to the table's position, is in the table exactly "
-                f"once. An automation sensor requests it by the schedule {settings.schedule}.",
+                description="Every record in Kafka before the table's position is in the table exactly once. An "
+                f"automation sensor requests it on the schedule {settings.schedule}.",
                 automation_condition=condition,
             )
         ],
@@ -109,7 +109,7 @@ def build_dead_letters(
 ) -> dg.AssetChecksDefinition:
     """Return the check of a table that warns of dead letters."""
     remedy = (
-        f"Fix the cause, then move them into the table: `kafka-lake dead-letters {spec.full_topic} --replay`, or the "
+        f"Fix the cause, then replay them: `kafka-lake dead-letters {spec.full_topic} --replay`, or the "
         f"job {of_cluster('replay_dead_letters', spec.cluster)}."
     )
     check = dg.AssetCheckSpec(

@@ -88,7 +88,8 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
             AUDIT,
             asset=key,
             blocking=True,
-            description="What was staged is what the query gave; a sample is what all upstream rows give.",
+            description="The staged rows are the query's result, and a sample equals the result over all upstream "
+            "rows.",
         ),
         *(rule_check_spec(rule, key) for rule in spec.named_rules),
     ]

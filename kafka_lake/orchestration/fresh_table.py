@@ -28,7 +28,7 @@ class FreshTable(FixedResource):
     kafka: KafkaResource
     registry: RegistryResource
     catalog: CatalogResource
-    max_records: int = Field(default=MaxTail.records, description="Most unread records that a read takes.")
+    max_records: int = Field(default=MaxTail.records, description="Maximum number of unread records.")
 
     _open: Any = PrivateAttr(default=None)
 

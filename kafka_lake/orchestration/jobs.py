@@ -39,7 +39,7 @@ class MaintenanceConfig(dg.Config):
 
     everything: bool = Field(
         default=False,
-        description="Compact all of the topic's tables and expire all that may, though none needs it yet.",
+        description="Compact and expire all of the topic's tables, due or not.",
     )
 
 
@@ -85,9 +85,9 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
     check = dg.AssetCheckSpec(
         TABLE_HEALTH,
         asset=key,
-        description="Warns if a table has gone far too long without the maintenance that it needs. The job "
+        description="Warns if a table's maintenance is long overdue. The job "
         f"{of_cluster(JOB, spec.cluster)}, which sensor {of_cluster('kafka_maintenance', spec.cluster)} asks for, "
-        "compacts small files of the table and of those beside it, and lets old snapshots"
+        "compacts small files of the table and of those beside it, and expires old snapshots"
         f"{' and rows' if spec.maintenance.row_retention else ''} expire; the result says what was done.",
     )
 
@@ -195,7 +195,9 @@ class ReplayConfig(dg.Config):
 
     topic: str = Field(description="The Kafka topic.")
     where: str = Field(
-        default="", description="SQL condition on the dead-letter table, as error_class = 'wrong_type'; empty for all."
+        default="",
+        description="SQL condition on the dead-letter table, such as error_class = 'wrong_type'. Empty: "
+        "all dead letters.",
     )
 
 
@@ -219,7 +221,7 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
 
     @dg.job(
         name=of_cluster("replay_dead_letters", cluster),
-        description="Decodes a topic's dead letters again and moves those that fit now into its table, exactly once.",
+        description="Decodes a topic's dead letters again and moves those that fit into its table, exactly once.",
         executor_def=dg.in_process_executor,
     )
     def replay_dead_letters() -> None:
@@ -239,7 +241,7 @@ def _replay(
     done = replay_dead_letters(spec, connections, run_id=context.run_id, where=where or None, observer=observer)
     context.log.info(
         f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
-        f"{done.remaining} of those examined remain."
+        f"{done.remaining} of the examined ones remain."
     )
     for partition in done.report.partitions():
         if partition.rows:

@@ -73,7 +73,7 @@ def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None
         context.log.info(
             f"Snapshot {commit.snapshot}, topic {commit.topic}: {commit.rows} rows, {commit.dead_letters} dead "
             f"letters, {commit.tombstones} tombstones from {commit.records} records; "
-            f"{reporter.committed(plan) or f'{plan.remaining} offsets to go'}."
+            f"{reporter.committed(plan) or f'{plan.remaining} offsets remain'}."
         )
 
     def run(topic: TopicTable, partitions: frozenset[int] | None) -> RunReport:
@@ -152,7 +152,7 @@ def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
     if run.stop.requested:
         if report.commits:
             yield from reporter.interval(report, silent)
-        raise dg.DagsterExecutionInterruptedError("The run was asked to stop.")
+        raise dg.DagsterExecutionInterruptedError("The run was stopped.")
     yield from reporter.end(report)
 
 
@@ -239,7 +239,7 @@ def continue_together(
             yield from shared.done[number][0].interval(report, set())
     context.log.info(f"The run ends after {commits} more commits in {time.monotonic() - began:.0f} s: {round_.ended}.")
     if stop.requested:
-        raise dg.DagsterExecutionInterruptedError("The run was asked to stop.")
+        raise dg.DagsterExecutionInterruptedError("The run was stopped.")
 
 
 def _runner(runs: ExitStack, run_id: str, reporter: Reporter, report: RunReport, stop: Stop) -> AnyRunner:

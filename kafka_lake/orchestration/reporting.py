@@ -84,7 +84,7 @@ class Reporter:
             raise ConfigurationError(
                 f"Table {'.'.join(self.spec.identifier)}: there is no partition {min(self.keys or ())} of "
                 f"{self.spec.display_topics}. Kafka's partitions are numbers.",
-                "Choose among the partitions that the sensor has added, and delete this one where you added it.",
+                "Choose a partition that the sensor added, and delete this one in Dagster.",
             )
 
     @property
@@ -231,12 +231,12 @@ class Reporter:
         """Return the result of an action; None after a temporary error, since the commits are published anyway."""
         policy = self.connections.retry if patiently else RetryPolicy(attempts=1)
         try:
-            return call(policy, self.context.log.warning, f"Topic {self.spec.topic}, telling of {what}", tell)
+            return call(policy, self.context.log.warning, f"Topic {self.spec.topic}, reporting {what}", tell)
         except Exception as error:
             if not is_transient(error):
                 raise
             self.context.log.warning(
-                f"Topic {self.spec.topic}: all commits are published, but of {what} nothing can be told now: "
+                f"Topic {self.spec.topic}: all commits are published, but {what} can't be reported now: "
                 f"{headline(error)}"
             )
             return None

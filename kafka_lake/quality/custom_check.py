@@ -90,7 +90,7 @@ def run_check(reference: str, rows: DataFrame, samples: bool, mask: tuple[str, .
         reason = f"{type(error).__name__}: {error}" if samples else type(error).__name__
         raise _cannot_be(reference, f"it raised {quoted(reason, True, mask)}") from error
     if not results or not all(isinstance(result, CheckResult) for result in results):
-        raise _cannot_be(reference, "it has to return a kafka_lake.CheckResult, or several")
+        raise _cannot_be(reference, "it must return one or more kafka_lake.CheckResult")
     if odd := next((number for number, result in enumerate(results, 1) if not result.is_plain), None):
         parts = "name and message as text, passed as True or False, and rows as a number or None"
         raise _cannot_be(reference, f"number {odd} of its results has other parts than {parts}")

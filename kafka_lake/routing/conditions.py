@@ -214,7 +214,7 @@ def _holds(compared: Column, when: When, names: SchemaNames) -> Column:
 
 
 def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:
-    about = f"Topic {spec.topic}: where: of table {table}: {sql!r} is no condition on a record"
+    about = f"Topic {spec.topic}: where: of table {table}: {sql!r} isn't a condition on a record"
     remedy = f"Nothing was published. Correct where: sql:; the record's columns are {', '.join(records.columns)}."
     if unsafe := unsafe_condition(sql):
         raise ConditionError(f"{about}: {unsafe}.", remedy)

@@ -66,7 +66,7 @@ class Finding:
 
 
 RULES_REMEDY = (
-    "main is as it was. Correct what produces the records, or change the rule: its own settings, on_failure: or "
+    "main is unchanged. Correct what produces the records, or change the rule: its own settings, on_failure: or "
     "fail_above:. Then run again."
 )
 
@@ -202,7 +202,7 @@ class GateFailedError(AuditFailedError):
     def __init__(
         self, message: str, findings: Sequence[Finding], remedy: str = "", table: tuple[str, str] | None = None
     ) -> None:
-        usual = "main is as it was and the staged snapshot is gone; mend the cause and run again."
+        usual = "main is unchanged and the staged snapshot has been removed; fix the cause and run again."
         super().__init__(message, remedy or usual)
         self.findings, self.table = list(findings), table
 

@@ -98,7 +98,7 @@ def _parsed_type(text: str) -> tuple[Any, str]:
 def _unique(match: re.Match[str], names: list[str], what: str) -> str:
     name = match["quoted"].replace("``", "`") if match["quoted"] else match["plain"]
     if name.lower() in (n.lower() for n in names):
-        raise ConfigurationError(f"{what} {name!r} is there twice.", "Names that differ in case only clash.")
+        raise ConfigurationError(f"{what} {name!r} occurs twice.", "Names that differ only in case clash.")
     return name
 
 
@@ -120,7 +120,7 @@ def _check_type(text: str, where: str, setting: str) -> None:
         if name in _DECIMAL and not 0 <= scale <= precision <= _LARGEST_PRECISION:
             raise ConfigurationError(
                 f"{where} has a decimal of {precision} digits, {scale} of them after the point.",
-                f"There may be {_LARGEST_PRECISION} digits, and not more after the point than in all.",
+                f"The precision is at most {_LARGEST_PRECISION}, and the scale at most the precision.",
             )
     elif name in _SIZED:
         raise ConfigurationError(f"{where} has {name} without a length.", f"Write {name}(10), or string.")
@@ -139,7 +139,7 @@ def _check_nested(name: str, inner: str, where: str, setting: str) -> None:
             match = _FIELD.match(part)
             if not match:
                 raise ConfigurationError(
-                    f"{where}: {part.strip()!r} is no field of a struct.", "Write `name: type`, as in `a: int`."
+                    f"{where}: {part.strip()!r} isn't a field of a struct.", "Write `name: type`, as in `a: int`."
                 )
             _check_type(match["type"], f"{where}: field {part.strip()!r}", setting)
             names.append(_unique(match, names, f"{where}: field"))

@@ -45,7 +45,8 @@ class Verification(Settings):
     def problems(self) -> Iterator[Problem]:
         """Give a schedule or a share that can't be."""
         if not _CRON.fullmatch(self.schedule):
-            yield ("schedule",), f"{self.schedule!r} is no schedule. Write minute, hour, day, month, weekday: 0 3 * * *"
+            yield ("schedule",), f"{self.schedule!r} isn't a schedule. Write minute, hour, day, month, weekday: 0 3 "
+            "* * *"
         try:
             limit = limit_of(self.sample, "sample")
         except ConfigurationError:

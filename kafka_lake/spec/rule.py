@@ -74,7 +74,7 @@ class AcceptedValues(RuleKind):
         if not self.values:
             yield "values: is empty, so that every row would break it"
         elif any(map(_is_nan, self.values)):
-            yield "values: NaN equals no value, not even NaN. Leave it out"
+            yield "values: NaN equals no value, not even NaN. Remove it"
 
 
 class Range(RuleKind):
@@ -113,7 +113,7 @@ class Pattern(RuleKind):
             pc.match_substring_regex(pa.array([""]), self.regex)
         except (pa.ArrowInvalid, UnicodeEncodeError) as error:
             reason = str(error).removeprefix("Invalid regular expression: ")
-            yield f"regex: {self.regex!r} is no regular expression of RE2: {reason}."
+            yield f"regex: {self.regex!r} isn't a regular expression of RE2: {reason}."
         if not self.regex:
             yield "regex: is empty, which every text matches."
 
@@ -278,7 +278,7 @@ class RuleEntry(Settings):
 
     def _within_problems(self, within: str) -> Iterator[str]:
         if not self.unique:
-            yield "within: is for unique. Leave it out"
+            yield "within: is for unique. Remove it"
         elif within != WHOLE_TABLE:
             try:
                 seconds_of(within)
@@ -292,7 +292,7 @@ class RuleEntry(Settings):
         if self.fail_above is None:
             return
         if not is_of_rows:
-            yield f"fail_above: has no effect: no single row breaks {kind}. Leave it out"
+            yield f"fail_above: has no effect: no single row breaks {kind}. Remove it"
         elif self.on_failure == "fail":
             yield "fail_above: has no effect, since any broken row fails the run"
         elif limit_of(self.fail_above, "fail_above") == 0:

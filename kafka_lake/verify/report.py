@@ -55,7 +55,7 @@ class Problem:
                 "condition has changed, verify with --since the change."
             )
         if self.kind in ("not_newest", "versions"):
-            return "Please report it. Drop the table and materialize it anew, or replay the topic from the offsets."
+            return "Please report it. Drop the table and fill it again, or replay the topic from the offsets."
         first, last = min(self.offsets), max(self.offsets) + 1
         more = "" if self.count <= _FIRST else " and later offsets"
         span = f"--from {self.partition}:{first} --to {self.partition}:{last}"

@@ -84,7 +84,7 @@ def verify(
         raise ConfigurationError(
             f"--since can't be combined with write: {table.write}: a delete before it may be newer than a change after "
             "it.",
-            "Leave it out.",
+            "Remove it.",
         )
     with file_errors(".".join(table.identifier)):
         return _verified(topic, table, connections, options, progress=progress)

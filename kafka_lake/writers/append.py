@@ -65,7 +65,7 @@ def check_writable(table: Table) -> None:
         remedy = "Set the property write.format.default to parquet: files that are there stay as they are."
         raise TableError(f"Table {name} asks for data files in {form}; kafka_lake writes Parquet.", remedy)
     if unknown := [key for key in properties if key.startswith(("write.parquet.bloom-filter-enabled", "encryption."))]:
-        remedy = "Take the property away; encrypt files by the object store."
+        remedy = "Remove the property; let the object store encrypt files."
         raise TableError(f"Table {name} has the property {unknown[0]}, which kafka_lake can't write.", remedy)
     fields = metadata.spec().fields
     if gone := [field.name for field in fields if isinstance(field.transform, UnknownTransform | VoidTransform)]:

@@ -135,7 +135,7 @@ class SchemaRefusedError(AuditFailedError):
     def __init__(self, spec: TopicTable, reasons: Sequence[str], remedy: str, changes: Sequence[Change] = ()) -> None:
         super().__init__(
             f"Topic {spec.topic}: the records don't fit table {'.'.join(spec.identifier)}: {'; '.join(reasons)}.",
-            f"main is as it was. {remedy}",
+            f"main is unchanged. {remedy}",
         )
         self.reasons = tuple(reasons)
         self.changes = tuple(changes)
@@ -151,7 +151,7 @@ def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
     if all(c.safe for c in changes):
         remedy = "Set evolution: evolve to allow that, or ignore_new to leave new columns out."
     else:
-        remedy = "Give the column another name, mend columns: or transform:, or choose another on_incompatible:."
+        remedy = "Give the column another name, correct columns: or transform:, or choose another on_incompatible:."
     raise SchemaRefusedError(spec, reasons, remedy, changes)
 
 
@@ -224,7 +224,7 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     if not plan.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
         # A table that starts at the latest offset exists for its position before there are records.
         raise TableError(
-            f"Topic {spec.topic}: no record of the {records.count()} looked at shows a field by format {spec.format} "
+            f"Topic {spec.topic}: none of the {records.count()} examined records has a field by format {spec.format} "
             f"that isn't null, so there are no columns to make a table of.{_why_none(decoder)}",
             "Check format:, declare the columns with columns: or a schema of format:, or wait for other records.",
         )

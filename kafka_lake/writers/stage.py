@@ -222,7 +222,7 @@ def _stage_without(
             f"Topic {source.context.spec.topic}: rules refuse {len(refused)} of {before.primary.rows} rows, but "
             f"{rows.primary.rows} were staged without them.",
             "Nothing was published. A transform must give the same rows for the same records; without a transform "
-            "that is a defect of kafka_lake: please report it.",
+            "this is a bug in kafka_lake: please report it.",
         )
     return replace(rows, left_out=before.left_out)
 
@@ -273,7 +273,7 @@ def _stage_rows(
     raise TableError(
         f"Topic {spec.topic}: after {_PASSES} passes over the same records table {context.table_name} still "
         "lacks columns for some of their fields.",
-        "That is a defect of kafka_lake: please report it. Set evolution: ignore_new, or declare the columns with "
+        "This is a bug in kafka_lake: please report it. Set evolution: ignore_new, or declare the columns with "
         "columns:, to go on meanwhile.",
     )
 

@@ -84,7 +84,7 @@ def test_commit_without_rows_is_not_checked(frame: Frame) -> None:
         (f"{HERE}:missing", "has no attribute 'missing'"),
         (f"{HERE}:text", "str is not a function"),
         (f"{HERE}:nothing", "it raised TypeError"),
-        (f"{HERE}:none_of_them", "it has to return a kafka_lake.CheckResult, or several"),
+        (f"{HERE}:none_of_them", "it must return one or more kafka_lake.CheckResult"),
         (f"{HERE}:raises", "it raised ValueError."),
     ],
 )

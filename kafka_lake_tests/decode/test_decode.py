@@ -119,7 +119,7 @@ NOT_JSON = [
     (b'{"id": 1}] and more {}', "The value goes on after its first JSON object."),
     (
         b'{"id": "x", "id": 1}',
-        "The value is not strict JSON: the field id is there twice.",
+        "The value is not strict JSON: the field id occurs twice.",
     ),
 ]
 

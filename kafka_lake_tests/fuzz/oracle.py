@@ -365,7 +365,7 @@ def _fields(
     for field, each in value.items():
         takers = [column for column in columns if field in column.sources]
         if isinstance(value, Doubled) and field in value.twice and (takers or reported.all_fields):
-            wrong.append(f"{(*path, field)!r} is there twice")
+            wrong.append(f"{(*path, field)!r} occurs twice")
         if each is None:
             continue
         if not takers:

@@ -52,7 +52,7 @@ def rows_of(read: Any) -> dict[tuple[int, int], Row]:
     for batch in read.to_batches():
         for row in instants(batch.to_struct_array()).to_pylist():
             place = row[METADATA]["partition"], row[METADATA]["offset"]
-            assert place not in found, f"{place} is there twice"
+            assert place not in found, f"{place} occurs twice"
             found[place] = Row({name: value for name, value in row.items() if name != METADATA})
     return found
 

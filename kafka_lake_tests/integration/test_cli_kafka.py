@@ -42,7 +42,7 @@ def records(broker: EmbeddedBroker, topic: str, partitions: int) -> list[tuple[b
     found, ended = [], 0
     while ended < partitions:
         message = consumer.poll(20)
-        assert message is not None, "nothing came"
+        assert message is not None, "no record arrived"
         if message.error():
             ended += 1
         else:
@@ -53,7 +53,7 @@ def records(broker: EmbeddedBroker, topic: str, partitions: int) -> list[tuple[b
 
 def test_a_topic_is_created_once(run: Callable[..., Result], broker: EmbeddedBroker, name: str) -> None:
     assert run("create", name, "--partitions", "3").output.strip() == f"Topic {name} created."
-    assert run("create", name).output.strip() == f"Topic {name} is there already."
+    assert run("create", name).output.strip() == f"Topic {name} already exists."
     found = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(name, timeout=10).topics[name]
     assert len(found.partitions) == 3
 

@@ -101,7 +101,7 @@ def test_continuous_run_reads_new_records_and_ends_when_idle(
             topic.send_ids(range(4 * batch, 4 * batch + 4), 2)
             eventually(lambda: len(commits) > before)  # noqa: B023
         topic.send(b"junk")
-        assert run.rested() == "nothing came for 1 s"
+        assert run.rested() == "no record arrived for 1 s"
     assert len(set(commits)) == len(commits) >= 5
     assert view(spec).ids() == list(range(20))
     view(spec).assert_exactly_once(topic.ledger)
@@ -127,7 +127,7 @@ def test_a_run_over_an_idle_topic_touches_no_spark(
         raise AssertionError("Spark was touched")
 
     with going(spec, replace(connections(), spark=no_spark), settings=replace(SETTINGS, idle=0.5)) as run:
-        assert run.ended() == "nothing came for 0.5 s"
+        assert run.ended() == "no record arrived for 0.5 s"
     assert view(spec).fingerprint() == before
 
 
@@ -146,7 +146,7 @@ def test_a_wish_to_stop_leaves_whole_commits_and_nothing_else(
     with going(spec, connections(), step_done=step_done) as run:
         assert staged.wait(120)
         run.run.stop.requested = True
-        assert run.ended() == "it was asked to stop"
+        assert run.ended() == "it was stopped"
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()
     topic.send_ids(range(3, 5))
@@ -187,7 +187,7 @@ def test_small_files_are_compacted_in_between(new_topic: NewTopic, connections: 
         for number in range(7):
             topic.send_ids([number])
             eventually(lambda: len(commits) > number)  # noqa: B023
-        assert run.rested() == "nothing came for 1 s"
+        assert run.rested() == "no record arrived for 1 s"
     assert "5 files compacted to 1" in steps
     see = view(spec)
     assert see.ids() == list(range(7))
@@ -248,7 +248,7 @@ def test_another_run_in_between_is_no_harm(new_topic: NewTopic, connections: New
         topic.send_ids(range(3, 6))
         eventually(lambda: raced)
         topic.send_ids(range(6, 9))
-        assert run.rested() == "nothing came for 1 s"
+        assert run.rested() == "no record arrived for 1 s"
     assert raced == [1]
     assert view(spec).ids() == list(range(9))
     view(spec).assert_exactly_once(topic.ledger)
@@ -275,7 +275,7 @@ def test_rolled_back_table_is_refilled_while_topic_is_idle(
         eventually(lambda: commits == [2])
         spark_resource.spark_session.sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{first}")).collect()
         eventually(lambda: commits == [2, 2])
-        assert run.rested() == "nothing came for 1 s"
+        assert run.rested() == "no record arrived for 1 s"
     view(spec).assert_exactly_once(topic.ledger)
 
 
@@ -377,7 +377,7 @@ def test_dagster_terminate_ends_run_without_leftovers(
             assert [each.status for each in instance.get_runs()] == [dg.DagsterRunStatus.CANCELED], said
     finally:
         process.kill()
-    assert "The run ends: it was asked to stop." in said
+    assert "The run ends: it was stopped." in said
     see.assert_no_branches()
     assert see.ids() == list(range(len(see.ids())))
     assert len(see.ids()) >= 2

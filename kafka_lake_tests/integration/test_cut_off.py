@@ -89,7 +89,7 @@ def test_records_behind_a_cut_are_not_missed_in_silence(forgetful: Forgetful, vi
     spec = forgetful.topic.spec()
     later = cut_at_three_and_grown_to_eight(forgetful, spec)
     assert later[-1].place == (0, 7)
-    with pytest.raises(DataLossError, match="partition 0 was cut off at 3, before the table's position 5"):
+    with pytest.raises(DataLossError, match="partition 0 was truncated at 3, before the table's position 5"):
         ingest(spec, forgetful.connections(), "refused")
     assert view(spec).ids() == [0, 1, 2, 3, 4]
     ingest(replace(spec, on_data_loss="continue"), forgetful.connections(), "goes-on")

@@ -463,7 +463,7 @@ def test_catalog_outage_after_commit_does_not_fail_run(
     result = runner.run(spec, (0, 0))
     assert result.success
     logged = [e.user_message for e in runner.instance.all_logs(result.run_id)]
-    assert any("all commits are published, but of its dead letters nothing can be told now" in line for line in logged)
+    assert any("all commits are published, but its dead letters can't be reported now" in line for line in logged)
     assert {e.check_name for e in result.get_asset_check_evaluations() if e.passed} == set(CHECKS)
     asked.clear()
     topic.send_ids([1])
@@ -544,7 +544,7 @@ def test_catch_up_run_continues_until_another_run_waits(
     monkeypatch.setattr(Runs, "next_commit", more_after(Runs.next_commit))
     result = runner.run(spec, (0, 1), **CATCH_UP)
     assert result.success
-    assert "another run waits for its place" in log_of(runner.instance, result.run_id)
+    assert "another run is queued" in log_of(runner.instance, result.run_id)
     told = result.get_asset_materialization_events()
     assert sum(_rows(e) for e in told if e.partition) == 6
     # The sensor, which tells of the topic else, leaves it alone meanwhile.
@@ -776,7 +776,7 @@ def test_missing_catalog_fails_run_with_its_message_first(
     result = runner.run(topic.spec(), (0, 0), with_spark=False)
     assert not result.success
     failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
-    sentence = f"catalog lake (rest at http://{uri}) gave no answer: Connection refused. Check that it runs."
+    sentence = f"catalog lake (rest at http://{uri}) didn't answer: Connection refused. Check that it runs."
     assert sentence in str(failure.user_failure_data.description)
     assert sentence in failure.error.message.splitlines()[0]
     assert failure.error.cause.cls_name == "CatalogError"

@@ -420,7 +420,7 @@ def test_derived_run_reports_reads_and_refuses_changed_query(
     result = materialized(other)
     assert not result.success
     assert "on_change: forward" in str(result.all_node_events)
-    assert sorted(row["Id"] for row in world.table(spec)) == [0, 1, 2], "main is as it was"
+    assert sorted(row["Id"] for row in world.table(spec)) == [0, 1, 2], "main is unchanged"
     assert materialized(other, rebuild=True).success
     rows = world.table(spec)
     assert sorted(row["Id"] for row in rows) == [1, 2, 3]
@@ -441,4 +441,4 @@ def test_derived_run_reports_reads_and_refuses_changed_query(
     failed = {each.check_name for each in result.get_asset_check_evaluations() if not each.passed}
     assert "rule_expression_id_3" in failed
     assert "1 of 6 rows break it (id < 3), the first in partition" in str(result.all_node_events)
-    assert sorted(row["Id"] for row in world.table(spec)) == [1, 2, 2, 2, 2, 3], "main is as it was"
+    assert sorted(row["Id"] for row in world.table(spec)) == [1, 2, 2, 2, 2, 3], "main is unchanged"

@@ -361,7 +361,7 @@ def test_topics_are_listed_and_the_chosen_written(
     before = (tmp_path / lines.table / "defs.yaml").read_text()
     refused = cli(orders.name, lines.name, "--write", *into)
     assert refused.exit_code == 1
-    assert f"{lines.table}/defs.yaml is there already" in "".join(refused.output.split("\n"))
+    assert f"{lines.table}/defs.yaml already exists" in "".join(refused.output.split("\n"))
     assert [file.parent.name for file in tmp_path.rglob("defs.yaml")] == [lines.table]
     assert (tmp_path / lines.table / "defs.yaml").read_text() == before
 

@@ -439,7 +439,7 @@ def test_recreated_topic_continues_with_on_data_loss_continue(
     assert view(spec).position() == {0: 2}
     finding = next(f for f in report.findings() if f.check == "data_loss")
     where = f"topic {topic.name} partition 0"
-    assert finding.problems[0] == f"{where} lost all that came at offset 4 and later when the topic was deleted"
+    assert finding.problems[0] == f"{where} lost all records from offset 4 on when the topic was deleted"
     published = {f.check: f for f in examine(spec, connections().catalog, connections().cluster)}
     assert published["offset_continuity"].passed, "the same offsets of another topic are no duplicates"
     assert not published["data_loss"].passed

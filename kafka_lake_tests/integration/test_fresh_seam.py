@@ -74,7 +74,7 @@ def check_append(table: FreshTable, numbers: Numbers) -> None:
     """Read, and compare with what was acknowledged before."""
     before = numbers.acknowledged - numbers.acknowledged % 20
     found = table.query("SELECT n FROM this").column("n").to_pylist()
-    assert len(found) == len(set(found)), "a record is there twice"
+    assert len(found) == len(set(found)), "a record occurs twice"
     missing = set(range(before)) - set(found)
     assert not missing, f"{len(missing)} of {before} records are missing, the first is {min(missing)}"
 
@@ -84,7 +84,7 @@ def check_upsert(table: FreshTable, numbers: Numbers) -> None:
     before = numbers.acknowledged - numbers.acknowledged % 20
     rows = table.query("SELECT id, n FROM this").to_pylist()
     found = {row["id"]: row["n"] for row in rows}
-    assert len(found) == len(rows), "a key is there twice"
+    assert len(found) == len(rows), "a key occurs twice"
     old = {n % KEYS: n for n in range(max(0, before - KEYS), before) if found.get(n % KEYS, -1) < n}
     assert not old, f"keys with an older value than acknowledged, and that: {old}; found {found}"
 

@@ -696,7 +696,7 @@ def test_order_by_set_later_counts_from_then_on(
     ingest(ordered, connections(), "run-4")
     assert rows(view(spec), "id", "at", "v") == [(1, 6, "newer")]
     for other in (spec, replace(spec, order_by=("n",))):
-        with pytest.raises(KafkaLakeError, match=r"order_by was at and is (n|\(none\))\..*drop the table and mat"):
+        with pytest.raises(KafkaLakeError, match=r"order_by was at and is (n|\(none\))\..*drop the table and fill"):
             ingest(other, connections(), "run-5")
     connections().catalog.pyiceberg.drop_table(spec.identifier)
     ingest(replace(spec, order_by=("n",)), connections(), "run-6")
@@ -711,7 +711,7 @@ def test_order_of_a_history_needs_a_new_table(new_topic: NewTopic, connections: 
     topic.send({"id": 1, "at": 4})
     ingest(spec, connections(), "run-1")
     ordered = replace(spec, order_by=("at",))
-    with pytest.raises(KafkaLakeError, match=r"order_by was \(none\) and is at\..*drop the table and mat"):
+    with pytest.raises(KafkaLakeError, match=r"order_by was \(none\) and is at\..*drop the table and fill"):
         ingest(ordered, connections(), "run-2")
     connections().catalog.pyiceberg.drop_table(spec.identifier)
     ingest(ordered, connections(), "run-3")

@@ -195,7 +195,7 @@ def test_matching_topics_get_tables_and_new_ones_are_reported(
     admin.delete_topics([topics["users"].name])[topics["users"].name].result(20)
     later.wait_for(lambda: topics["users"].name not in admin.list_topics(timeout=10).topics)
     shown = project.command("topics", "list")
-    assert "gone from Kafka; the table stays" in shown
+    assert "deleted from Kafka; the table stays" in shown
     assert "new: no table yet" in shown
     project.command("topics", "refresh")
     shared = next(each for each in topics_of(project.definitions().get_repository_def()) if each.topics)

@@ -334,10 +334,10 @@ def told(registry: SchemaRegistry) -> RegistryError:
         (404, "<html>not here</html>", RegistryRefusedError, "its whole path"),
         (422, '{"error_code": 42201, "message": "no"}', RegistryRefusedError, "answered HTTP 422, no."),
         (302, "", RegistryRefusedError, "answered HTTP 302"),
-        (200, "<html>Please log in</html>", RegistryRefusedError, "an answer that is not a registry's"),
-        (200, "[]", RegistryRefusedError, "an answer that is not a registry's"),
-        (200, '{"status": "UP"}', RegistryRefusedError, "an answer that is not a registry's"),
-        (204, "", RegistryRefusedError, "an answer that is not a registry's"),
+        (200, "<html>Please log in</html>", RegistryRefusedError, "an answer that isn't from a schema registry"),
+        (200, "[]", RegistryRefusedError, "an answer that isn't from a schema registry"),
+        (200, '{"status": "UP"}', RegistryRefusedError, "an answer that isn't from a schema registry"),
+        (204, "", RegistryRefusedError, "an answer that isn't from a schema registry"),
         (200, '{"schema": "openapi: 3", "schemaType": "OPENAPI"}', UnknownSchemaError, "its type is OPENAPI"),
         (408, "", RegistryError, "can't answer at the moment: HTTP 408"),
         (429, '{"error_code": 429, "message": "slow down"}', RegistryError, "HTTP 429, slow down"),
@@ -438,7 +438,7 @@ def test_a_registry_that_dawdles_is_given_up() -> None:
         assert time.monotonic() - began < QUICK
         release.set()
     assert type(failed) is RegistryError
-    assert f"{server.url} gave no answer within 0.2 s" in str(failed)
+    assert f"{server.url} didn't answer within 0.2 s" in str(failed)
 
 
 def test_a_hiccup_is_got_over() -> None:

@@ -164,7 +164,7 @@ def test_restored_log_without_lost_records_goes_on(restored: Restored, view: New
 
 
 def test_restored_log_that_is_shorter_is_refused(restored: Restored) -> None:
-    with pytest.raises(DataLossError, match="partition 0 was cut off at 9, before the table's position 11"):
+    with pytest.raises(DataLossError, match="partition 0 was truncated at 9, before the table's position 11"):
         ingest(restored.spec("shorter"), restored.connections(), "refused")
-    with pytest.raises(DataLossError, match="partition 0 was cut off at 9, before the table's position 11"):
+    with pytest.raises(DataLossError, match="partition 0 was truncated at 9, before the table's position 11"):
         replay(restored.spec("shorter"), restored.connections(), "replay", ReplayRange())

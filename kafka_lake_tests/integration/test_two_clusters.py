@@ -157,6 +157,6 @@ def test_table_pointed_at_another_cluster_is_refused(
         ingest(replace(spec, cluster="us"), of("us"), "run-2")
     assert "its cluster id differs" in refused.value.message
     assert all(each in refused.value.message for each in ids)
-    assert "mend cluster: in the topic's YAML" in refused.value.remedy
+    assert "correct cluster: in the topic's YAML" in refused.value.remedy
     assert view(spec).fingerprint() == before
     assert [row["place"] for row in view(spec).rows()] == ["eu"]

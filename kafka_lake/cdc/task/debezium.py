@@ -53,12 +53,14 @@ NOT_AN_ENVELOPE = "is not an envelope of Debezium"
 """Part of the message about schemas of other values."""
 _SEQUENCE = r'^\["?(?P<commit>[0-9]{1,18}|null)"?(?:,\s*"?(?P<change>[0-9]{1,18}|null)"?)?\]$'
 _NO_KEY = (
-    "The update's record has no key, so whether it changes the row's key isn't known. Let the connector write keys, or "
+    "The update's record has no key, so it is unknown whether it changes the row's key. Let the connector write "
+    "keys, or "
     "name the key's columns with key:."
 )
 _NO_BEFORE = (
-    "`before` is no row, and the record's key lacks columns of the row's key: whether the update changes that isn't "
-    "known. Let updates have the row before (PostgreSQL: REPLICA IDENTITY FULL), or let the record's key have the "
+    "`before` isn't a row, and the record's key lacks columns of the row's key: it is unknown whether the update "
+    "changes the key. Let updates have the row before (PostgreSQL: REPLICA IDENTITY FULL), or let the record's key "
+    "have the "
     "columns (message.key.columns)."
 )
 
@@ -128,7 +130,7 @@ class Debezium:
         order = _orders(source, reads)
         errors.reject(has_value & ~mask_of(order), NO_ORDER, lambda n: _no_order(source["connector"][n].as_py()))
         upserts = reads | where(pc.equal(operations, UPSERT))
-        no_row = "The operation is {}, and `after` is no row."
+        no_row = "The operation is {}, and `after` isn't a row."
         errors.reject(upserts & ~members.has_after, NOT_A_CHANGE, lambda n: no_row.format(codes[n]))
         # A connector writes two records for an update that changes the record's key.
         may_move = where(pc.equal(codes, "u")) & has_value & ~keys.cover & ~errors.failed
@@ -342,8 +344,8 @@ def _no_envelope(text: str) -> str:
 
 def _no_order(connector: str | None) -> str:
     if connector is None:
-        return "The envelope's source doesn't name its connector, so its order isn't known."
-    return f"The source of connector {connector} has no known position, so its order isn't known."
+        return "The envelope's source doesn't name its connector, so its order is unknown."
+    return f"The source of connector {connector} has no known position, so its order is unknown."
 
 
 def _orders(source: Columns, reads: np.ndarray) -> pa.ListArray:

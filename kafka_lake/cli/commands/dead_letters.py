@@ -196,7 +196,7 @@ def _condition(table: Table, where: str | None) -> BooleanExpression:
         reason = str(error).rstrip(".")
         if isinstance(error, ParseException):
             # The parser lists every token that it expected; the place of the error is enough.
-            reason = f"not understood from {where[error.loc :]!r} on" if error.loc else "not understood"
+            reason = f"unexpected from {where[error.loc :]!r} on" if error.loc else "not understood"
         raise ConfigurationError(
             f"where: {where!r} is not a condition on table {'.'.join(table.name())}: {reason}.",
             f"Its columns are {', '.join(field.name for field in table.schema().fields)}.",
@@ -297,7 +297,7 @@ def dead_letter_tables(listed: DeadLetters) -> list[RenderableType]:
 def replayed_tables(spec: TopicTable, done: Replayed) -> list[RenderableType]:
     """Return a line about moved dead letters, and a table of the remaining ones, a row per class."""
     moved, name = counted(done.moved, "dead letter"), ".".join(spec.identifier)
-    line = f"{escape(name)}: {moved} moved into the table, {done.remaining:,} of those examined remain"
+    line = f"{escape(name)}: {moved} moved into the table, {done.remaining:,} of the examined ones remain"
     if not done.remaining:
         return [line]
     table = WideTable("class", box=box.SIMPLE_HEAD)

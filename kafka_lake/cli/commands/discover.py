@@ -60,14 +60,14 @@ def discover(
     for cluster, names in _by_cluster(topics or ()):
         with (
             project.open_connections(with_catalog=False, cluster=cluster) as connections,
-            working("Looking at topics") as status,
+            working("Reading topics") as status,
         ):
             if not names:
                 names, more = topics_of(connections.cluster, internal)
                 hidden += more
 
             def on_topic(topic: str, status: Status = status) -> None:
-                status.update(f"Looking at topic {escape(topic)}")
+                status.update(f"Reading topic {escape(topic)}")
 
             discovered += discover_topics(names, specs, connections=connections, count=sample, on_topic=on_topic)
     output = Output(as_json)

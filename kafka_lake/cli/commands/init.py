@@ -56,7 +56,7 @@ def init(
         if "@" in address:
             raise ConfigurationError(
                 f"--{option} has a user or a password in it, and init writes no secrets.",
-                "Leave it out of the address, and set KAFKA_LAKE_KAFKA_SASL_… or "
+                "Remove it of the address, and set KAFKA_LAKE_KAFKA_SASL_… or "
                 "KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO.",
             )
     use_servers(bootstrap_servers, registry)
@@ -113,7 +113,7 @@ def _check_absent(paths: Sequence[Path]) -> None:
     for path in paths:
         if os.path.lexists(path):
             raise ConfigurationError(
-                f"Nothing was written: {path} is there already.",
+                f"Nothing was written: {path} already exists.",
                 "Choose another folder. In an existing project, `kafka-lake discover TOPIC --write` adds topics.",
             )
 
@@ -144,14 +144,14 @@ def _discover(topics: Sequence[str]) -> list[Discovered]:
         return []
     with (
         project.open_connections(with_catalog=False, of_project=False) as connections,
-        working("Looking at topics") as status,
+        working("Reading topics") as status,
     ):
         return discover(
             list(dict.fromkeys(topics)),
             [],
             connections=connections,
             count=_SAMPLE,
-            on_topic=lambda topic: status.update(f"Looking at topic {escape(topic)}"),
+            on_topic=lambda topic: status.update(f"Reading topic {escape(topic)}"),
         )
 
 

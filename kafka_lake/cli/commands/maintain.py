@@ -49,7 +49,7 @@ def maintain(
     The sensor kafka_maintenance does the same automatically. Settings: `maintenance:` in the table's YAML.
     """
     if dry_run and yes:
-        raise ConfigurationError("--dry-run does nothing, and --yes does what is needed.", "Leave one of them out.")
+        raise ConfigurationError("--dry-run does nothing, and --yes does what is due.", "Remove one of them.")
     if everything and not yes:
         raise ConfigurationError("--all does nothing without --yes.", "Add --yes, or leave --all out.")
     output, documents = Output(as_json), list[dict[str, Any]]()
@@ -102,7 +102,7 @@ def _maintain(
         documents += map(asdict, done)
     if not done:
         foreign = any(table.left_alone and table.needs.reasons for table in due)
-        output.lines(f"{name}: {'skipped, another program created it; see --all' if foreign else 'nothing is needed'}.")
+        output.lines(f"{name}: {'skipped, another program created it; see --all' if foreign else 'nothing is due'}.")
 
 
 def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:

@@ -56,7 +56,7 @@ def serve(
 
     seconds = seconds_of(interval)
     if seconds < 1:
-        raise ConfigurationError(f"--interval {interval} is too short.", "Give a second at least, as 15s.")
+        raise ConfigurationError(f"--interval {interval} is too short.", "Use at least one second, such as 15s.")
     latest: list[LatestSamples] = []
     collectors: dict[str | None, ClusterCollector] = {}
 

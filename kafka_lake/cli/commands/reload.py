@@ -17,7 +17,7 @@ def reload() -> None:
     if stack is None or not stack.ui_url:
         raise KafkaLakeError(
             f"No local stack with Dagster runs in {home()}.",
-            "`kafka-lake up` starts one. The UI of a Dagster of your own has the button Reload definitions.",
+            "`kafka-lake up` starts one. In your own Dagster, use the button Reload definitions.",
         )
     # Loaded here too, since only this process reports errors with file and line.
     specs = project.topic_tables()

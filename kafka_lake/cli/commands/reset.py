@@ -46,7 +46,7 @@ def reset(
         for spec in chain.from_iterable(topic_spec.tables for topic_spec in specs):
             plan = run.plan_reset(spec, connections, to, chosen)
             if plan is None:
-                Output().lines(f"{'.'.join(spec.identifier)}: the position is there already; nothing to do.")
+                Output().lines(f"{'.'.join(spec.identifier)}: the position is already there; nothing to do.")
                 continue
             before = position_of(connections.catalog, spec)
             Output().show(reset_table(spec, resets_of(before, plan)))

@@ -157,7 +157,7 @@ def preview_tables(effect: Preview) -> list[RenderableType]:
     from kafka_lake.orchestration.metadata import readable
 
     if not effect.records:
-        return ["The topic has no records to look at."]
+        return ["The topic has no records."]
     failed = sum(group.count for group in effect.classes)
     written = ", ".join(f"{count:,} of {label}" for label, count in effect.schemas.items())
     records = counted(effect.records, "record")
@@ -169,8 +169,8 @@ def preview_tables(effect: Preview) -> list[RenderableType]:
     if effect.refused:
         blocks.append(f"[bold red]The next run would fail:[/] {escape(effect.refused)}")
     if not effect.notes:
-        return blocks if effect.refused else [*blocks, "The next run would change no column."]
-    changes = WideTable("column", title="What the next run would do", box=box.SIMPLE_HEAD)
+        return blocks if effect.refused else [*blocks, "The next run wouldn't change any column."]
+    changes = WideTable("column", title="Effect of the next run", box=box.SIMPLE_HEAD)
     add_columns(changes, "change", "before", "after", "why", overflow="fold")
     for note in effect.notes:
         before, after = readable(note.before), readable(note.after)

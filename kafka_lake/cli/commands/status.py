@@ -53,7 +53,7 @@ def status(
     shown = Output(as_json)
     shown.json([asdict(topic_status) for topic_status in statuses])
     if not statuses:
-        shown.lines("No topic has a table here. `kafka-lake discover TOPIC --write` gives it one.")
+        shown.lines("No topic has a table here. `kafka-lake discover TOPIC --write` creates one.")
     elif topic:
         shown.show(*map(status_table, statuses))
     else:

@@ -36,7 +36,7 @@ def create(topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="Nu
     cluster, name = project.split_topic(topic)
     with project.open_connections(cluster=cluster, starts_broker=True) as connections:
         created = topics.create_topic(connections.cluster, name, partitions)
-    Output().lines(f"Topic {topic} {'created' if created else 'is there already'}.")
+    Output().lines(f"Topic {topic} {'created' if created else 'already exists'}.")
 
 
 @app.command()

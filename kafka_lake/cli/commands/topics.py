@@ -51,9 +51,7 @@ def refresh() -> None:
         output.lines("Nothing has changed.")
         return
     output.show(*_tables(topics, values))
-    output.lines(
-        "Known now. Where Dagster runs, reload the code location: `kafka-lake reload`, or the page Deployment."
-    )
+    output.lines("Topics updated. Reload the code location: `kafka-lake reload`, or the page Deployment.")
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ def _tables(topics: Sequence[MatchingTopic], values: Sequence[ValueTable]) -> li
         table = Table("topic", "table", "", box=None, pad_edge=False, header_style="bold")
         for topic in topics:
             new = "new: not in the table yet" if topic.table else "new: no table yet"
-            states = {"known": "", "new": new, "gone": "gone from Kafka; the table stays"}
+            states = {"known": "", "new": new, "gone": "deleted from Kafka; the table stays"}
             table.add_row(escape(topic.topic), escape(topic.table), states[topic.state])
         tables.append(table)
     if values:

@@ -131,7 +131,7 @@ def repeated(task: Task, tell_user: Callable[[str], None], pause: float = _PAUSE
             except KafkaLakeError as error:
                 if str(error) != shown and not stop.is_set():
                     shown = str(error)
-                    tell_user(f"{shown} Trying again every {pause:.0f} s.")
+                    tell_user(f"{shown} Retrying every {pause:.0f} s.")
             stop.wait(pause)
 
     return run
@@ -142,7 +142,7 @@ def _announce_stop(tell_user: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        tell_user("Stopping… Runs in progress end first.")
+        tell_user("Stopping… Waiting for runs in progress.")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from kafka_lake.formats.protobuf.task.schema import UnsupportedTypeError, arrow_
 from kafka_lake.kafka.registry import WriterSchema
 
 _MAIN = "schema.proto"
-_REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
+_REMEDY = "Use `format: bytes` and decode the values in a transform, or change the producer's schema."
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _IMPORT = re.compile(r"""\bimport\b[^"';]*["']([^"']+)["']""")
 # Neither a path out of the folder nor an option of protoc.

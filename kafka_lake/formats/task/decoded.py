@@ -96,7 +96,7 @@ class Observed:
 
 
 NOTHING = Observed()
-ANOTHER_TYPE = "on_incompatible: new_column keeps such values in a column of their own."
+ANOTHER_TYPE = "on_incompatible: new_column stores such values in a second column."
 """The end of a message about a value that fits no column."""
 
 

@@ -137,7 +137,7 @@ class ContinuousRun:
                             raise self._failure
                         self._failures, self._failure = 0, None
                 except StoppedError:
-                    self.ended = "it was asked to stop"
+                    self.ended = "it was stopped"
             now = self.clock()
             if self.ended is None and report_due(self.settings, self._at, now, len(self.runner.commits)):
                 yield self.runner.report()
@@ -155,7 +155,7 @@ class ContinuousRun:
         if not is_temporary or self._has_target_left() or left <= 0:
             raise error
         if self.others_wait is not None and self.others_wait():
-            self.ended = "another run waits for its place"
+            self.ended = "another run is queued"
             return
         context = self.runner.context
         policy = context.connections.retry
@@ -172,9 +172,7 @@ class ContinuousRun:
         self._at = replace(self._at, polled=now)
         news = self._has_news()
         if not self._has_target_left():
-            self.ended = (
-                "another run waits for its place" if others_wait else ending(self.settings, self._at, now, news)
-            )
+            self.ended = "another run is queued" if others_wait else ending(self.settings, self._at, now, news)
         if self.ended:
             return
         if others := sorted(set(watermarks.partitions) - set(self.partitions)):
@@ -344,7 +342,7 @@ class Round(Generic[K]):
     def _commit(self, key: K) -> None:
         runner = self.runners[key]
         if self._others_wait():
-            self.ended = "another run waits for its place"
+            self.ended = "another run is queued"
             return
         with self.stop.by_signals():
             try:
@@ -356,10 +354,10 @@ class Round(Generic[K]):
                     # The reason was logged, and the other tables are up to date.
                     self.ended = f"tables of topic {runner.context.spec.topic} can't go on"
             except StoppedError:
-                self.ended = "it was asked to stop"
+                self.ended = "it was stopped"
             except Exception as error:
                 topic = runner.context.spec.topic
-                runner.context.observer.warn(f"Topic {topic}: {headline(error)} Its next run says more.")
+                runner.context.observer.warn(f"Topic {topic}: {headline(error)} Its next run reports more.")
                 self.ended = f"topic {topic} can't go on"
 
     def _report(self) -> Iterator[tuple[K, RunReport]]:
@@ -378,7 +376,7 @@ class Round(Generic[K]):
     def _ending(self, news: bool) -> str | None:
         if self.clock() - self._began >= self.settings.time_limit:
             return f"its time of {self.settings.time_limit:g} s is over"
-        return None if news else "nothing more has come"
+        return None if news else "no record has arrived"
 
     def _pause(self, until: float) -> None:
         """Wait for the next round, or until another run waits for this run's place."""
@@ -386,11 +384,11 @@ class Round(Generic[K]):
             try:
                 while (left := until - self.clock()) > 0:
                     if self._others_wait():
-                        self.ended = "another run waits for its place"
+                        self.ended = "another run is queued"
                         return
                     self.stop.sleep(min(left, _QUEUE_POLL_SECONDS))
             except StoppedError:
-                self.ended = "it was asked to stop"
+                self.ended = "it was stopped"
 
     def _others_wait(self) -> bool:
         if self.clock() - self._looked < _QUEUE_POLL_SECONDS:

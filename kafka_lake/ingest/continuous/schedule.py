@@ -44,7 +44,7 @@ def ending(settings: Continuous, at: Times, now: float, news: bool) -> str | Non
     if now - at.began >= settings.time_limit:
         return f"its time of {settings.time_limit:g} s is over"
     if not news and now - at.fed >= settings.idle:
-        return f"nothing came for {settings.idle:g} s" if settings.idle else "nothing more has come"
+        return f"no record arrived for {settings.idle:g} s" if settings.idle else "no record has arrived"
     return None
 
 

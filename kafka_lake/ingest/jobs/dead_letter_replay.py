@@ -117,7 +117,7 @@ def _chosen(context: Context, where: str | None, dead_letters: TableState) -> Da
     spec, connections = context.spec, context.connections
     assert dead_letters.head is not None, "the caller has seen that there are letters"
     frame = at_version(connections.spark(), connections.catalog.spark_name(spec.dead_letter_table), dead_letters.head)
-    about = f"where: {where!r} is no condition on table {'.'.join(spec.dead_letter_table)}"
+    about = f"where: {where!r} isn't a condition on table {'.'.join(spec.dead_letter_table)}"
     remedy = f"Its columns are {', '.join(frame.columns)}."
     if where and (unsafe := unsafe_condition(where)):
         raise ConfigurationError(f"{about}: {unsafe}.", remedy)

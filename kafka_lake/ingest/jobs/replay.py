@@ -110,7 +110,7 @@ def _refuse_older_rows(context: Context, replay_range: ReplayRange, now: Waterma
         listed = "; ".join(f"partition {r['partition']} offsets {r['first']} to {r['last']}" for r in sorted(found))
         raise DataLossError(
             f"Topic {spec.topic}: the table has rows from {replay_range.start} on that Kafka no longer has: {listed}.",
-            "Nothing was changed. Begin later, or keep those rows (--keep-missing).",
+            "Nothing was changed. Start later, or keep those rows (--keep-missing).",
         )
 
 

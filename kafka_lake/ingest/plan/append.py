@@ -12,21 +12,21 @@ from kafka_lake.runtime.plan import Plan, chunk, position_only
 from kafka_lake.spec.topic_table import TopicTable
 
 _CONTINUE = (
-    "Nothing was read. To continue with what is left and have the loss recorded, set on_data_loss: continue in the "
-    "topic's YAML. Or choose where those partitions continue: `kafka-lake reset {topic} --to … --partitions …`."
+    "Nothing was read. To continue with the remaining records and record the loss, set on_data_loss: continue in "
+    "the topic's YAML. Or set where those partitions continue: `kafka-lake reset {topic} --to … --partitions …`."
 )
 _REPLACED = (
     "Nothing was read. The brokers may have been restored from an older copy. `kafka-lake reset {topic} --to earliest "
-    "--partitions {partitions}` reads what the log has now, in the place of the rows from its first offset on. (A "
-    "table with write: upsert keeps its rows then; drop it to fill it anew.) "
+    "--partitions {partitions}` replaces the rows from the log's first offset on with the current log. (A "
+    "table with write: upsert keeps its rows then; drop it to fill it again.) "
     "`kafka-lake reset {topic} --to {targets}` accepts the log as it is, and so does on_data_loss: continue in the "
     "topic's YAML, which records the loss."
 )
 
 _WHY = {
     False: "It was deleted and recreated.",
-    True: "These are the brokers of another cluster. If that is a mistake, mend cluster: in the topic's YAML, or the "
-    "brokers' address. If the topic has moved there, it is another topic, and its offsets are others.",
+    True: "These are the brokers of another cluster. If that is a mistake, correct cluster: in the topic's YAML, or "
+    "the brokers' address. A topic that moved there is another topic with other offsets.",
 }
 
 
@@ -65,9 +65,8 @@ def old_brokers_warning(now: Watermarks) -> str | None:
     if not now.epochs.keys() >= now.end.keys():
         what.append("no leader epochs (they are older than Kafka 2.1)")
     return (
-        f"Topic {now.identity.topic}: the brokers have {' and '.join(what)}. A topic that was deleted and recreated, "
-        "or whose log was cut off, is not noticed once it is longer than the table's position; the records before the "
-        "position are not read."
+        f"Topic {now.identity.topic}: the brokers have {' and '.join(what)}. A recreated topic or truncated log "
+        f"isn't detected once it is longer than the table's position; the records before the position aren't read."
     )
 
 
@@ -76,9 +75,9 @@ def another_topic(position: Position, now: Watermarks) -> TopicReplacedError:
     before, current = position.identity, now.identity
     if before.topic != current.topic:
         return TopicReplacedError(
-            f"The table of topic {current.topic} is topic {before.topic}'s: it was filled from that one as far as "
+            f"The table of topic {current.topic} is topic {before.topic}'s: it was filled from that one up to "
             f"{dict(position.offsets)} (topic id {before.topic_id}, cluster {before.cluster_id}).",
-            "Nothing was read, since rows of two topics would be mixed. Give one of them another table: in its YAML; "
+            "Nothing was read, because rows of two topics would be mixed. Give one of them another table: in its YAML; "
             f"if {current.topic} replaces {before.topic}, run `kafka-lake reset {current.topic} --to earliest`.",
         )
     clusters = before.cluster_id and current.cluster_id and before.cluster_id != current.cluster_id

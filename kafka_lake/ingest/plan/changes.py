@@ -20,7 +20,7 @@ def refuse_adopted(adopted: Position | None, now: Watermarks, first: Mapping[int
     raise ConfigurationError(
         f"Topic {now.identity.topic}: the table was taken over from another writer, whose rows don't name their "
         f"records: {listed}. Records before that would be in the table twice.",
-        f"Nothing was changed. Begin at {targets} or later. To read older records all the same, first delete the other "
+        f"Nothing was changed. Start at {targets} or later. To read older records all the same, first delete the other "
         "writer's rows, and then the table property kafka-lake.adopted-position.",
     )
 
@@ -55,7 +55,7 @@ def replacement(
         listed = "; ".join(f"partition {r.partition} offsets {r.start} to {r.end - 1}" for r in gone)
         raise DataLossError(
             f"Topic {now.identity.topic}: Kafka no longer has all records of the replay: {listed}.",
-            "Nothing was changed. Begin later, or keep the rows that Kafka no longer has (--keep-missing).",
+            "Nothing was changed. Start later, or keep the rows that Kafka no longer has (--keep-missing).",
         )
     left = tuple(
         OffsetRange(r.partition, low, r.end)

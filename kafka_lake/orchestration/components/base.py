@@ -99,11 +99,11 @@ def cached_topics(state: Path, document: str) -> tuple[str, ...]:
     try:
         names = json.loads(state.read_text())["topics"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise TypeError("that is no list of names")
+            raise TypeError("it isn't a list of names")
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise ConfigurationError(
             f"{document}: {state} doesn't have the names of the cluster's topics: {type(error).__name__}.",
-            "Delete that file, and run `kafka-lake topics refresh`. Until then no topic is known.",
+            "Delete that file, and run `kafka-lake topics refresh`. Until then, no topic is known.",
         ) from error
     return tuple(names)
 
@@ -119,11 +119,11 @@ def cached_routes(state: Path) -> Mapping[str, str]:
     try:
         found = json.loads(state.read_text()) if state.exists() else {}
         if not isinstance(found, dict) or not all(isinstance(json.loads(text), dict) for text in found.values()):
-            raise TypeError("that is no mapping")
+            raise TypeError("it isn't a mapping")
     except (ValueError, TypeError, OSError) as error:
         raise ConfigurationError(
             f"{state} doesn't have the tables that values of a topic have: {type(error).__name__}.",
-            "Delete that file, and run `kafka-lake topics refresh`. Until then these tables are no assets.",
+            "Delete that file, and run `kafka-lake topics refresh`. Until then, these tables aren't assets.",
         ) from error
     return found
 

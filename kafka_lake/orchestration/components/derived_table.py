@@ -59,7 +59,7 @@ def _why_not_a_log(topic: TopicTable) -> str:
         return f"a keyed table (write: {topic.write}), whose rows change"
     if topic.topics:
         return "a table of several topics, which has no single order of records"
-    return "" if topic.metadata_column else "a table without metadata_column, whose rows don't tell their records"
+    return "" if topic.metadata_column else "a table without metadata_column, whose rows don't identify their records"
 
 
 def derived_problems(spec: DerivedSpec) -> Iterator[str]:
@@ -79,24 +79,24 @@ def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
         yield "sql: or transform: is needed, and one of them only."
     names = [source.rpartition(".")[2].lower() for source in (*spec.sources, *spec.join)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield f"from: and join: have {twice[0]} twice, and the query would know both by that name. Leave one out."
+        yield f"from: and join: have {twice[0]} twice, and the query would know both by that name. Remove one."
     if spec.has_keys and not spec.key:
-        yield f"write: {spec.write} needs key:, which tells rows apart."
+        yield f"write: {spec.write} needs key:, which identifies rows."
     if spec.key and not spec.has_keys:
-        yield f"key: has no effect with write: {spec.write}. Leave it out."
+        yield f"key: has no effect with write: {spec.write}. Remove it."
     if spec.order_by and not spec.keeps_newest:
-        yield f"order_by: has no effect with write: {spec.write}. Leave it out."
+        yield f"order_by: has no effect with write: {spec.write}. Remove it."
     if not spec.is_incremental and spec.on_change == "forward":
-        yield "on_change: forward has no effect with write: replace, which computes everything each time."
+        yield "on_change: forward has no effect with write: replace, which rerecomputes everything each time."
     if spec.is_incremental and len(spec.sources) > 1:
         yield (
-            f"write: {spec.write} takes one table under from:, and here are {len(spec.sources)}. Put tables that are "
-            "looked up under join:, or use write: replace."
+            f"write: {spec.write} takes one table under from:, but there are {len(spec.sources)}. Put lookup tables "
+            f"under join:, or use write: replace."
         )
     if spec.maintenance.row_retention:
-        yield "maintenance: row_retention: isn't for derived tables yet. Leave it out."
+        yield "maintenance: row_retention: isn't supported for derived tables. Remove it."
     if spec.maintenance.verify:
-        yield "maintenance: verify: compares a table with its topic, and a derived table has none. Leave it out."
+        yield "maintenance: verify: compares a table with its topic, which a derived table doesn't have. Remove it."
 
 
 def _key_problems(spec: DerivedSpec) -> Iterator[str]:
@@ -127,7 +127,7 @@ def _text_problems(spec: DerivedSpec, sql: str) -> Iterator[str]:
         missing := [column for column in (*spec.key, *spec.order_by) if column.lower() not in columns]
     ):
         setting = "key" if missing[0] in spec.key else "order_by"
-        yield f"{setting}: {missing[0]} is no column of the result. Select it under that name."
+        yield f"{setting}: {missing[0]} isn't a column of the result. Select it under that name."
 
 
 def _names_problems(spec: DerivedSpec, query: "exp.Query") -> Iterator[str]:
@@ -141,7 +141,7 @@ def _names_problems(spec: DerivedSpec, query: "exp.Query") -> Iterator[str]:
             f"Write {bare}, as the query knows it." if bare else "Add it to one of them."
         )
     for name in sorted(set(known) - read):
-        yield f"sql: doesn't read {known[name]}. Take it out of from: and join:."
+        yield f"sql: doesn't read {known[name]}. Remove it from from: and join:."
 
 
 def check_derived(spec: DerivedSpec, project: Project) -> None:
@@ -152,7 +152,7 @@ def check_derived(spec: DerivedSpec, project: Project) -> None:
     of_topics = [topic for topic in project.topics if spec.identifier in topic.identifiers]
     if len(same) > 1 or of_topics:
         other = f"topic {of_topics[0].full_topic}" if of_topics else "another derived table"
-        raise ConfigurationError(f"Table {spec.name} would be {other}'s, too.", "Give it another table: or namespace:.")
+        raise ConfigurationError(f"Table {spec.name} would also be {other}'s.", "Give it another table: or namespace:.")
     for topic in project.topics:
         if topic.route_by is not None and may_name(topic.route_by, spec.identifier):
             raise ConfigurationError(
@@ -165,19 +165,19 @@ def check_derived(spec: DerivedSpec, project: Project) -> None:
             near = get_close_matches(name, project.names, 1)
             meant = f" Is it {near[0]}?" if near else f" Those here are: {', '.join(project.names) or 'none'}."
             raise ConfigurationError(
-                f"Table {spec.name}: from: {name} is no table of this project.{meant}",
-                "Tables of others can be read under join: only.",
+                f"Table {spec.name}: from: {name} isn't a table of this project.{meant}",
+                "Other tables can only be read under join:.",
             )
         if why and spec.is_incremental:
             raise ConfigurationError(
                 f"Table {spec.name}: write: {spec.write} reads what is new in upstream tables, and {name} is {why}.",
-                "Use write: replace, or put it under join: if its rows are looked up only. Changes of a keyed topic "
+                "Use write: replace, or put it under join: if its rows are only looked up. Changes of a keyed topic "
                 "are in a table of the same topic with write: append.",
             )
     if cycle := cycle_of(spec.identifier, _edges(project.derived)):
         raise ConfigurationError(
             f"Table {spec.name} is made from itself: {' → '.join('.'.join(identifier) for identifier in cycle)}.",
-            "Take one of them out of from: or join:.",
+            "Remove one of them from from: or join:.",
         )
 
 

@@ -243,14 +243,14 @@ def check_shared_tables(components: Iterable[KafkaTopic]) -> None:
             if (same := topics.setdefault((component.cluster, topic), component)) is not component:
                 raise ConfigurationError(
                     f"Topic {topic} would have two tables: by {same._place} and by {component._place}.",
-                    "Leave it to one of them; a document with a pattern has exclude: for that.",
+                    "Keep one of them; a document with a pattern can exclude: the topic.",
                 )
         for table in component.own_tables():
             if (other := owners.setdefault(table, component)) is not component:
                 raise ConfigurationError(
-                    f"Table {'.'.join(table)} would be two topics': {other.display_name}'s ({other._place}) and "
-                    f"{component.display_name}'s ({component._place}).",
-                    "Give one of them another name. If both are to fill the same table, write one document with "
+                    f"Table {'.'.join(table)} would belong to two topics: {other.display_name} ({other._place}) and "
+                    f"{component.display_name} ({component._place}).",
+                    "Give one of them another name. To fill the same table from both, write one document with "
                     f"topics: [{other.display_name}, {component.display_name}].",
                 )
     by = [

@@ -64,9 +64,9 @@ def build_maintenance_sensor(
         required_resource_keys={"catalog"},
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        description="Looks at the metadata of the tables, and requests a run that compacts small files and expires old "
-        "snapshots where the settings `maintenance:` of a topic ask for it. A run has up to ten topics, those first "
-        "that have waited longest, and each at most once in 15 minutes.",
+        description="Reads the metadata of the tables, and requests runs that compact small files and expire old "
+        "snapshots by the topics' `maintenance:` settings. A run has up to ten topics, the longest overdue first, "
+        "and each topic at most once in 15 minutes.",
     )
     def kafka_maintenance(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         topics = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
@@ -127,7 +127,7 @@ def evaluate(
         requested[_name(candidate.spec)] = now
     return dg.SensorResult(
         run_requests=[request] if request else [],
-        skip_reason=None if request else "No table that was looked at needs maintenance now.",
+        skip_reason=None if request else "No examined table needs maintenance now.",
         cursor=json.dumps(asdict(Cursor(last, requested))),
         asset_events=warnings,
     )

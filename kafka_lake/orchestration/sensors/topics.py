@@ -131,8 +131,8 @@ def _description(pace: Pace) -> str:
         f"A catch-up run continues for up to {pace.catch_up / 60:g} min; its tag {CATCH_UP_TAG} shows until when. "
     )
     return (
-        "Compares the ends of the topics with the positions of the tables, and requests runs for the topics with new "
-        "records; topics that are due together share runs. If the sensor is stopped, no further runs start; running "
+        "Compares the topics' end offsets with the tables' positions, and requests runs for topics with new "
+        "records. Topics that are due together share runs. If the sensor is stopped, no further runs start; running "
         "ones continue. "
         f"{catch_up if pace.catch_up else ''}"
         f"A continuous run continues for the time that its topic sets, its tag {CONTINUOUS_TAG} says until when. "
@@ -271,7 +271,7 @@ def _requests(
     requested = {name for names, _ in runs for name in names}
     for name, works in tick.due.items():
         for work in works:
-            tick.note(work, "a run is requested" if name in requested else "waits for a place among the shared runs")
+            tick.note(work, "a run is requested" if name in requested else "waits for a shared run")
     if len(may_share) > sum(map(len, shared)) and flight.shared and not flight.yielding:
         # The oldest one.
         context.instance.add_run_tags(flight.shared[0], {YIELD_TAG: "true"})

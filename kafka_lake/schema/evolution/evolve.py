@@ -62,8 +62,8 @@ class Renames:
                 name = once[name]
             if name in seen:
                 raise ConfigurationError(
-                    f"renames: {' → '.join([*seen, name])} leads back to where it came from.",
-                    "Mend renames in the topic's YAML.",
+                    f"renames: {' → '.join([*seen, name])} leads back to its start.",
+                    "Correct renames in the topic's YAML.",
                 )
             final[old] = name
         return final
@@ -82,9 +82,9 @@ class Renames:
         path, name = next(iter(self.unmet.items()))
         siblings = self._siblings(path)
         raise ConfigurationError(
-            f"renames: there is no column {path}, nor one that is called {name} by now; "
+            f"renames: there is no column {path}, nor one named {name} now; "
             f"the columns there are {', '.join(siblings) or '(none)'}.",
-            "Mend renames in the topic's YAML: the column's path as it was, and its new name.",
+            "Correct renames in the topic's YAML: the column's path as it was, and its new name.",
         )
 
     def _siblings(self, path: str) -> list[str]:
@@ -101,7 +101,7 @@ def refuse_taken(path: str, name: str, taken: Names, have: Iterable[NestedField]
         raise ConfigurationError(
             f"renames: {path} can't become {name}, that name is taken; "
             f"the columns there are {', '.join(f.name for f in have) or '(none)'}.",
-            "Choose another name in the topic's YAML, or take the other column away first.",
+            "Choose another name in the topic's YAML, or remove the other column first.",
         )
 
 

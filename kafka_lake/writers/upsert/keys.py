@@ -159,7 +159,7 @@ def partitions_error(spec: TopicTable, partition: object, offset: object, other:
     return ChangeRefusedError(
         f"Topic {spec.topic}: a key has changes from several Kafka partitions (in partition {partition} at offset "
         f"{offset}; another one came from partition {other}), and offsets of different partitions can't be compared.",
-        "main is as it was. Name the column that orders changes with order_by:, for instance a time of change.",
+        "main is unchanged. Name the column that orders changes with order_by:, for instance a time of change.",
     )
 
 
@@ -167,8 +167,8 @@ def tombstone_error(spec: TopicTable, partition: object, offset: object, other: 
     """Return the error for a tombstone whose key has a change from another Kafka partition."""
     return ChangeRefusedError(
         f"Topic {spec.topic}: the record in partition {partition} at offset {offset} deletes a key and has no "
-        f"value, so no order; another change of the key came from partition {other}. Which is newer isn't known.",
-        "main is as it was. Let a value mark deletes, with delete_when:; or skip the record with kafka-lake reset.",
+        f"value, so no order; another change of the key came from partition {other}. It is unknown which one is newer.",
+        "main is unchanged. Let a value mark deletes, with delete_when:; or skip the record with kafka-lake reset.",
     )
 
 

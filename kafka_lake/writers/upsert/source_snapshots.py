@@ -206,7 +206,7 @@ def _truncate(spec: TopicTable, events: DataFrame, keys: Keys, position: Positio
         raise ChangeRefusedError(
             f"Topic {spec.topic}: the record in partition {newest.partition} at offset {newest.offset} empties the "
             f"table, and offsets of the topic's {partitions} partitions can't be compared with it.",
-            "main is as it was. Let the source write to one partition, or set on_truncate: ignore and delete the rows "
+            "main is unchanged. Let the source write to one partition, or set on_truncate: ignore and delete the rows "
             "with SQL.",
         )
     return newest
@@ -221,8 +221,8 @@ def _snapshots(
     if len(position.offsets) > 1:
         raise ChangeRefusedError(
             f"Topic {topic}: on_snapshot: replace needs a topic with one partition, and it has "
-            f"{len(position.offsets)}. The end of a snapshot in one partition says nothing of the others.",
-            "main is as it was. Let the connector write to a topic with one partition, or set on_snapshot: merge.",
+            f"{len(position.offsets)}. The end of a snapshot in one partition doesn't apply to the others.",
+            "main is unchanged. Let the connector write to a topic with one partition, or set on_snapshot: merge.",
         )
     before = _remembered_snapshots(state, batch.summary)
     if state.position is not None and state.position.offsets == position.offsets:
@@ -274,8 +274,8 @@ def _check_one_source(spec: TopicTable, sources: Sequence[str], cutoff: Cutoff) 
         what = "is of a snapshot that has ended" if cutoff.is_snapshot else "empties the source's table"
         raise ChangeRefusedError(
             f"Topic {spec.topic}: the record in partition {cutoff.partition} at offset {cutoff.offset} {what}, and the "
-            f"topic has changes of several source tables: {', '.join(sources)}. Which rows to delete isn't clear.",
-            "main is as it was. Let each table of the source have a topic of its own, which is the default of "
+            f"topic has changes of several source tables: {', '.join(sources)}. The rows to delete are ambiguous.",
+            "main is unchanged. Let each source table have its own topic, which is the default of "
             "Debezium and Canal; or set on_truncate: ignore and on_snapshot: merge. If it is one table that was "
             "renamed, a run with those settings forgets its old name.",
         )
@@ -294,12 +294,12 @@ def check_snapshot_deletes(spec: TopicTable, snapshot: CompleteSnapshot, rows: i
         raise ChangeRefusedError(
             f"Topic {spec.topic}: {what}, and {snapshot.dead_letters} records of its commits are dead letters, which "
             "may be of those rows.",
-            "main is as it was. Mend the cause, and let a run go on with on_snapshot: merge; the rows stay until the "
+            "main is unchanged. Fix the cause, and let a run go on with on_snapshot: merge; the rows stay until the "
             "next snapshot.",
         )
     if is_over(limit_of(spec.max_removed, "max_deletes"), older, of=rows):
         raise ChangeRefusedError(
             f"Topic {spec.topic}: {what}, and the limit is on_snapshot: max_deletes: {spec.max_removed}.",
-            "main is as it was. If the source has lost these rows, raise max_deletes: for a run. If the "
+            "main is unchanged. If the source has lost these rows, raise max_deletes: for a run. If the "
             "snapshot was of a part of the table, let a run go on with on_snapshot: merge, and the rows stay.",
         )

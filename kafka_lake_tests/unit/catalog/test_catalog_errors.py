@@ -63,7 +63,7 @@ def test_a_port_where_nothing_listens(question: Callable[[LakeCatalog], object])
     port = free_port()
     error = refusal({"type": "rest", "uri": f"http://bob:hush@127.0.0.1:{port}/cat", "token": "hush"}, question)
     assert type(error) is CatalogError
-    assert f"(rest at http://127.0.0.1:{port}/cat) gave no answer: Connection refused." in error.message
+    assert f"(rest at http://127.0.0.1:{port}/cat) didn't answer: Connection refused." in error.message
     assert is_transient(error)
 
 
@@ -87,11 +87,11 @@ def test_an_address_that_is_none(properties: dict[str, str], said: str) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "kind", "said"),
     [
-        (200, "<html>Sign in</html>", CatalogRefusedError, "not a catalog's"),
-        (404, "nothing here", CatalogRefusedError, "not a catalog's"),
+        (200, "<html>Sign in</html>", CatalogRefusedError, "isn't from a catalog"),
+        (404, "nothing here", CatalogRefusedError, "isn't from a catalog"),
         (401, json.dumps({"error": {"message": "no hush", "type": "x", "code": 401}}), CatalogRefusedError, "refused"),
         (403, json.dumps({"error": {"message": "go", "type": "x", "code": 403}}), CatalogRefusedError, "refused"),
-        (503, json.dumps({"error": {"message": "later", "type": "x", "code": 503}}), CatalogError, "gave no answer"),
+        (503, json.dumps({"error": {"message": "later", "type": "x", "code": 503}}), CatalogError, "didn't answer"),
     ],
 )
 def test_a_server_that_does_not_serve(status: int, body: str, kind: type[KafkaLakeError], said: str) -> None:

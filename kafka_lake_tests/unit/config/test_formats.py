@@ -80,7 +80,7 @@ def test_settings_of_a_key_arrive(text: str, fields: dict[str, str]) -> None:
         ),
         (
             "format: {type: json, unavailable_value_placeholder: a}",
-            "format: unavailable_value_placeholder: needs envelope: debezium. Leave it out",
+            "format: unavailable_value_placeholder: needs envelope: debezium. Remove it",
         ),
         ("format: {type: avro, schema: a.avsc, envelope: debezium}", "format: envelope: needs schema: registry"),
         ("format: {type: json, timestamp_unit: m}", "format: timestamp_unit: Input should be 's'"),

@@ -43,7 +43,7 @@ def test_a_condition_arrives(where: str, when: When) -> None:
         ("{equals: a}", "where: has none of field:, header:, schema: and sql:. Write one"),
         ("{field: a, header: b, equals: a}", "where: has field and header of field:, header:, schema: and sql:"),
         ("{sql: ''}", "where: sql: Value should have at least 1 item"),
-        ("{sql: 'true', equals: a}", "where: equals: has no effect with sql:. Leave it out"),
+        ("{sql: 'true', equals: a}", "where: equals: has no effect with sql:. Remove it"),
         ("{schema: a, equals: a}", "where: equals: has no effect with schema:"),
         ("{schema: []}", "where: schema: Value should have at least 1 item"),
         ("{schema: 7}", "where: schema: YAML reads this value as the number 7"),

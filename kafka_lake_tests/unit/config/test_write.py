@@ -57,7 +57,7 @@ def test_a_history_tracks_columns() -> None:
         ("{mode: upsert, key: ['']}", "table: write: key: '' is empty, or there twice. Name each column once"),
         ("{mode: upsert, key: [id], order_by: [at, at]}", "table: write: order_by: 'at' is empty, or there twice"),
         ("{mode: upsert, ignore_null_updates: 3}", "table: write: ignore_null_updates: "),
-        ("{mode: history, key: [id], track: [id, a]}", "table: write: track: id is of key:, which tells rows apart"),
+        ("{mode: history, key: [id], track: [id, a]}", "table: write: track: id is of key:, which identifies rows"),
     ],
 )
 def test_what_cannot_be_is_refused(text: str, line: str) -> None:
@@ -75,10 +75,10 @@ def test_what_cannot_be_is_refused(text: str, line: str) -> None:
         ("{mode: upsert, on_snapshot: {mode: merge, max_deletes: 3}}", "max_deletes: there is no such setting"),
         ("append", "format: envelope: has no effect: rows of write: append are the records as they are"),
         ("{mode: upsert, ignore_null_updates: true}", "write: ignore_null_updates: in envelope debezium, a null is"),
-        ("{mode: upsert, on_truncate: apply, deletes: soft}", "table: write: on_truncate: apply takes rows away"),
+        ("{mode: upsert, on_truncate: apply, deletes: soft}", "table: write: on_truncate: apply removes rows"),
         (
             "{mode: upsert, on_snapshot: replace, deletes: soft}",
-            "on_snapshot: replace takes rows away, and deletes: s",
+            "on_snapshot: replace removes rows, and deletes: s",
         ),
         ("{mode: upsert, on_snapshot: replace, deletes: ignore}", "and deletes: ignore keeps them"),
     ],
@@ -114,7 +114,7 @@ def test_what_goes_with_no_such_table_is_refused(table: str, line: str) -> None:
 @pytest.mark.parametrize("type_", ["avro", "json"])
 def test_key_is_refused_with_an_envelope(type_: str) -> None:
     text = f"topic: a\nkey: avro\nformat: {{type: {type_}, envelope: debezium}}\ntable: {{write: upsert}}"
-    assert refusal(text) == "table: write: an envelope reads keys itself. Leave out the topic's key:"
+    assert refusal(text) == "table: write: an envelope reads keys itself. Remove the topic's key:"
 
 
 def test_a_truncate_has_no_column_of_order_by() -> None:

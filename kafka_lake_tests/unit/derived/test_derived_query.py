@@ -42,7 +42,7 @@ def problems(sql: str, write: str = "append", **more: Any) -> str:
             "takes one table under from",
         ),
         ("WITH A AS (SELECT max(b) AS k FROM Orders) SELECT k FROM a", "aggregate", ""),
-        ("SELECT sum(b) AS s FROM orders", "aggregate", "key: k is no column of the result"),
+        ("SELECT sum(b) AS s FROM orders", "aggregate", "key: k isn't a column of the result"),
         ("SELECT sum(b) OVER () AS k FROM orders", "aggregate", ""),
     ],
 )

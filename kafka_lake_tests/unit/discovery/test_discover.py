@@ -481,7 +481,7 @@ def test_nothing_is_written_if_one_document_can_t_be(tmp_path: Path) -> None:
             "customers"
         ),
         "the table of topic Orders would be lake.orders, which is that of topic orders": Discovered("Orders"),
-        f"{tmp_path}/there/defs.yaml is there already": Discovered("there"),
+        f"{tmp_path}/there/defs.yaml already exists": Discovered("there"),
         "Nothing was written: no such topic": Discovered("gone", error="no such topic"),
     }
     for said, bad in refused.items():

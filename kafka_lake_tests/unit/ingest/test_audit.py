@@ -347,8 +347,8 @@ def test_what_happened_to_columns_is_told_in_lines():
             "not changed",
             "long",
             "string",
-            "a record: records with such values are dead letters; on_incompatible: new_column keeps them in another "
-            "column",
+            "a record: records with such values are dead letters; on_incompatible: new_column stores them in "
+            "another column",
         ),
         ColumnNote("x.y", "not kept", "", "", "is a list of nothing"),
     )

@@ -44,7 +44,7 @@ def test_a_run_ends_by_its_time_or_by_idleness():
     assert ending(SETTINGS, Times(0, 3599), 3599.9, news=True) is None
     assert ending(SETTINGS, Times(0, 3599), 3600, news=True) == "its time of 3600 s is over"
     assert ending(SETTINGS, Times(0, 700), 999.9, news=False) is None
-    assert ending(SETTINGS, Times(0, 700), 1000, news=False) == "nothing came for 300 s"
+    assert ending(SETTINGS, Times(0, 700), 1000, news=False) == "no record arrived for 300 s"
     assert ending(SETTINGS, Times(0, 700), 1000, news=True) is None, "it came just now"
 
 
@@ -202,7 +202,7 @@ def test_a_commit_that_takes_longer_than_the_trigger_is_followed_by_the_next(ste
 def test_a_resting_topic_is_looked_at_often_and_its_table_seldom_until_the_run_ends(steady):
     run, made = steady(lambda now: 5)
     (first, last) = list(made.reports())
-    assert made.ended == "nothing came for 300 s"
+    assert made.ended == "no record arrived for 300 s"
     assert (len(first), len(last)) == (1, 0)
     assert 590 <= len(run.looks) <= 610
     assert 28 <= len(run.asked) <= 32
@@ -211,7 +211,7 @@ def test_a_resting_topic_is_looked_at_often_and_its_table_seldom_until_the_run_e
 def test_an_empty_topic_is_a_resting_one(steady):
     _, made = steady(lambda now: 0)
     assert list(made.reports()) == [()]
-    assert made.ended == "nothing came for 300 s"
+    assert made.ended == "no record arrived for 300 s"
 
 
 @pytest.mark.slow
@@ -314,7 +314,7 @@ def test_a_catalog_that_does_not_answer_when_compaction_asks_is_no_failure(stead
 def test_a_run_that_leaves_nothing_to_do_does_not_stay(steady):
     run, made = steady(lambda now: 5, STAY)
     assert list(made.reports()) == [(1.0,)], "told of once, at the end"
-    assert made.ended == "nothing more has come"
+    assert made.ended == "no record has arrived"
     assert run.clock.now == 1.0
 
 
@@ -330,7 +330,7 @@ def test_a_catch_up_run_commits_at_its_interval_until_its_time_is_over(steady):
 def test_a_catch_up_run_ends_once_nothing_more_comes(steady):
     run, made = steady(lambda now: min(int(now * 100) + 1, 701), STAY)
     list(made.reports())
-    assert made.ended == "nothing more has come"
+    assert made.ended == "no record has arrived"
     assert run.position.offsets[0] == 701
     assert run.clock.now < 11
 
@@ -340,13 +340,13 @@ def test_a_run_makes_way_for_another_within_a_second_but_not_before_it_has_done_
     made.others_wait = lambda: run.clock.now >= 33.5
     made.target = Watermarks(ME, {0: 0}, {0: 1})
     list(made.reports())
-    assert made.ended == "another run waits for its place"
+    assert made.ended == "another run is queued"
     assert 33.5 <= run.clock.now <= 34.5
     run, made = steady(lambda now: int(now * 100) + 1, STAY)
     made.others_wait = lambda: True
     made.target = Watermarks(ME, {0: 0}, {0: 1001})
     list(made.reports())
-    assert made.ended == "another run waits for its place"
+    assert made.ended == "another run is queued"
     assert run.position.offsets[0] >= 1001
     assert len(run.begun) == 6
     assert run.anew == [], "it is one run until then"
@@ -375,7 +375,7 @@ def test_nothing_is_owed_any_more_once_the_plan_has_no_more_to_do(steady):
     run, made = steady(lambda now: 5, STAY, fails_at=100)
     made.target = Watermarks(ME, {0: 0}, {0: 50})
     list(made.reports())
-    assert made.ended == "nothing more has come"
+    assert made.ended == "no record has arrived"
     assert len(run.begun) == 1
 
 
@@ -415,7 +415,7 @@ def test_a_wish_to_stop_is_followed_after_the_commit(steady):
     next(reports)
     made.stop.requested = True
     assert list(reports) == [()]
-    assert made.ended == "it was asked to stop"
+    assert made.ended == "it was stopped"
     assert run.begun == [0.0]
 
 

@@ -158,7 +158,7 @@ def test_a_position_at_the_low_watermark_lost_nothing():
 
 
 def test_an_end_before_the_position_is_named():
-    with pytest.raises(DataLossError, match="partition 0 was cut off at 4, before the table's position 5"):
+    with pytest.raises(DataLossError, match="partition 0 was truncated at 4, before the table's position 5"):
         plan(Position(ME, {0: 5}), Watermarks(ME, {0: 0}, {0: 4}), {}, 10)
 
 
@@ -190,7 +190,7 @@ def test_a_recreated_topic_is_gone_on_with_under_its_own_leader_epochs():
 def test_a_log_that_was_cut_off_and_has_grown_again_is_named_and_gone_on_with_at_the_cut():
     position = Position(ME, {0: 5, 1: 5}, {0: 3, 1: 3})
     now = Watermarks(ME, {0: 0, 1: 0}, {0: 9, 1: 9}, {0: 4, 1: 4}, {0: 2})
-    with pytest.raises(DataLossError, match="partition 0 was cut off at 2, before the table's position 5"):
+    with pytest.raises(DataLossError, match="partition 0 was truncated at 2, before the table's position 5"):
         plan(position, now, {}, 100)
     todo = plan(position, now, {}, 100, accept_losses=True)
     assert todo.ranges == (OffsetRange(0, 2, 9), OffsetRange(1, 5, 9))
@@ -245,7 +245,7 @@ def test_a_partition_that_is_gone_is_named():
 
 
 def test_all_losses_are_named_at_once():
-    with pytest.raises(DataLossError, match=r"partition 0 lost offsets 1 to 1 .*partition 1 was cut off at 3"):
+    with pytest.raises(DataLossError, match=r"partition 0 lost offsets 1 to 1 .*partition 1 was truncated at 3"):
         plan(Position(ME, {0: 1, 1: 5}), Watermarks(ME, {0: 2, 1: 0}, {0: 9, 1: 3}), {}, 10)
 
 
@@ -264,7 +264,7 @@ def test_going_on_after_a_loss_skips_what_is_gone_and_nothing_else():
     assert todo.after.offsets == {0: 9, 1: 7, 2: 6}
     assert [str(loss) for loss in todo.losses] == [
         "partition 0 lost offsets 1 to 3 to retention",
-        "partition 2 was cut off at 6, before the table's position 9",
+        "partition 2 was truncated at 6, before the table's position 9",
         "partition 3 is gone, the table's position in it was 4",
     ]
     assert losses_from_json(losses_to_json(todo.losses)) == list(todo.losses)
@@ -455,7 +455,7 @@ def test_offsets_that_nobody_understands(text):
 def test_another_topic_is_refused(now, what):
     with pytest.raises(TopicReplacedError, match=f"its {what} differs.*0: 5") as refused:
         plan(Position(ME, {0: 5}), Watermarks(now, {0: 0}, {0: 9}), {}, 10)
-    assert ("mend cluster: in the topic's YAML" in refused.value.remedy) == (what == "cluster id")
+    assert ("correct cluster: in the topic's YAML" in refused.value.remedy) == (what == "cluster id")
     assert "on_data_loss: continue" in refused.value.remedy
     assert "kafka-lake reset pizzas --to" in refused.value.remedy
 
@@ -520,7 +520,7 @@ def test_replay_of_a_log_that_was_cut_off_or_replaced_is_refused():
     at = Position(ME, {0: 5, 1: 5, 2: 5, 3: 5, 4: 5, 5: 5})
     low, end = dict.fromkeys(range(6), 0), {**dict.fromkeys(range(6), 9), 2: 3, 3: 3}
     now = Watermarks(ME, {**low, 4: 7}, end, cut_off={0: 2, 5: None}, replaced={1: 4})
-    said = r"0 was cut off at 2.*1 was replaced: its record at offset 4.*2 was cut off at 3.*5 lost all"
+    said = r"0 was truncated at 2.*1 was replaced: its record at offset 4.*2 was truncated at 3.*5 lost all"
     with pytest.raises(DataLossError, match=said) as refused:
         refuse_other_log(at, now, {0, 1, 2, 4, 5})
     assert "partition 3" not in str(refused.value), "it isn't read again"

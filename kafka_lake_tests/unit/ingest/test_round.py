@@ -113,7 +113,7 @@ def test_each_topic_commits_in_turn_and_all_records_are_reported(clock: Clock) -
     topics = [Topic(name, clock, until=30) for name in ("a", "b", "c")]
     made = round_of(clock, *topics)
     told = [(key, report.commits) for key, report in made.reports()]
-    assert made.ended == "nothing more has come"
+    assert made.ended == "no record has arrived"
     for topic in topics:
         assert topic.offset == 30
         assert [commits for key, commits in told if key == topic.name][-1][-1] == 30
@@ -142,7 +142,7 @@ def test_round_ends_when_its_time_is_over_or_others_wait(clock: Clock) -> None:
     assert clock.now <= 10 + 60 + 3
     made = round_of(clock, Topic("a", clock), others_wait=lambda: clock.now > 80)
     list(made.reports())
-    assert made.ended == "another run waits for its place"
+    assert made.ended == "another run is queued"
     assert clock.now <= 84
 
 
@@ -152,7 +152,7 @@ def test_topic_that_fails_ends_the_round_after_reporting_commits(clock: Clock) -
     told = [(key, report.commits) for key, report in made.reports()]
     assert told == [("good", [10])]
     assert made.ended == "topic bad can't go on"
-    assert bad.said == ["Topic bad: Refused. Its next run says more."]
+    assert bad.said == ["Topic bad: Refused. Its next run reports more."]
 
 
 def test_brokers_that_dont_answer_end_the_round(clock: Clock) -> None:
@@ -170,5 +170,5 @@ def test_stop_ends_the_round_with_its_report(clock: Clock) -> None:
     for key, report in made.reports():
         told.append((key, report.commits))
         made.stop.requested = True
-    assert made.ended == "it was asked to stop"
+    assert made.ended == "it was stopped"
     assert {key for key, _ in told} == {"a", "b"}

@@ -161,4 +161,4 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
     assert [each["would_expire"] for each in told] == [1234, 0, None]
     refused = CliRunner().invoke(app, ["maintain", "--dry-run", "--yes"])
     assert refused.exit_code == 1
-    assert "Leave one of them out" in (refused.output + str(refused.exception))
+    assert "Remove one of them" in (refused.output + str(refused.exception))

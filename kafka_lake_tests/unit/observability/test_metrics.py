@@ -436,7 +436,7 @@ def test_without_brokers_the_process_says_so_shows_no_secret_and_ends_at_once(
     assert "hunter2" not in str(shown.values)
     assert again.exit_code == 1
     assert f"port {port}: Address already in use" in again.output
-    assert "choose another by --port" in again.output
+    assert "choose another with --port" in again.output
 
 
 def _scraped(port: int) -> Scraped:

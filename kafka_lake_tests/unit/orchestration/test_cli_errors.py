@@ -56,7 +56,7 @@ def test_no_broker(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) ->
     monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", f"127.0.0.1:{port}")
     monkeypatch.setenv("KAFKA_LAKE_KAFKA_SASL_PASSWORD", "hush")
     line = told(*command)
-    assert f"the cluster at 127.0.0.1:{port} gave no answer: " in line
+    assert f"the cluster at 127.0.0.1:{port} didn't answer: " in line
     assert "Connection refused. Check that the brokers run and KAFKA_LAKE_BOOTSTRAP_SERVERS" in line
 
 
@@ -66,7 +66,7 @@ def test_no_catalog(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "rest")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"http://bob:hush@127.0.0.1:{port}")
     line = told(*command)
-    assert f"catalog lake (rest at http://127.0.0.1:{port}) gave no answer: Connection refused." in line
+    assert f"catalog lake (rest at http://127.0.0.1:{port}) didn't answer: Connection refused." in line
     assert "PYICEBERG_CATALOG__LAKE__URI" in line
 
 

@@ -346,7 +346,7 @@ def test_status_shows_the_clusters_that_answer(monkeypatch: pytest.MonkeyPatch) 
     @contextmanager
     def at_hand(*_: object, cluster: str, **__: object) -> Iterator[Any]:
         if cluster == "eu":
-            raise KafkaError("The cluster at eu:9092 gave no answer within 8 s.")
+            raise KafkaError("The cluster at eu:9092 didn't answer within 8 s.")
         yield SimpleNamespace(cluster=cluster, catalog=None)
 
     def collected(specs: list[TopicTable], cluster: str, _: object) -> list[TopicStatus]:
@@ -356,7 +356,7 @@ def test_status_shows_the_clusters_that_answer(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("kafka_lake.cli.commands.status.collect", collected)
     done = CliRunner().invoke(app, ["status", "--json"])
     assert done.exit_code == 1
-    assert "Kafka cluster eu: The cluster at eu:9092 gave no answer" in done.stderr
+    assert "Kafka cluster eu: The cluster at eu:9092 didn't answer" in done.stderr
     assert [(each["cluster"], each["table"]) for each in json.loads(done.stdout)] == [("us", "us.orders")]
 
 

@@ -105,7 +105,7 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
         ({"from": ["orders__dead_letters"], "sql": HOURS.format("orders__dead_letters")}, r"isn't a log"),
         ({"table": "orders"}, r"would be topic orders's, too"),
         ({"table": "users"}, r"would be topic users's, too"),
-        ({"sql": "SELECT sum(total) AS total FROM orders"}, r"key: hour is no column of the result"),
+        ({"sql": "SELECT sum(total) AS total FROM orders"}, r"key: hour isn't a column of the result"),
         ({"verify": -1}, r"verify"),
         ({"write": "merge"}, r"append"),
         ({"every": "sometimes"}, r"every: 'sometimes' is neither news nor a duration"),
@@ -114,7 +114,7 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
         ({"colour": "red"}, r"colour"),
         ({"rules": [{"not_null": ["hour"], "on_failure": "dead_letter"}]}, r"rules: number 1 \(not_null\): on_failure"),
         ({"rules": [{"not_null": ["hour"], "fail_above": "5%"}]}, r"fail_above: has no effect.*on_failure: warn"),
-        ({"rules": [{"not_null": ["hour"]}] * 2}, r"rules: not_null_hour is there twice"),
+        ({"rules": [{"not_null": ["hour"]}] * 2}, r"rules: not_null_hour occurs twice"),
         ({"rules": [{"range": {"column": "revenue"}}]}, r"range never fails"),
     ],
 )

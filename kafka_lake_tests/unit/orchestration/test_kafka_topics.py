@@ -119,10 +119,10 @@ def test_a_topic_with_a_document_of_its_own_is_left_to_that(project: Any) -> Non
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
-        ("topics: '['", "topics: pattern: '[' is no regular expression"),
+        ("topics: '['", "topics: pattern: '[' isn't a regular expression"),
         ("topics: []", "topics: pattern: List should have at least 1 item"),
-        ("topics: {pattern: .*, exclude: (}", "topics: exclude: '(' is no regular expression"),
-        ("topics: .*\noverrides: {'*': {}}", "overrides: '*' is no regular expression"),
+        ("topics: {pattern: .*, exclude: (}", "topics: exclude: '(' isn't a regular expression"),
+        ("topics: .*\noverrides: {'*': {}}", "overrides: '*' isn't a regular expression"),
         ("topics: {pattern: .*}\ntable: '{app}'", "table: '{app}' names {app}, and what '.*' matches has only {topic}"),
         ("topics: ['a(.*)', 'b']\ntable: '{1}'", "table: '{1}' names {1}, and what 'b' matches has only {topic}"),
         ("topics: .*\ndefaults: {topic: x}", "defaults: topic: stands above, beside defaults:"),
@@ -160,7 +160,7 @@ def test_two_topics_do_not_share_a_table(project: Any) -> None:
     with pytest.raises(Exception, match="") as refused:
         many.tables()
     said = str(explanation(refused.value, many._sandbox.defs_folder_path))
-    assert "Table lake.a_b would be two topics': a-b's (" in said
+    assert "Table lake.a_b would belong to two topics: a-b (" in said
     assert "a.b's (" in said
 
 

@@ -78,7 +78,7 @@ def test_a_table_of_a_topic_is_no_other_topics() -> None:
     other, _ = load("topic: orders\ntable: shop.orders")
     letters, _ = load("topic: letters\ntable: web.clicks__dead_letters")
     for each in (other, letters):
-        with pytest.raises(ConfigurationError, match="would be two topics'"):
+        with pytest.raises(ConfigurationError, match="would belong to two topics"):
             check_shared_tables([routed, each])
 
 

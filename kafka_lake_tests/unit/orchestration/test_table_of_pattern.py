@@ -97,8 +97,8 @@ def test_a_damaged_file_is_named(project: Any) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     ("attributes", "says"),
     [
-        ("topics: {pattern: shop(}\ntable: shop", "pattern: 'shop(' is no regular expression"),
-        ("topics: {pattern: shop.*, exclude: [(]}\ntable: shop", "exclude: '(' is no regular expression"),
+        ("topics: {pattern: shop(}\ntable: shop", "pattern: 'shop(' isn't a regular expression"),
+        ("topics: {pattern: shop.*, exclude: [(]}\ntable: shop", "exclude: '(' isn't a regular expression"),
         ("topics: {pattern: shop.*}", "is missing. Name the table that the topics fill"),
         ("topics: ['shop.*']\ntable: shop", "For a pattern, write topics: {pattern: "),
         ("topics: shop.*\ntable: shop", "as in {pattern: 'shop.*'}"),

@@ -122,15 +122,15 @@ def test_losses_say_whose_they_are() -> None:
 @pytest.mark.parametrize(
     ("attributes", "says"),
     [
-        ("topic: a\ntopics: [a, b]\ntable: both", "a can't stand beside topics:"),
+        ("topic: a\ntopics: [a, b]\ntable: both", "a can't be combined with topics:"),
         ("topics: [a, b]", "is missing. Name the table that the topics fill"),
-        ("topics: [a, b, a]\ntable: both", "has a twice. Leave one of them out"),
+        ("topics: [a, b, a]\ntable: both", "has a twice. Remove one of them"),
         ("topics: ['shop\\..*']\ntable: both", "can't be the name of a topic"),
         ("topics: [a, b]\ntable: {name: both, write: upsert}", "upsert can't be combined with topics:"),
         ("topics: [a, b]\ntable: {name: both, metadata_column: null}", "null can't be with topics"),
         (
             "topics: [a, b]\ntable: both\nread: {continuous: {trigger: 2s}}",
-            "can't be combined with topics: yet. Leave it out",
+            "can't be combined with topics: yet. Remove it",
         ),
         (
             "topics: [a, b]\ntables: [{name: xs, where: {field: type, equals: x}}, {name: both}]",

@@ -66,7 +66,7 @@ class JsonTexts:
         return self._select(f"json_transform(v, {_literal(_ELEMENTS)})", texts)
 
     def entries(self, texts: pa.Array) -> pa.ListArray:
-        """Return objects' names with their JSON texts, as lists of structs; null also where a name is there twice."""
+        """Return objects' names with their JSON texts, as lists of structs; null also where a name occurs twice."""
         return self._select(f"json_transform(v, {_literal(_ENTRIES)})", texts).cast(_PAIRS)
 
     def strings(self, texts: pa.Array) -> pa.Array:

@@ -51,7 +51,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> Any:
-    raise NotJsonError(f"The value is not strict JSON: {constant} is no number.")
+    raise NotJsonError(f"The value is not strict JSON: {constant} isn't a number.")
 
 
 def _whole(text: str) -> Any:
@@ -96,7 +96,7 @@ def parse(content: bytes) -> Any:
             dumps(value).encode()
         except UnicodeEncodeError:
             raise NotJsonError(
-                "The value has half of a surrogate pair (\\ud800 to \\udfff), which is no character."
+                "The value has half of a surrogate pair (\\ud800 to \\udfff), which isn't a character."
             ) from None
     return value
 
@@ -107,7 +107,7 @@ def parse_object(content: bytes) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     kind = "array" if isinstance(value, list) else "scalar"
-    raise NotJsonError(f"The value is a JSON {kind}, no object: {shown(content.decode().lstrip(_SPACE))}.")
+    raise NotJsonError(f"The value is a JSON {kind}, not an object: {shown(content.decode().lstrip(_SPACE))}.")
 
 
 def depth(content: bytes) -> int:
@@ -156,7 +156,7 @@ def shown(text: str) -> str:
 
 def twice(names: frozenset[str]) -> NotJsonError:
     """Return the error for an object that has fields twice."""
-    return NotJsonError(f"The value is not strict JSON: the field {shown(min(names))} is there twice.")
+    return NotJsonError(f"The value is not strict JSON: the field {shown(min(names))} occurs twice.")
 
 
 def _reason(text: str, error: json.JSONDecodeError) -> str:
@@ -173,7 +173,7 @@ def _reason(text: str, error: json.JSONDecodeError) -> str:
 
 
 def refuse_twice(value: Any) -> None:
-    """Refuse a value that has an object with a field that is there twice."""
+    """Refuse a value that has an object with a field that occurs twice."""
     if isinstance(value, dict):
         if isinstance(value, Twice):
             raise twice(value.names)
