@@ -208,7 +208,7 @@ class RecordTooLargeError(KafkaLakeError):
 
 
 class EveryRecordFailsError(KafkaLakeError):
-    """Ten records in a row failed alone, so the cause isn't the records. `main` has only complete commits."""
+    """Ten consecutive records failed individually: the cause isn't in them. `main` has only complete commits."""
 
     what_to_do: ClassVar[str] = (
         "Check the quoted error, the topic's `transform:`, the packages of Spark's Python workers, and the engine. "
@@ -226,7 +226,7 @@ class SchemaNotSupportedError(KafkaLakeError):
 
 
 class DataLossError(KafkaLakeError):
-    """Kafka no longer has unread records: retention was too short, or the log was truncated or replaced.
+    """Kafka has lost unread records: retention was too short, or the log was truncated or replaced.
 
     `main` is unchanged.
     """
@@ -253,8 +253,8 @@ class TableError(KafkaLakeError):
     """The table doesn't match the configuration; for example, it has no position. `main` is unchanged."""
 
     what_to_do: ClassVar[str] = (
-        "No position yet: run `kafka-lake ingest TOPIC`. Position expired with its snapshots: `kafka-lake reset "
-        "TOPIC --to …`. Table used by something else: set another `table:`."
+        "If the table has no position yet, run `kafka-lake ingest TOPIC`. If its position expired with its "
+        "snapshots, run `kafka-lake reset TOPIC --to …`. If another program uses the table, set another `table:`."
     )
 
 
@@ -350,6 +350,6 @@ class ServerStartError(KafkaLakeError):
         "If the port is in use, end the other program or set `KAFKA_LAKE_BROKER_PORT`, `KAFKA_LAKE_REGISTRY_PORT`, "
         "`KAFKA_LAKE_CONNECT_PORT` or `KAFKA_LAKE_UI_PORT`. If memory is short, lower `KAFKA_LAKE_CONNECT_HEAP` and "
         "`KAFKA_LAKE_CONNECT_DIRECT`. If a program is missing, install the named package. Otherwise read the named "
-        "log. [Variables](configuration.md#environment-variables) replace the embedded broker, registry, store or "
-        "database by your own."
+        "log. To use your own broker, registry or database instead, set its "
+        "[variable](configuration.md#environment-variables)."
     )

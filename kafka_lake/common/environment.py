@@ -98,9 +98,9 @@ VERBOSE = Variable("KAFKA_LAKE_VERBOSE", "`1`: commands show the logs of librari
 METADATA_CACHE = Variable("KAFKA_LAKE_METADATA_CACHE", "`off`: parse a table's metadata file at each access.", "on")
 CONNECT_HEAP = Variable("KAFKA_LAKE_CONNECT_HEAP", "Heap of the Spark Connect server of `kafka-lake up`.", "1g")
 CONNECT_DIRECT = Variable(
-    "KAFKA_LAKE_CONNECT_DIRECT", "Its memory outside the heap for network, Arrow and file buffers.", "512m"
+    "KAFKA_LAKE_CONNECT_DIRECT", "Direct memory of that server, for network, Arrow and file buffers.", "512m"
 )
-CONNECT_METASPACE = Variable("KAFKA_LAKE_CONNECT_METASPACE", "Its memory for classes.", "512m")
+CONNECT_METASPACE = Variable("KAFKA_LAKE_CONNECT_METASPACE", "Metaspace of that server.", "512m")
 BROKER_PORT = Variable("KAFKA_LAKE_BROKER_PORT", "Port of the embedded broker.", "19092")
 REGISTRY_PORT = Variable("KAFKA_LAKE_REGISTRY_PORT", "Port of the embedded schema registry.", "19095")
 CONNECT_PORT = Variable("KAFKA_LAKE_CONNECT_PORT", "Port of the Spark Connect server of `kafka-lake up`.", "15002")

@@ -243,7 +243,7 @@ class TableSettings(Settings):
     )
     on_data_loss: Literal["fail", "continue"] = Field(
         default="fail",
-        description="If Kafka no longer has unread records: fail the run, or continue and record the loss.",
+        description="If Kafka has lost unread records: fail the run, or continue and record the loss.",
     )
     freshness_limit: Duration | None = Field(
         default=None,

@@ -138,7 +138,7 @@ _CHECK_DESCRIPTIONS = {
     "offset_continuity": "The commit starts at the table's position, and has every offset once.",
     "schema_evolution": "The schema changed only in ways that Iceberg's rules and the topic's settings allow.",
     "dead_letters": "The number of dead letters is within the topic's limit.",
-    "data_loss": "Kafka still had all unread records. Never blocks: the run continues and records the loss.",
+    "data_loss": "Kafka hadn't lost any unread record. Never blocks: the run continues and records the loss.",
 }
 
 

@@ -126,6 +126,8 @@ def _kind(annotation: Any) -> str:
         # A name may stand for a group.
         groups = any(isinstance(each, type) and issubclass(each, Settings) for each in inner)
         kinds = [_kind(each) for each in inner if each is not NoneType and not (groups and get_origin(each) is Literal)]
+        # Text may stand for a list of one.
+        kinds = [kind for kind in kinds if kind != "text" or "list of text" not in kinds]
         return " or ".join(dict.fromkeys(kinds))
     if origin in (list, tuple):
         return f"list of {_kind(inner[0])}"

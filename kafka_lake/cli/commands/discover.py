@@ -44,8 +44,8 @@ def discover(
 ) -> None:
     """List the cluster's topics with a guess of their format, and write YAML documents for named ones.
 
-    Counts are offsets, which have gaps after compaction and transactions. Sizes are estimates before compression, of
-    one replica. No consumer group is used, and no file is overwritten.
+    Offsets have gaps after compaction and transactions, so they aren't exact record counts. Sizes are estimates, before
+    compression, of one replica. No consumer group is used, and no file is overwritten.
     """
     from kafka_lake.discovery.discover import discover as discover_topics
     from kafka_lake.discovery.discover import documents, topics_of, write

@@ -111,7 +111,7 @@ RULES = (
         "widened",
         outcome=_WIDER,
     ),
-    Rule("the same in list elements", _struct(a=_list(_INT)), _struct(a=_list(_LONG)), "widened", outcome=_WIDER),
+    Rule("list elements widen likewise", _struct(a=_list(_INT)), _struct(a=_list(_LONG)), "widened", outcome=_WIDER),
     Rule("narrower type than the column", _struct(a=_LONG), _A, None, outcome="the column stores the values"),
     Rule("required becomes optional", _required(a=_INT), _A, "made optional", outcome="the column becomes optional"),
     Rule("missing field", _AB, _A, None, outcome="the column stays and is null; columns are never dropped"),
@@ -165,7 +165,7 @@ _HEADS = {
     "safe": "**Safe changes** are made. With `freeze` they fail the run; with `ignore_new`, new fields are left out:",
     "nothing to do": "**No change** is needed:",
     "unsafe": "**Values that don't fit** become dead letters. With `fail` they fail the run; with `new_column` they go "
-    "to a column `a__v2`:",
+    "to a second column, `name__v2`:",
 }
 
 
