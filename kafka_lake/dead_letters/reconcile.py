@@ -247,7 +247,7 @@ def check_counts(context: Context, snapshots: tuple[int, int], removed: int, add
         raise AuditFailedError(
             f"Dead-letter table {'.'.join(spec.dead_letter_table)}: it has {before} rows, {removed} are removed and "
             f"{added} added, but {after} were staged.",
-            "The table is as it was, and nothing was published. This is a bug in kafka_lake: please report it.",
+            "The table is unchanged, and nothing was published. This is a bug in kafka_lake: please report it.",
         )
 
 

@@ -99,7 +99,7 @@ class Frames:
                 raise TableError(
                     f"Table {self._spec.name}: snapshot {after} of {'.'.join(fact.identifier)} adds rows that "
                     "aren't records of its topic.",
-                    f"Run `kafka-lake rebuild {self._spec.name}` to compute everything again once.",
+                    f"Run `kafka-lake rebuild {self._spec.name}` to recompute everything once.",
                 )
             ranges += places
         exact = tuple(joined_ranges(filter(len, ranges), 1))
@@ -169,7 +169,7 @@ class Frames:
             if not isinstance(result, DataFrame) and not hasattr(result, "writeTo"):
                 raise ConfigurationError(
                     f"Table {spec.name}: transform {spec.transform} returned {type(result).__name__}, not a DataFrame.",
-                    "Return the DataFrame that the table shall hold.",
+                    "Return the table's DataFrame.",
                 )
             return result
         assert spec.sql is not None, "there is a query or a transform"

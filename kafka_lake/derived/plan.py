@@ -89,7 +89,7 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
     last = record_of(state.table) if state.table is not None else None
     if last is None and state.table is not None and row_count(state.table):
         raise TableError(
-            f"Table {spec.name} has rows, but none of its snapshots records what it was made of.",
+            f"Table {spec.name} has rows, but none of its snapshots records its upstream tables.",
             "A topic or another program writes it: give the derived table another name.",
         )
     if spec.is_incremental:
@@ -165,7 +165,7 @@ def _why_full(spec: DerivedTable, last: Record | None, record: Record, rebuild: 
         return ""
     raise ConfigurationError(
         f"Table {spec.name}: {changed}.",
-        f"Run `kafka-lake rebuild {spec.name}` to compute everything again once, set on_change: rebuild to do so "
+        f"Run `kafka-lake rebuild {spec.name}` to recompute everything once, set on_change: rebuild to do so "
         "automatically or on_change: forward to keep the old rows, or undo the change.",
     )
 
@@ -176,8 +176,8 @@ def _why_unknown(spec: DerivedTable, changes: list[Changes]) -> str:
     if not unknown or spec.on_change == "rebuild":
         return unknown
     raise TableError(
-        f"Table {spec.name} can't be brought up to date by new rows alone: {unknown}.",
-        f"Run `kafka-lake rebuild {spec.name}` to compute everything again once, or set on_change: rebuild to do so "
+        f"Table {spec.name} can't be updated from new rows alone: {unknown}.",
+        f"Run `kafka-lake rebuild {spec.name}` to recompute everything once, or set on_change: rebuild to do so "
         "automatically. main is unchanged.",
     )
 
@@ -187,10 +187,10 @@ def _check_is_log(spec: DerivedTable, identifier: Identifier, table: Table) -> N
     state, name = read_state(table), ".".join(identifier)
     if KEY_SETTINGS in table.properties or origin_of(table) is None or state.others:
         raise ConfigurationError(
-            f"Table {spec.name}: write: {spec.write} needs upstream tables to which rows are only added, with offsets "
-            f"of one topic, and {name} isn't one of them.",
-            "Use write: replace, or put it under join: if its rows are only looked up. For changes, keep the topic in "
-            "a table without write: upsert as well, and read that.",
+            f"Table {spec.name}: write: {spec.write} needs append-only upstream tables with offsets of one topic, "
+            f"and {name} isn't one of them.",
+            "Use write: replace, or put it under join: if its rows are only looked up. To read changes, add an "
+            "append table of the same topic.",
         )
     if state.position is None:
         raise TableError(

@@ -118,7 +118,7 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window |
             engine.observer.step_done("table created")
             # Another run may have committed to it meanwhile.
             todo = plan(spec, load(spec, engine.catalog), rebuild, _zone(engine))
-            assert todo is not None, "no snapshot says yet what the table was made of"
+            assert todo is not None, "no snapshot records the table's upstream tables yet"
         return _committed(spec, engine, todo, held, began=began)
 
 

@@ -174,14 +174,13 @@ def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionSt
     if missing and not evidence.complete:
         raise AdoptionRefusedError(
             f"Table {table}: {evidence.source} has no offset for partition {_listed(missing)} of topic {topic}.",
-            f"Nothing was changed, since records could be lost or doubled. {_BY_HAND}",
+            f"Nothing was changed, because records could be lost or duplicated. {_BY_HAND}",
         )
     if problems := [*_below(evidence, now), *_beyond(evidence, now)]:
         raise AdoptionRefusedError(
             f"Table {table}, topic {topic}: by {evidence.source}, {'; '.join(problems)}.",
-            "Nothing was changed. Records that Kafka has deleted must come from elsewhere; a position beyond the end "
-            "is of another topic or cluster, or of a transaction that is still open. To resume elsewhere all the "
-            "same, name the offsets with --from-offsets.",
+            "Nothing was changed. Kafka can't provide deleted records. A position beyond the end belongs to another "
+            "topic or cluster, or to an open transaction. To use other offsets, name them with --from-offsets.",
         )
     return tuple(
         PartitionStart(
@@ -378,8 +377,8 @@ def plan_adoption(spec: TopicTable, connections: Connections, source: Source) ->
     state = read_state(table)
     for topic, position in state.positions.items():
         raise TableError(
-            f"Table {name} has a position already, in topic {topic}: {dict(position.offsets)}.",
-            f"Nothing was changed. It is this program's; `kafka-lake reset {spec.full_topic} --to …` sets its "
+            f"Table {name} already has a position in topic {topic}: {dict(position.offsets)}.",
+            f"Nothing was changed. kafka_lake already fills it; `kafka-lake reset {spec.full_topic} --to …` sets its "
             "position.",
         )
     if state.head is None:
@@ -410,8 +409,8 @@ def _refuse_updated(table: Table) -> None:
         return
     raise AdoptionRefusedError(
         f"Table {'.'.join(table.name())} has equality deletes: its writer replaces rows by key.",
-        "Nothing was changed. This program appends every record. Set another table:, or compact the table if the "
-        "deletes are from long ago.",
+        "Nothing was changed. kafka_lake appends every record. Set another table:, or compact the table if the "
+        "deletes are old.",
     )
 
 
@@ -442,6 +441,6 @@ def _note(spec: TopicTable) -> str:
     if spec.metadata_column is None:
         return "Without a metadata column, rows can't be replaced: replay and reset to older offsets don't work."
     return (
-        f"Column {spec.metadata_column} is added, and null in the rows that are there: replay and reset can't read "
+        f"Column {spec.metadata_column} is added, and is null in existing rows: replay and reset can't read "
         "their records again."
     )

@@ -142,7 +142,7 @@ def _silent(where: str, waited: float, properties: Mapping[str, str]) -> KafkaLa
     if not protocol.endswith("SSL") and speaks_tls(properties):
         secure = "SASL_SSL" if protocol.startswith("SASL") else "SSL or SASL_SSL"
         return AuthenticationError(
-            f"{where} didn't answer: this port wants TLS, and security.protocol is {protocol}.",
+            f"{where} didn't answer: this port requires TLS, and security.protocol is {protocol}.",
             f"Set KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL to {secure}, or use another port.",
         )
     return KafkaError(f"{where} didn't answer within {waited:g} s.", UNREACHABLE)
@@ -152,19 +152,19 @@ def _own_certificate_refused(where: str, text: str, properties: Mapping[str, str
     own = own_certificate(properties)
     if own is None and not properties.get("ssl.keystore.location"):
         return AuthenticationError(
-            f"{where} wants a certificate of this client, which has none.",
+            f"{where} requires a client certificate, and none is set.",
             "Set KAFKA_LAKE_KAFKA_SSL_CERTIFICATE_LOCATION and KAFKA_LAKE_KAFKA_SSL_KEY_LOCATION.",
         )
     named = f"certificate {own.subject.rfc4514_string()} of this client" if own else "certificate of this client"
     if own and (dates := validity(own)):
         return AuthenticationError(
             f"{where} refused the {named}, which {dates}.",
-            "Renew it, and put the new one where KAFKA_LAKE_KAFKA_SSL_CERTIFICATE_LOCATION says.",
+            "Renew it, and set KAFKA_LAKE_KAFKA_SSL_CERTIFICATE_LOCATION to the new one.",
         )
     issuer = f" by {own.issuer.rfc4514_string()}" if own else ""
     return AuthenticationError(
         f"{where} refused the {named}: {text}.",
-        f"Use one that a CA signed which the brokers trust; this one is signed{issuer}. If the brokers want none, "
+        f"Use one that is signed by a CA that the brokers trust; this one is signed{issuer}. If the brokers want none, "
         "check the port.",
     )
 
@@ -190,11 +190,11 @@ def _no_token(where: str, text: str, properties: Mapping[str, str]) -> KafkaErro
     reason = text.partition(_TOKEN)[2].lstrip(": ")
     if any(sign in text for sign in _NO_CONNECTION):
         return KafkaError(
-            f"{where} wants a token, and {endpoint} didn't issue one: {reason}.",
+            f"{where} requires a token, and {endpoint} didn't issue one: {reason}.",
             "Check KAFKA_LAKE_KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL, and that this machine reaches it.",
         )
     return AuthenticationError(
-        f"{where} wants a token, and {endpoint} didn't issue one to {identity(properties)}: {reason}.",
+        f"{where} requires a token, and {endpoint} didn't issue one to {identity(properties)}: {reason}.",
         "Check KAFKA_LAKE_KAFKA_SASL_OAUTHBEARER_CLIENT_ID, …_CLIENT_SECRET and …_SCOPE.",
     )
 

@@ -90,7 +90,7 @@ def call(
     def announce(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         count = f"attempt {state.attempt_number} of {policy.attempts}"
-        head, tail = f"{what}: {count} failed: ", f" Trying again in {state.upcoming_sleep:.1f} s."
+        head, tail = f"{what}: {count} failed: ", f" Retrying in {state.upcoming_sleep:.1f} s."
         room = max(LINE_LENGTH - len(head) - len(tail), 0)
         warn(head + clipped(headline(error), room) + tail)
 

@@ -193,7 +193,7 @@ def test_adoption_is_one_empty_commit_that_names_its_source(
     # The property needs no last records: a log is compared with those of a snapshot.
     assert Position.from_json(view(spec).table.properties[ADOPTED_AT]) == replace(position, last={})
     view(spec).assert_no_branches()
-    with pytest.raises(TableError, match="has a position already"):
+    with pytest.raises(TableError, match="already has a position"):
         plan_adoption(spec, connections(), FromOffsets("0:2,1:2"))
     empty = replace(spec, table=f"{topic.table}_empty")
     made(empty, connections())

@@ -46,7 +46,7 @@ def test_declared_columns_take_fields_in_another_case(
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert values(see) == [("0", 1.5, "k"), ("1", 1.5, "k"), ("2", 1.5, "k")]
-    said = "feeds no declared column, and had a value 3 times"
+    said = "has no declared column, and had a value 3 times"
     assert notes(report) == [("MANDT", "not kept", said), ("partner.Name", "not kept", said)]
 
 

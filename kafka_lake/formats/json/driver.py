@@ -89,7 +89,7 @@ class Json(Decoder):
         """Return a decoder that knows what tasks observed."""
         left_out = _left_out(observed)
         if self.declared is not None:
-            times = "feeds no declared column, and had a value {} times"
+            times = "has no declared column, and had a value {} times"
             left_out |= {path: times.format(count) for path, count in observed.unmapped.items()}
         known = replace(self, left_out=tuple(sorted(left_out.items())))
         if self.declared is not None:

@@ -72,7 +72,7 @@ def test_a_port_that_wants_tls_is_told_apart_from_one_that_does_not_answer(autho
         assert speaks_tls(given)
         told = explained(silent, given | {"security.protocol": "PLAINTEXT"})
         assert type(told) is AuthenticationError
-        assert "this port wants TLS, and security.protocol is PLAINTEXT" in told.message
+        assert "this port requires TLS, and security.protocol is PLAINTEXT" in told.message
     told = explained(silent, {"bootstrap.servers": "127.0.0.1:1"})
     assert type(told) is KafkaError
     assert "didn't answer within 4 s" in told.message

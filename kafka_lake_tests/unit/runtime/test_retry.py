@@ -331,8 +331,8 @@ def test_each_retry_is_told_in_one_line():
     outcome, lines, pauses = attempt(function)
     assert (outcome, function.calls) == ("done", 3)
     assert lines == [
-        f"Topic orders: attempt 1 of 6 failed: No answer. Trying again in {pauses[0]:.1f} s.",
-        f"Topic orders: attempt 2 of 6 failed: TimeoutError Trying again in {pauses[1]:.1f} s.",
+        f"Topic orders: attempt 1 of 6 failed: No answer. Retrying in {pauses[0]:.1f} s.",
+        f"Topic orders: attempt 2 of 6 failed: TimeoutError Retrying in {pauses[1]:.1f} s.",
     ]
 
 
