@@ -74,18 +74,18 @@ class Kafka(BaseModel):
         default_factory=dict,
         description="librdkafka client properties; no secrets, those belong in KAFKA_LAKE_KAFKA_* variables.",
     )
-    timeout: float = Field(default=15.0, description="Seconds that one request to the brokers may take.")
+    timeout: float = Field(default=15.0, description="Timeout of a request to the brokers, in seconds.")
     read_committed: bool = Field(
         default=True, description="Leave out aborted and open transactions (Kafka's isolation.level)."
     )
 
     cluster_name: str | None = Field(
-        default=None, description="The cluster's name, which is in the names of its variables; null for the only one."
+        default=None, description="The cluster's name, as in the names of its variables. null for the only cluster."
     )
     retry_attempts: int = Field(
         default=6,
         ge=1,
-        description="Attempts of a run at what fails for a temporary reason: brokers, catalog, storage.",
+        description="Maximum number of attempts after temporary errors of brokers, catalog and storage.",
     )
     retry_max_seconds: float = Field(default=30.0, ge=0, description="Longest pause between two attempts.")
 
@@ -155,9 +155,9 @@ class Registry(BaseModel):
         description="Properties of confluent-kafka's `SchemaRegistryClient`, without secrets.",
     )
     cluster_name: str | None = Field(
-        default=None, description="Name of the Kafka cluster whose registry it is; null for the only one."
+        default=None, description="Name of the registry's Kafka cluster. null for the only cluster."
     )
-    timeout: float = Field(default=10.0, gt=0, description="Seconds to wait for the registry's answer.")
+    timeout: float = Field(default=10.0, gt=0, description="Timeout of a request to the registry, in seconds.")
 
     def registry(self) -> SchemaRegistry | None:
         """Return a client; None if no ``url`` is set, which is how a deployment without a registry is configured.
@@ -387,15 +387,15 @@ class Cluster(Settings):
     )
     catch_up_for: Duration = Field(
         default="1h",
-        description="How long a run that the sensor requested goes on while records arrive. `0s`: it ends at the "
-        "offsets where the topic ended when the run started.",
+        description="How long a run that the sensor requested goes on while records arrive. `0s`: it reads only "
+        "records that existed when it started.",
     )
     shared_runs: int | None = Field(
         default=None,
         ge=1,
         description="Maximum number of shared runs at a time. Default: twice the cores of the code location's machine.",
     )
-    sensor_running: bool = Field(default=True, description="Whether the sensors are on after the first start.")
+    sensor_running: bool = Field(default=True, description="Whether Dagster turns the sensors on by default.")
     maintenance_interval_seconds: int = Field(
         default=300,
         ge=1,
@@ -405,7 +405,7 @@ class Cluster(Settings):
         default=None,
         description="Defaults for `maintenance:` of the cluster's topics. A topic's own settings override them, one "
         "by one.",
-        examples=[{"expire_after": "30d", "window": "01:00-05:00"}],
+        examples=[{"expire_after": "30d", "compact_every": 50}],
     )
 
     @field_validator("name")

@@ -272,7 +272,7 @@ def embedded_broker_if_needed(
     if not starts:
         raise EmbeddedBrokerStoppedError(
             f"The embedded broker at {ports.broker.address} isn't running.",
-            "`kafka-lake up` starts it. For brokers of your own, set KAFKA_LAKE_BOOTSTRAP_SERVERS.",
+            "`kafka-lake up` starts it. For your own brokers, set KAFKA_LAKE_BOOTSTRAP_SERVERS.",
         )
     from kafka_lake.devstack.stack import Stack, interruptible
 

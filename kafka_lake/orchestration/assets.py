@@ -67,7 +67,7 @@ class IngestConfig(dg.Config):
         default=0.0,
         ge=0,
         description="With `incremental`: maximum number of seconds to go on while records arrive and no other run is "
-        "queued. 0: the run ends at the offsets where the topic ended when it started.",
+        "queued. 0: the run reads only records that existed when it started.",
     )
     poll_every: float = Field(
         default=10.0,

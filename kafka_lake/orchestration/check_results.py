@@ -91,7 +91,7 @@ class Freshness:
     def result_fields(self) -> dict[str, Any]:
         """Return the fields of the check's result."""
         limit = f"freshness_limit is {self.spec.max_age}"
-        waits = f"the oldest record that the table lacks is {self.age:.0f} s old, and {limit}"
+        waits = f"the oldest unread record is {self.age:.0f} s old, and {limit}"
         return {
             "passed": self.is_fresh,
             "severity": dg.AssetCheckSeverity.WARN,

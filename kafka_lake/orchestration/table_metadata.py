@@ -27,7 +27,7 @@ from kafka_lake.orchestration.metadata import in_a_window, readable
 from kafka_lake.runtime.commit import moment
 from kafka_lake.spec.topic_table import TopicTable
 
-_ORIGIN = "Where the row is from: topic, partition, offset and time of its record in Kafka."
+_ORIGIN = "The row's Kafka record: topic, partition, offset and time."
 
 
 def about_table(table: Table, catalog: LakeCatalog, identifier: tuple[str, str]) -> dict[str, Any]:

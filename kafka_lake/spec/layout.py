@@ -47,7 +47,7 @@ def parse_sort_field(text: str) -> tuple[str, Literal["asc", "desc"]]:
     """
     match = _SORT.match(text)
     if not match:
-        raise ConfigurationError(f"sort_by: {text!r} is not understood.", "Write `column` or `column desc`.")
+        raise ConfigurationError(f"sort_by: {text!r} isn't understood.", "Write `column` or `column desc`.")
     descends = (match["direction"] or "").lower() == "desc"
     return _unquoted(match["column"]), "desc" if descends else "asc"
 

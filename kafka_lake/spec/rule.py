@@ -248,7 +248,7 @@ class RuleEntry(Settings):
     fail_above: Limit = Field(
         default=None,
         description="With `dead_letter`: number or share of a commit's rows that may break the rule before the run "
-        "fails. Ten rows are always accepted. Default: 5%.",
+        "fails. A share always allows ten rows. Default: 5%.",
         examples=["20%"],
     )
 

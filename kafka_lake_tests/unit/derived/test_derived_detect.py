@@ -383,9 +383,7 @@ def test_what_nobody_can_tell_fails_or_is_computed_again() -> None:
     upstream.append(0, 0)
     table = derived(SPEC, read_of(upstream.table()))
     upstream.foreign_delete(0, 0)
-    with pytest.raises(
-        TableError, match=r"lake\.t can't be updated.*deleted by snapshot 3.*rebuild lake\.t"
-    ):
+    with pytest.raises(TableError, match=r"lake\.t can't be updated.*deleted by snapshot 3.*rebuild lake\.t"):
         planned(SPEC, table, upstream)
     for spec in (SPEC.model_copy(update={"on_change": "rebuild"}), SPEC.model_copy(update={"write": "replace"})):
         found = planned(spec, derived(spec, read_of(Upstream().table())), upstream)
