@@ -148,7 +148,7 @@ def utf8(values: pa.Array, errors: Errors | None = None) -> pa.Array:
         texts = [None if value is None else value.decode("utf-8", "replace") for value in values.to_pylist()]
         same = [None if t is None else t.encode() == v for t, v in zip(texts, values.to_pylist(), strict=True)]
         if errors is not None:
-            error = NOT_JSON, "The value isn't UTF-8."
+            error = NOT_JSON, "The value is not UTF-8."
             errors.add({number: error for number, is_same in enumerate(same) if is_same is False})
         return pa.array([text if ok else None for text, ok in zip(texts, same, strict=True)], pa.string())
 

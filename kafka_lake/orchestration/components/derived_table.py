@@ -152,7 +152,9 @@ def check_derived(spec: DerivedSpec, project: Project) -> None:
     of_topics = [topic for topic in project.topics if spec.identifier in topic.identifiers]
     if len(same) > 1 or of_topics:
         other = f"topic {of_topics[0].full_topic}" if of_topics else "another derived table"
-        raise ConfigurationError(f"Table {spec.name} would also be {other}'s.", "Give it another table: or namespace:.")
+        raise ConfigurationError(
+            f"Table {spec.name} already belongs to {other}.", "Give it another table: or namespace:."
+        )
     for topic in project.topics:
         if topic.route_by is not None and may_name(topic.route_by, spec.identifier):
             raise ConfigurationError(

@@ -140,7 +140,7 @@ def test_a_template_may_stand_for_each_setting() -> None:
         ("read: {max_records_per_commit: '{{ env.A_SECRET }}'}", "Input should be a valid integer"),
         ("table: {write: '{{ env.A_SECRET }}'}", "'{{ env.A_SECRET }}' isn't known. Write one of append"),
         ("table: {columns: 'id {{ env.A_SECRET }}<'}", "brackets don't match in 'id {{ env.A_SECRET }}<'"),
-        ("table: {dead_letters: {limit: '{{ env.A_SECRET }}'}}", "'{{ env.A_SECRET }}' is no limit"),
+        ("table: {dead_letters: {limit: '{{ env.A_SECRET }}'}}", "'{{ env.A_SECRET }}' isn't a limit"),
         ("starting_offsets: '{{ env.A_SECRET }}'", "'{{ env.A_SECRET }}' is neither earliest, latest nor"),
         ("starting_offsets: '{{ env.A_LETTER }}'\ntable: {wriet: append}", "Did you mean write?"),
         ("starting_offsets: '{{ env.A_LETTER }}'\ntable: {write: '{{ env.A_SECRET }}'}", "isn't known. Write one of"),

@@ -70,7 +70,7 @@ def test_what_cannot_be_is_refused(text: str, line: str) -> None:
         ("{mode: upsert, order_by: [at]}", "table: write: order_by: envelope debezium already has the order"),
         (
             "{mode: upsert, on_snapshot: {mode: replace, max_deletes: some}}",
-            "on_snapshot: max_deletes: 'some' is no limit",
+            "on_snapshot: max_deletes: 'some' isn't a limit",
         ),
         ("{mode: upsert, on_snapshot: {mode: merge, max_deletes: 3}}", "max_deletes: there is no such setting"),
         ("append", "format: envelope: has no effect: rows of write: append are the records as they are"),

@@ -148,7 +148,7 @@ def test_catalog_and_spark_are_in_one_of_the_documents() -> None:
             },
             ["spark_config: differs between", "cluster_eu/defs.yaml and", "cluster_us/defs.yaml", "another project"],
         ),
-        ({"orders_us": "KafkaTopic\ntopic: orders\ncluster: us\ntable: eu.orders"}, ["Table eu.orders would be two"]),
+        ({"orders_us": "KafkaTopic\ntopic: orders\ncluster: us\ntable: eu.orders"}, ["Table eu.orders would belong"]),
     ],
 )
 def test_a_mistake_is_refused_with_its_documents(changed: Documents, said: list[str]) -> None:

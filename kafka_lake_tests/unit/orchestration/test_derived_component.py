@@ -103,8 +103,8 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
         ({"from": ["ordres"], "sql": HOURS.format("ordres")}, r"from: lake.ordres.*Is it"),
         ({"from": ["users"], "sql": HOURS.format("users")}, r"lake.users is a keyed table.*replace"),
         ({"from": ["orders__dead_letters"], "sql": HOURS.format("orders__dead_letters")}, r"isn't a log"),
-        ({"table": "orders"}, r"would be topic orders's, too"),
-        ({"table": "users"}, r"would be topic users's, too"),
+        ({"table": "orders"}, r"already belongs to topic orders"),
+        ({"table": "users"}, r"already belongs to topic users"),
         ({"sql": "SELECT sum(total) AS total FROM orders"}, r"key: hour isn't a column of the result"),
         ({"verify": -1}, r"verify"),
         ({"write": "merge"}, r"append"),
@@ -144,7 +144,7 @@ def test_tables_that_are_made_from_each_other_are_refused() -> None:
 
 
 def test_two_documents_for_one_table_are_refused() -> None:
-    assert "another derived table's, too" in refusal(with_derived(BIG, BIG))
+    assert "already belongs to another derived table" in refusal(with_derived(BIG, BIG))
 
 
 def test_table_whose_rows_change_is_read_only_as_a_whole() -> None:

@@ -122,7 +122,7 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{null_share: {column: a, max: '5'}}]", "max: 5 isn't a share"),
         ("rules: [{unique: [a], on_failure: fail, fail_above: 5%}]", "fail_above: has no effect"),
         ("rules: [{unique: [a], fail_above: 0}]", "fail_above: 0 lets no row be broken"),
-        ("rules: [{unique: [a], fail_above: some}]", "'some' is no limit"),
+        ("rules: [{unique: [a], fail_above: some}]", "'some' isn't a limit"),
         ("rules: [{unique: [a], on_failure: warn}]\n  write: upsert", "isn't there for write: upsert"),
         ("rules: [{unique: [a]}]\n  metadata_column: null", "null can't be with rules"),
         ("rules: [{unique: [a], within: soon}]", "within: 'soon' is not a duration"),
